@@ -1,0 +1,1 @@
+"""cli: parse, call, show; no mathematics."""

@@ -1,0 +1,223 @@
+"""labels: named categorical variables, their one-hot codes, their enumeration, and MISSING."""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from jointenergy.errors import EnumerationError, InputError
+
+MISSING = -1
+"""The label of an entry that is not known: a density sums over it."""
+
+ENUMERATION_LIMIT = 4096
+"""The most label states that a sum by enumeration goes through for one row of x."""
+
+
+Given = Mapping[str, int | str] | Tensor | None
+"""What is held fixed among the labels, as public functions take it: names, a tensor with MISSING, or nothing."""
+
+
+@functools.lru_cache(maxsize=256)
+def constant(values: tuple[int, ...], device: torch.device) -> Tensor:
+    """A small index tensor, made once for each device: a copy from the host in every step would stall a GPU."""
+    return torch.tensor(values, dtype=torch.int64, device=device)
+
+
+def nearest(name: str, known: Sequence[str]) -> str:
+    """The end of an error sentence: the known names, those most like `name` first."""
+    close = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
+    if close:
+        return f"did you mean {' or '.join(repr(c) for c in close)}?"
+    listed = ", ".join(repr(k) for k in known[:10]) or "none"
+    return f"the known ones are {listed}" + (", ..." if len(known) > 10 else "")
+
+
+@dataclass(frozen=True)
+class LabelSpace:
+    """Named categorical label variables; column k of a label tensor `y` holds the value of variable k.
+
+    `LabelSpace({"digit": 10})`, `LabelSpace({"animal": ["cat", "dog"], "indoors": 2})`,
+    `LabelSpace.binary(["Smiling", "Male"])`, `LabelSpace.none()` for data without labels.
+    """
+
+    names: tuple[str, ...]
+    values: tuple[tuple[str, ...], ...]
+
+    def __init__(self, variables: Mapping[str, int | Sequence[str]]) -> None:
+        values = []
+        for name, spec in variables.items():
+            if not isinstance(name, str) or not name:
+                raise InputError(f"a label variable needs a non-empty name, got {name!r}")
+            if isinstance(spec, bool) or not isinstance(spec, (int, Sequence)) or isinstance(spec, str):
+                raise InputError(
+                    f"label variable {name!r} needs a number of values or a list of value names, got {spec!r}"
+                )
+            value_names = tuple(str(v) for v in (range(spec) if isinstance(spec, int) else spec))
+            if len(value_names) < 2:
+                raise InputError(f"label variable {name!r} needs at least 2 values, got {len(value_names)}")
+            if len(set(value_names)) < len(value_names):
+                raise InputError(f"label variable {name!r} names a value twice: {list(value_names)}")
+            values.append(value_names)
+        object.__setattr__(self, "names", tuple(variables))
+        object.__setattr__(self, "values", tuple(values))
+
+    @classmethod
+    def binary(cls, names: Sequence[str]) -> LabelSpace:
+        """One variable with the values 0 and 1 for each name."""
+        if len(set(names)) < len(names):
+            raise InputError(f"label variables are named twice: {sorted({n for n in names if names.count(n) > 1})}")
+        return cls(dict.fromkeys(names, 2))
+
+    @classmethod
+    def none(cls) -> LabelSpace:
+        """No labels at all: a density of x alone."""
+        return cls({})
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.names)
+
+    def __repr__(self) -> str:
+        return f"LabelSpace({dict(zip(self.names, self.cardinalities, strict=True))})"
+
+    @property
+    def cardinalities(self) -> tuple[int, ...]:
+        return tuple(len(v) for v in self.values)
+
+    @property
+    def n_codes(self) -> int:
+        """The width of a one-hot code: the sum of the cardinalities."""
+        return sum(self.cardinalities)
+
+    @property
+    def n_states(self) -> int:
+        """The number of complete labels: the product of the cardinalities."""
+        return math.prod(self.cardinalities)
+
+    @property
+    def offsets(self) -> tuple[int, ...]:
+        """Where each variable's block begins in a one-hot code."""
+        starts, total = [], 0
+        for cardinality in self.cardinalities:
+            starts.append(total)
+            total += cardinality
+        return tuple(starts)
+
+    @property
+    def variable_of_code(self) -> tuple[int, ...]:
+        """The variable that each entry of a one-hot code belongs to."""
+        return tuple(k for k, cardinality in enumerate(self.cardinalities) for _ in range(cardinality))
+
+    def index(self, name: str) -> int:
+        """The column of the variable called `name`."""
+        if name not in self.names:
+            raise InputError(f"there is no label called {name!r}: {nearest(str(name), self.names)}")
+        return self.names.index(name)
+
+    def value_index(self, name: str, value: int | str) -> int:
+        """The index of a value of variable `name`, given by index or by the value's own name."""
+        known = self.values[self.index(name)]
+        if isinstance(value, str) and value in known:
+            return known.index(value)
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise InputError(f"label {name!r} has no value {value!r}: {nearest(str(value), known)}")
+        if not 0 <= value < len(known):
+            raise InputError(f"label {name!r} takes the values 0 to {len(known) - 1}, got {value}")
+        return value
+
+    def encode(self, given: Mapping[str, int | str], n: int = 1, device: torch.device | str | None = None) -> Tensor:
+        """Names in, indices out: `n` equal rows of labels, MISSING where `given` says nothing."""
+        row = torch.full((len(self),), MISSING, dtype=torch.int64)
+        for name, value in given.items():
+            row[self.index(name)] = self.value_index(name, value)
+        return row.to(device).expand(n, -1).clone()
+
+    def decode(self, y: Tensor) -> list[dict[str, str]]:
+        """Indices in, names out: one mapping a row, without the missing entries."""
+        return [
+            {name: self.values[k][v] for k, (name, v) in enumerate(zip(self.names, row, strict=True)) if v != MISSING}
+            for row in self.check(y).tolist()
+        ]
+
+    def check(self, y: Tensor, n: int | None = None, *, complete: bool = False) -> Tensor:
+        """The labels as int64 `[n, L]`, or one sentence about what is wrong; `[n]` is accepted when L = 1."""
+        if not isinstance(y, Tensor):
+            raise InputError(f"labels must be an integer tensor, got {type(y).__name__}")
+        if y.is_floating_point() or y.is_complex() or y.dtype == torch.bool:
+            raise InputError(f"labels must be integers (torch.int64), got {y.dtype}: convert with y.long()")
+        if y.ndim == 1 and len(self) == 1:
+            y = y[:, None]
+        if y.ndim != 2 or y.shape[1] != len(self):
+            raise InputError(
+                f"labels need {len(self)} column(s), one for each of {self._names_shown()}, got shape {tuple(y.shape)}"
+            )
+        if n is not None and len(y) != n:
+            raise InputError(f"labels have {len(y)} rows where x has {n}")
+        y = y.long()
+        if y.numel():
+            wrong = (y >= constant(self.cardinalities, y.device)) | (y < MISSING)
+            if complete:
+                wrong |= y == MISSING
+            if wrong.any():
+                row, column = (int(i) for i in wrong.nonzero()[0])
+                allowed = f"0 to {self.cardinalities[column] - 1}" + ("" if complete else f", or {MISSING} for missing")
+                raise InputError(
+                    f"label {self.names[column]!r} takes the values {allowed}; row {row} has {int(y[row, column])}"
+                )
+        return y
+
+    def given(self, given: Given, n: int, device: torch.device | str | None = None) -> Tensor:
+        """What is given as checked labels `[n, L]`: from a mapping of names, a tensor with MISSING, or None."""
+        if given is None:
+            return torch.full((n, len(self)), MISSING, dtype=torch.int64, device=device)
+        if isinstance(given, Mapping):
+            return self.encode(given, n, device)
+        return self.check(given, n)
+
+    def allowed(self, y: Tensor) -> Tensor:
+        """Which entries of a code the labels leave open, bool `[..., n_codes]`: one if given, all if missing."""
+        missing = (y == MISSING)[..., constant(self.variable_of_code, y.device)]
+        return missing | self.one_hot(y.clamp(min=0), torch.bool)
+
+    def one_hot(self, y: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
+        """Complete labels `[..., L]` as codes `[..., n_codes]`, one block of zeros and a single one per variable."""
+        code = torch.zeros(*y.shape[:-1], self.n_codes, dtype=dtype, device=y.device)
+        return code.scatter_(-1, y + constant(self.offsets, y.device), 1)
+
+    def from_one_hot(self, code: Tensor) -> Tensor:
+        """Codes `[..., n_codes]` as labels `[..., L]`: the largest entry of each block."""
+        blocks = code.split(self.cardinalities, dim=-1) if len(self) else ()
+        if not blocks:
+            return torch.zeros(*code.shape[:-1], 0, dtype=torch.int64, device=code.device)
+        return torch.stack([b.argmax(-1) for b in blocks], dim=-1)
+
+    def enumerate(self, columns: Sequence[int] | None = None, device: torch.device | str | None = None) -> Tensor:
+        """All states of the variables in `columns` (None: of all), `[S, len(columns)]`, the last column fastest."""
+        chosen = range(len(self)) if columns is None else columns
+        sizes = [self.cardinalities[k] for k in chosen]
+        n_states = math.prod(sizes)
+        if n_states > ENUMERATION_LIMIT:
+            raise EnumerationError(
+                f"{len(sizes)} free label(s) have {n_states:,} states, more than the {ENUMERATION_LIMIT:,} that are "
+                "enumerated: give more labels, or sample them with a label kernel (GibbsWithGradients, SingleSiteGibbs)"
+            )
+        if not sizes:
+            return torch.zeros(1, 0, dtype=torch.int64, device=device)
+        return torch.cartesian_prod(*(torch.arange(s, device=device) for s in sizes)).reshape(n_states, len(sizes))
+
+    def subspace(self, names: Sequence[str]) -> LabelSpace:
+        """The variables called `names`, in that order."""
+        return LabelSpace({name: self.values[self.index(name)] for name in names})
+
+    def _names_shown(self) -> str:
+        shown = ", ".join(self.names[:5]) or "no labels"
+        return shown + (", ..." if len(self) > 5 else "")

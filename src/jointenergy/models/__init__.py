@@ -1,0 +1,26 @@
+"""models: families of joint densities; each knows x, y and its weights, never sampling, buffers or losses."""
+
+from jointenergy.models.base import JointModel, LabelLogits, Normalizer
+from jointenergy.models.conditional import ConditionalModel, EnergyModel
+from jointenergy.models.domains import Box, Domain, Reals
+from jointenergy.models.logits import LogitModel
+from jointenergy.models.pairwise import Concat, InnerProduct, PairModel
+from jointenergy.models.product import Product
+from jointenergy.models.tempered import Tempered
+
+__all__ = [
+    "Box",
+    "Concat",
+    "ConditionalModel",
+    "Domain",
+    "EnergyModel",
+    "InnerProduct",
+    "JointModel",
+    "LabelLogits",
+    "LogitModel",
+    "Normalizer",
+    "PairModel",
+    "Product",
+    "Reals",
+    "Tempered",
+]

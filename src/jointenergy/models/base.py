@@ -1,0 +1,227 @@
+"""models: `log_density(x, y)` with every missing label summed out, and what follows from it for every family."""
+
+from __future__ import annotations
+
+from abc import ABC
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from jointenergy.errors import DomainError, InputError, NormalizerError
+from jointenergy.labels import MISSING, Given, LabelSpace
+from jointenergy.models.domains import Domain, Reals
+
+Normalizer = Literal["joint", "conditional"]
+
+
+@dataclass(frozen=True)
+class LabelLogits:
+    """f(x, y) = bias(x) + sum over k of logits_k(x)[y_k]: the labels are independent given x, so sums are closed."""
+
+    bias: Tensor
+    logits: Tensor
+
+
+@dataclass(frozen=True)
+class Completions:
+    """All ways to fill in the missing labels of some rows that miss the same variables."""
+
+    rows: Tensor
+    states: Tensor
+    log_density: Tensor
+
+
+class JointModel(nn.Module, ABC):
+    """An unnormalized log-density of data x and labels y; it knows x, y and its weights, and nothing of sampling.
+
+    A family writes one of three functions, the first that it can: `label_logits` (labels independent given x; it then
+    says `factorized = True`), `log_density_of_codes` (any function of real-valued one-hot codes),
+    `log_density_of_complete` (any function of label indices). All the rest follows here.
+    """
+
+    factorized: bool = False
+    """Whether the labels are independent given x, so that `label_logits` gives every sum in closed form."""
+
+    def __init__(
+        self,
+        labels: LabelSpace,
+        *,
+        domain: Domain | None = None,
+        event_shape: tuple[int, ...] | None = None,
+        normalizer: Normalizer = "joint",
+    ) -> None:
+        super().__init__()
+        if normalizer not in ("joint", "conditional"):
+            raise InputError(f"normalizer must be 'joint' or 'conditional', got {normalizer!r}")
+        self.labels = labels
+        self.domain: Domain = Reals() if domain is None else domain
+        self.event_shape = event_shape
+        self.normalizer: Normalizer = normalizer
+
+    # What a family provides.
+
+    def label_logits(self, x: Tensor) -> LabelLogits:
+        """The closed form, of factorized models alone."""
+        raise InputError(f"{type(self).__name__} has no closed form: its labels are not independent given x")
+
+    def log_density_of_codes(self, x: Tensor, code: Tensor) -> Tensor:
+        """The log-density at real-valued codes `[n, n_codes]`, equal to that of complete labels at the corners."""
+        if not self.factorized:
+            raise InputError(
+                f"{type(self).__name__} has no value at real-valued label codes, so no gradient by labels: "
+                "sample its labels with ExactGibbs or SingleSiteGibbs"
+            )
+        closed = self.label_logits(x)
+        return closed.bias + (code * closed.logits).sum(1)
+
+    def log_density_of_complete(self, x: Tensor, y: Tensor) -> Tensor:
+        """The log-density at complete labels, unchecked."""
+        return self.log_density_of_codes(x, self.labels.one_hot(y, x.dtype))
+
+    def log_density_of_states(self, x: Tensor, states: Tensor) -> Tensor:
+        """The log-density of each row of x at each of its own states `[n, S, L]`, as `[n, S]`."""
+        n, n_states = states.shape[:2]
+        repeated = x.repeat_interleave(n_states, dim=0)
+        return self.log_density_of_complete(repeated, states.reshape(n * n_states, -1)).view(n, n_states)
+
+    # What follows.
+
+    def forward(self, x: Tensor, y: Tensor | None = None) -> Tensor:
+        return self.log_density(x, y)
+
+    def log_density(self, x: Tensor, y: Tensor | None = None) -> Tensor:
+        """log p(x, y) up to one constant of the model, `[n]`, every MISSING label summed out; no `y`: all missing."""
+        x = self.check_x(x)
+        y = self.labels.given(y, len(x), x.device)
+        self.check_summable(y)
+        return self.log_density_unchecked(x, y)
+
+    def log_density_unchecked(self, x: Tensor, y: Tensor) -> Tensor:
+        """`log_density` for callers inside, who have checked x and y once and call this in a loop."""
+        if self.factorized:
+            closed = self.label_logits(x)
+            return closed.bias + self._block_logsumexp(closed.logits, y).sum(1)
+        parts = list(self.completions(x, y))
+        order = torch.cat([p.rows for p in parts]).argsort()
+        return torch.cat([p.log_density.logsumexp(1) for p in parts])[order]
+
+    def completions(self, x: Tensor, y: Tensor) -> Iterator[Completions]:
+        """Rows grouped by which labels they miss, each with all its completions: the sum by enumeration."""
+        patterns, which = (y == MISSING).unique(dim=0, return_inverse=True)
+        for i, pattern in enumerate(patterns):
+            rows = (which == i).nonzero()[:, 0]
+            free = pattern.nonzero()[:, 0]
+            choices = self.labels.enumerate(free.tolist(), y.device)
+            states = y[rows, None, :].repeat(1, len(choices), 1)
+            states[:, :, free] = choices
+            yield Completions(rows, states, self.log_density_of_states(x[rows], states))
+
+    def label_log_prob(self, x: Tensor, y: Tensor, given: Given = None) -> Tensor:
+        """log p(the labels that y names | x, the labels given), `[n]`; labels in neither are summed out."""
+        x = self.check_x(x)
+        y = self.labels.check(y, len(x))
+        given = self.labels.given(given, len(x), x.device)
+        both = (y != MISSING) & (given != MISSING) & (y != given)
+        if both.any():
+            row, column = (int(i) for i in both.nonzero()[0])
+            raise InputError(f"row {row} asks for a value of {self.labels.names[column]!r} other than the one given")
+        self.check_summable(given)
+        joined = torch.where(y == MISSING, given, y)
+        return self.log_density_unchecked(x, joined) - self.log_density_unchecked(x, given)
+
+    def label_probs(self, x: Tensor, given: Given = None) -> dict[str, Tensor]:
+        """p(y_k | x, the labels given) for each variable k, `[n, cardinality]`, by closed form or enumeration."""
+        x = self.check_x(x)
+        y = self.labels.given(given, len(x), x.device)
+        self.check_summable(y)
+        if self.factorized:
+            open_logits = self.label_logits(x).logits.masked_fill(~self.labels.allowed(y), -torch.inf)
+            blocks = open_logits.split(self.labels.cardinalities, dim=1)
+            return {name: b.softmax(1) for name, b in zip(self.labels, blocks, strict=True)}
+        probs = [x.new_zeros(len(x), c) for c in self.labels.cardinalities]
+        for part in self.completions(x, y):
+            weights = part.log_density.softmax(1)
+            for k, p in enumerate(probs):
+                block = p.new_zeros(len(part.rows), p.shape[1]).scatter_add(1, part.states[:, :, k], weights)
+                probs[k] = probs[k].index_copy(0, part.rows, block)
+        return dict(zip(self.labels, probs, strict=True))
+
+    def log_likelihood(self, x: Tensor, y: Tensor | None = None, *, log_normalizer: Tensor | float) -> Tensor:
+        """The normalized log-density in nats, given an estimate of log Z: one number, or one per row if conditional."""
+        if not self.domain.proper:
+            raise DomainError(
+                "a likelihood needs a domain on which the density has a normalizer: declare domain=Box(low, high), or "
+                "domain=Reals(scale) for a Gaussian reference term"
+            )
+        value = self.log_density(x, y) - log_normalizer
+        return torch.where(self.domain.contains(x), value, -torch.inf)
+
+    def tempered(self, inverse_temperature: float) -> JointModel:
+        """The model with log-density f * inverse_temperature: what a chain of temperature 1 / that samples."""
+        from jointenergy.models.tempered import Tempered  # it is a JointModel itself
+
+        return Tempered(self, inverse_temperature)
+
+    # Checks, made once at each public door.
+
+    def check_x(self, x: Tensor) -> Tensor:
+        """x itself, or one sentence about what is wrong with it."""
+        if not isinstance(x, Tensor):
+            raise InputError(f"x must be a tensor of floats, got {type(x).__name__}")
+        if not x.is_floating_point():
+            raise InputError(f"x must be floating point, got {x.dtype}: scale it to the model's domain as floats")
+        if self.event_shape is not None and tuple(x.shape[1:]) != tuple(self.event_shape):
+            raise InputError(f"x must have shape [n, {_shown(self.event_shape)}], got [{_shown(tuple(x.shape))}]")
+        if x.ndim < 2:
+            raise InputError(f"x must have one row per example and a further dimension, got shape {tuple(x.shape)}")
+        if len(x) == 0:
+            raise InputError("x is an empty batch: at least one row is needed")
+        weight = next((p for p in self.parameters() if p.is_floating_point()), None)
+        if weight is not None and (weight.dtype != x.dtype or weight.device != x.device):
+            raise InputError(
+                f"x is {x.dtype} on {x.device} where the model's weights are {weight.dtype} on {weight.device}: "
+                "convert one with .to()"
+            )
+        finite = x.isfinite().flatten(1).all(1)
+        if not finite.all():
+            rows = (~finite).nonzero()[:, 0]
+            raise InputError(f"x has NaN or infinite values in {len(rows)} row(s), the first of them {int(rows[0])}")
+        return x
+
+    def check_summable(self, y: Tensor) -> None:
+        """A sum or comparison over labels is refused where each label has an unknown normalizer of its own."""
+        if self.normalizer == "conditional" and bool((y == MISSING).any()):
+            raise NormalizerError(
+                "this model is conditional: each label has an unknown normalizer of its own, so labels cannot be "
+                "summed out or compared; give all labels, or relate them by ConditionalModel.with_offsets: offsets "
+                "estimated by annealed importance sampling, offsets fitted by cross-entropy on held-out data, or "
+                "assume_equal_constants=True"
+            )
+
+    def _block_logsumexp(self, logits: Tensor, y: Tensor) -> Tensor:
+        """The log of each variable's sum over the values that y leaves open, `[n, L]`."""
+        open_logits = logits.masked_fill(~self.labels.allowed(y), -torch.inf)
+        sizes = set(self.labels.cardinalities)
+        if len(sizes) == 1:
+            return open_logits.view(len(logits), len(self.labels), sizes.pop()).logsumexp(2)
+        if not sizes:
+            return logits
+        return torch.stack([b.logsumexp(1) for b in open_logits.split(self.labels.cardinalities, dim=1)], dim=1)
+
+
+def one_per_row(value: Tensor, n: int, network: nn.Module) -> Tensor:
+    """A network's output as `[n]`, or one sentence about its shape."""
+    if value.shape == (n, 1):
+        return value[:, 0]
+    if value.shape != (n,):
+        raise InputError(
+            f"{type(network).__name__} must give one value per row, shape [{n}] or [{n}, 1], got {list(value.shape)}"
+        )
+    return value
+
+
+def _shown(shape: tuple[int, ...]) -> str:
+    return ", ".join(str(s) for s in shape)

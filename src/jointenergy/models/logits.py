@@ -1,0 +1,83 @@
+"""models: logit models, any classifier read as f(x, y) = sum over k of logits_k(x)[y_k] (JEM, Gibbs-JEM)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from jointenergy.errors import InputError
+from jointenergy.labels import LabelSpace
+from jointenergy.models.base import JointModel, LabelLogits, Normalizer
+from jointenergy.models.domains import Domain
+
+SingleLogit = Literal["zero", "symmetric"]
+
+
+class LogitModel(JointModel):
+    """Any classifier as a joint density, in one line and with its own weights: `LogitModel(classifier, labels)`.
+
+    The network may return, for each row:
+    - all logits side by side, `[n, n_codes]`, the variables in the order of the label space;
+    - `[n, L, K]` when all variables have K values;
+    - a sequence of `[n, K_k]`, or a mapping from variable name to `[n, K_k]`: one head per variable;
+    - one logit per binary variable, `[n, L]` (`[n]` when L = 1).
+
+    A single logit l for a binary variable leaves open how much of it is density: `single_logit="zero"` reads it as the
+    pair (0, l), `"symmetric"` as (-l/2, +l/2). Both have the same difference, so p(y | x) is the same. Their sums
+    differ by l/2, a function of x: log p(x) adds log(1 + e^l) in the first reading and log(2 cosh(l/2)) in the second.
+    The first says that an absent attribute has no energy of its own; the second treats both values alike.
+    """
+
+    factorized = True
+
+    def __init__(
+        self,
+        network: nn.Module,
+        labels: LabelSpace,
+        *,
+        single_logit: SingleLogit = "zero",
+        domain: Domain | None = None,
+        event_shape: tuple[int, ...] | None = None,
+        normalizer: Normalizer = "joint",
+    ) -> None:
+        if len(labels) == 0:
+            raise InputError("a logit model needs at least one label; for a density of x alone use EnergyModel")
+        if single_logit not in ("zero", "symmetric"):
+            raise InputError(f"single_logit must be 'zero' or 'symmetric', got {single_logit!r}")
+        super().__init__(labels, domain=domain, event_shape=event_shape, normalizer=normalizer)
+        self.network = network
+        self.single_logit: SingleLogit = single_logit
+
+    def label_logits(self, x: Tensor) -> LabelLogits:
+        return LabelLogits(self.domain.log_reference(x), self._logits(self.network(x), len(x)))
+
+    def _logits(self, output: object, n: int) -> Tensor:
+        """The network's output in any of its admitted forms as `[n, n_codes]`."""
+        labels = self.labels
+        if isinstance(output, Mapping):
+            if set(output) != set(labels):
+                raise InputError(f"the network's heads are {sorted(output)} where the labels are {sorted(labels)}")
+            output = [output[name] for name in labels]
+        if isinstance(output, Sequence) and not isinstance(output, str):
+            shapes, wanted = [tuple(o.shape) for o in output], [(n, c) for c in labels.cardinalities]
+            if shapes != wanted:
+                raise InputError(f"the network's heads must have the shapes {wanted}, got {shapes}")
+            return torch.cat(tuple(output), dim=1)
+        if not isinstance(output, Tensor):
+            raise InputError(f"the network must return logits as tensors, got {type(output).__name__}")
+        shape = tuple(output.shape)
+        if shape == (n, labels.n_codes):
+            return output
+        if shape in [(n, len(labels), c) for c in labels.cardinalities] and len(set(labels.cardinalities)) == 1:
+            return output.flatten(1)
+        if set(labels.cardinalities) == {2} and (shape == (n, len(labels)) or (shape == (n,) and len(labels) == 1)):
+            logit = output.reshape(n, len(labels))
+            low, high = (torch.zeros_like(logit), logit) if self.single_logit == "zero" else (-logit / 2, logit / 2)
+            return torch.stack((low, high), dim=2).flatten(1)
+        raise InputError(
+            f"the network returned shape {list(shape)}; {labels!r} needs [{n}, {labels.n_codes}] logits"
+            + (f", or [{n}, {len(labels)}] with one logit per binary label" if set(labels.cardinalities) == {2} else "")
+        )

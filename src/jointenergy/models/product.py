@@ -1,0 +1,76 @@
+"""models: products of models over a shared x, sums of their log-densities."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Iterator, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from jointenergy.errors import InputError
+from jointenergy.labels import LabelSpace, constant
+from jointenergy.models.base import JointModel, LabelLogits
+
+
+class Product(JointModel):
+    """f(x, y) = sum over factors of f_i(x, y_i), label spaces joined by name.
+
+    A label that factors share is one variable: it is summed over once, for all of them together.
+    """
+
+    def __init__(self, factors: Sequence[JointModel]) -> None:
+        if not factors:
+            raise InputError("a product needs at least one factor")
+        joined: dict[str, tuple[str, ...]] = {}
+        for factor in factors:
+            for name, values in zip(factor.labels.names, factor.labels.values, strict=True):
+                if joined.setdefault(name, values) != values:
+                    raise InputError(
+                        f"the factors disagree on the values of label {name!r}: {joined[name]} and {values}; rename one"
+                    )
+        shapes = {f.event_shape for f in factors} - {None}
+        if len(shapes) > 1:
+            raise InputError(f"the factors have different shapes of x: {sorted(map(str, shapes))}")
+        labels = LabelSpace(joined)
+        super().__init__(
+            labels,
+            domain=functools.reduce(lambda a, b: a.intersect(b), (f.domain for f in factors)),
+            event_shape=next(iter(shapes), None),
+            normalizer="joint" if all(f.normalizer == "joint" for f in factors) else "conditional",
+        )
+        self.factors = nn.ModuleList(factors)
+        self.factorized = all(f.factorized for f in factors)
+        self._columns = [tuple(labels.index(name) for name in f.labels) for f in factors]
+        self._codes = [
+            tuple(labels.offsets[k] + value for k in columns for value in range(labels.cardinalities[k]))
+            for columns in self._columns
+        ]
+
+    def label_logits(self, x: Tensor) -> LabelLogits:
+        """Closed where it is for every factor: logits of a shared label add."""
+        bias, logits = x.new_zeros(len(x)), x.new_zeros(len(x), self.labels.n_codes)
+        for factor, codes in self._parts(self._codes, x.device):
+            closed = factor.label_logits(x)
+            bias = bias + closed.bias
+            logits = logits.index_add(1, codes, closed.logits)
+        return LabelLogits(bias, logits)
+
+    def log_density_of_codes(self, x: Tensor, code: Tensor) -> Tensor:
+        return _sum(f.log_density_of_codes(x, code[:, c]) for f, c in self._parts(self._codes, x.device))
+
+    def log_density_of_complete(self, x: Tensor, y: Tensor) -> Tensor:
+        return _sum(f.log_density_of_complete(x, y[:, c]) for f, c in self._parts(self._columns, x.device))
+
+    def log_density_of_states(self, x: Tensor, states: Tensor) -> Tensor:
+        return _sum(f.log_density_of_states(x, states[:, :, c]) for f, c in self._parts(self._columns, x.device))
+
+    def _parts(self, indices: list[tuple[int, ...]], device: torch.device) -> Iterator[tuple[JointModel, Tensor]]:
+        """Each factor with the places of its own labels in the joined space."""
+        for factor, places in zip(self.factors, indices, strict=True):
+            assert isinstance(factor, JointModel)
+            yield factor, constant(places, device)
+
+
+def _sum(terms: Iterable[Tensor]) -> Tensor:
+    return functools.reduce(torch.add, terms)

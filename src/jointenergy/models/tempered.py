@@ -1,0 +1,40 @@
+"""models: a model at another temperature, f(x, y) times an inverse temperature."""
+
+from __future__ import annotations
+
+import math
+
+from torch import Tensor
+
+from jointenergy.errors import InputError
+from jointenergy.models.base import JointModel, LabelLogits
+
+
+class Tempered(JointModel):
+    """The law that chains of temperature 1 / inverse_temperature sample; labels are summed after the tempering."""
+
+    def __init__(self, model: JointModel, inverse_temperature: float) -> None:
+        if not (math.isfinite(inverse_temperature) and inverse_temperature > 0):
+            raise InputError(f"the inverse temperature must be positive and finite, got {inverse_temperature}")
+        super().__init__(
+            model.labels,
+            domain=model.domain.tempered(inverse_temperature),
+            event_shape=model.event_shape,
+            normalizer=model.normalizer,
+        )
+        self.model = model
+        self.inverse_temperature = inverse_temperature
+        self.factorized = model.factorized
+
+    def label_logits(self, x: Tensor) -> LabelLogits:
+        closed = self.model.label_logits(x)
+        return LabelLogits(closed.bias * self.inverse_temperature, closed.logits * self.inverse_temperature)
+
+    def log_density_of_codes(self, x: Tensor, code: Tensor) -> Tensor:
+        return self.model.log_density_of_codes(x, code) * self.inverse_temperature
+
+    def log_density_of_complete(self, x: Tensor, y: Tensor) -> Tensor:
+        return self.model.log_density_of_complete(x, y) * self.inverse_temperature
+
+    def log_density_of_states(self, x: Tensor, states: Tensor) -> Tensor:
+        return self.model.log_density_of_states(x, states) * self.inverse_temperature
