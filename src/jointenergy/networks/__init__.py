@@ -1,0 +1,21 @@
+"""networks: one network per file, each named after its paper; they know nothing of densities."""
+
+from jointenergy.networks.activations import ACTIVATIONS, activation
+from jointenergy.networks.dsprites_cnn import DSpritesFeatures, dsprites_head
+from jointenergy.networks.gibbs_jem_cnn import GibbsJemCNN
+from jointenergy.networks.mlp import MLP
+from jointenergy.networks.mnist_mlp import MnistMLP
+from jointenergy.networks.toy_mlp import ToyMLP
+from jointenergy.networks.wide_resnet import WideResNet
+
+__all__ = [
+    "ACTIVATIONS",
+    "MLP",
+    "DSpritesFeatures",
+    "GibbsJemCNN",
+    "MnistMLP",
+    "ToyMLP",
+    "WideResNet",
+    "activation",
+    "dsprites_head",
+]

@@ -1,0 +1,30 @@
+"""networks: activations by name; every network takes one, SiLU unless told."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+
+from torch import nn
+
+from jointenergy.errors import InputError
+from jointenergy.labels import nearest
+
+# None works in place: chains differentiate through the input, and the KL term differentiates a second time.
+ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
+    "silu": nn.SiLU,
+    "elu": nn.ELU,
+    "relu": nn.ReLU,
+    "leaky_relu": functools.partial(nn.LeakyReLU, 0.2),  # JEM's slope, not torch's .01
+    "gelu": nn.GELU,
+    "softplus": nn.Softplus,
+    "tanh": nn.Tanh,
+}
+"""What makes each activation; add one here to use it in every network."""
+
+
+def activation(name: str) -> nn.Module:
+    """A new activation module of that name."""
+    if not isinstance(name, str) or name not in ACTIVATIONS:
+        raise InputError(f"there is no activation called {name!r}: {nearest(str(name), tuple(ACTIVATIONS))}")
+    return ACTIVATIONS[name]()

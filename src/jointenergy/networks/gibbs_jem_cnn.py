@@ -1,0 +1,40 @@
+"""networks: the CNN of the Gibbs-JEM paper (section B.1)."""
+
+from __future__ import annotations
+
+from torch import Tensor, nn
+
+from jointenergy.networks.activations import activation as named_activation
+from jointenergy.networks.counts import check_count
+from jointenergy.networks.mlp import MLP
+
+
+class GibbsJemCNN(nn.Module):
+    """Images of 3 x 64 x 64 in, `n_outputs` logits out: as printed, two for each of CelebA's 23 attributes."""
+
+    def __init__(self, n_outputs: int = 46, *, activation: str = "silu") -> None:
+        super().__init__()
+        self.cnn = nn.Sequential(
+            nn.Conv2d(3, 64, 3, padding=1),
+            named_activation(activation),
+            nn.Conv2d(64, 128, 4, stride=2, padding=1),
+            named_activation(activation),
+            nn.Conv2d(128, 256, 4, stride=2, padding=1),
+            named_activation(activation),
+            nn.Conv2d(256, 512, 4, stride=2, padding=1),
+            named_activation(activation),
+            nn.Conv2d(512, 512, 4, stride=2, padding=1),
+            named_activation(activation),
+            nn.Conv2d(512, 64, 1),
+            nn.Flatten(),
+        )
+        self.mlp = MLP((1024, 128, 128, check_count("n_outputs", n_outputs)), activation=activation)
+
+    @classmethod
+    def for_attributes(cls, n_attributes: int, *, activation: str = "silu") -> GibbsJemCNN:
+        """The network for binary attributes: two logits for each."""
+        return cls(2 * check_count("n_attributes", n_attributes), activation=activation)
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.mlp(self.cnn(x))
+        return logits

@@ -1,0 +1,30 @@
+"""networks: the plain multilayer perceptron that the papers' MLPs are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+
+from torch import nn
+
+from jointenergy.errors import InputError
+from jointenergy.networks.activations import activation as named_activation
+from jointenergy.networks.counts import check_count
+from jointenergy.networks.layers import Layers
+
+
+class MLP(Layers):
+    """Linear layers of `sizes` (in, hidden..., out) at 0, 2, 4, ..., an activation between each two of them.
+
+    It takes vectors: put `nn.Flatten()` before it for images (a `PairModel` does so by itself).
+    """
+
+    def __init__(self, sizes: Sequence[int], *, activation: str = "silu") -> None:
+        if not isinstance(sizes, Sequence) or len(sizes) < 2:
+            raise InputError(f"an MLP needs the sizes (in, hidden..., out), at least two of them, got {sizes!r}")
+        layers: list[nn.Module] = []
+        for i, (n_in, n_out) in enumerate(pairwise(sizes)):
+            check_count(f"size {i} of an MLP", n_in)
+            check_count(f"size {i + 1} of an MLP", n_out)
+            layers += [nn.Linear(n_in, n_out), named_activation(activation)]
+        super().__init__(*layers[:-1])
