@@ -1,4 +1,4 @@
-"""What can be wrong with an input: each error is one sentence that names the thing, what came and the remedy."""
+"""errors: what can be wrong with an input; each is one sentence that names the thing, what came and the remedy."""
 
 from __future__ import annotations
 

@@ -69,7 +69,11 @@ def normal_like(keys: Tensor, x: Tensor) -> Tensor:
     return normal(keys, x[0].numel(), x.dtype).view_as(x)
 
 
+def gumbel(keys: Tensor, n: int) -> Tensor:
+    """Standard Gumbel noise in float64, `[len(keys), n]`: the largest of logits plus it is a categorical draw."""
+    return -torch.log(-torch.log(uniform(keys, n, torch.float64)))
+
+
 def categorical(keys: Tensor, logits: Tensor) -> Tensor:
-    """One index per row with probabilities softmax(logits), by the largest of logits plus Gumbel noise."""
-    gumbel = -torch.log(-torch.log(uniform(keys, logits.shape[1], torch.float64)))
-    return (logits.double() + gumbel).argmax(1)
+    """One index per row with probabilities softmax(logits)."""
+    return (logits.double() + gumbel(keys, logits.shape[1])).argmax(1)

@@ -13,7 +13,7 @@ from jointenergy.models.domains import Domain
 class PairModel(JointModel):
     """f(x, y) = head(features(x), one-hot y): structure in y is the head's to model.
 
-    `PairModel(Concat(mlp), labels)` is a network of the concatenation; `PairModel(InnerProduct(h), labels, features=g)` is
+    `PairModel(Concat(mlp), labels)` is a network of the concatenation, `PairModel(InnerProduct(h), labels, features=g)`
     the bilinear g(x)^T h(y); a head of one's own is any module of (features, code) that gives one value per row.
     """
 

@@ -1,0 +1,215 @@
+"""kernels: target, state, info, and the one shape of every kernel (`init`, `step`)."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal, final
+
+import torch
+from torch import Tensor
+
+from jointenergy import streams
+from jointenergy.errors import InputError
+from jointenergy.labels import MISSING, Given, constant
+from jointenergy.models.base import JointModel
+
+
+class Target:
+    """What a kernel samples: a model's density with some labels and some entries of x held fixed.
+
+    `given_y` names labels (a mapping, or a tensor with MISSING where free; one row stands for all). `given_x` holds
+    values of x where `mask` is True. The target is made anew where weights change; it holds no weights of its own.
+    """
+
+    def __init__(
+        self, model: JointModel, *, given_y: Given = None, given_x: Tensor | None = None, mask: Tensor | None = None
+    ) -> None:
+        self.model = model
+        self.given_y: Tensor | None = None
+        if given_y is not None:
+            n = len(given_y) if isinstance(given_y, Tensor) else 1
+            self.given_y = model.labels.given(given_y, n)
+        if (given_x is None) != (mask is None):
+            raise InputError("given_x and mask go together: the values of x that are held, and where they are held")
+        if given_x is not None and mask is not None:
+            model.check_x(given_x)
+            if mask.dtype != torch.bool:
+                raise InputError(f"mask must be boolean, True where x is held, got {mask.dtype}")
+            if tuple(mask.shape) not in (tuple(given_x.shape), tuple(given_x.shape[1:])):
+                raise InputError(f"mask must have the shape of x or of one row of it, got {tuple(mask.shape)}")
+        self.given_x = given_x
+        self.mask = mask
+
+    def hold_y(self, y: Tensor) -> Tensor:
+        """The labels with what is given written in."""
+        if self.given_y is None:
+            return y
+        self._check_rows("given_y", self.given_y, y)
+        given = self.given_y.to(y.device)
+        return torch.where(given == MISSING, y, given)
+
+    def hold_x(self, x: Tensor) -> Tensor:
+        """x with what is given written in."""
+        if self.given_x is None or self.mask is None:
+            return x
+        self._check_rows("given_x", self.given_x, x)
+        return torch.where(self.mask, self.given_x, x)
+
+    def free_codes(self, y: Tensor) -> Tensor:
+        """Which entries of a one-hot code belong to labels that may move, `[1 or n, n_codes]`."""
+        return self.free_labels(y)[:, constant(self.model.labels.variable_of_code, y.device)]
+
+    def free_labels(self, y: Tensor) -> Tensor:
+        """Which labels may move, `[1 or n, L]`."""
+        if self.given_y is None:
+            return torch.ones(1, y.shape[1], dtype=torch.bool, device=y.device)
+        return (self.given_y == MISSING).to(y.device)
+
+    def open_labels(self, y: Tensor) -> Tensor:
+        """The given labels of each row of y, MISSING where free, `[n, L]`."""
+        return self.hold_y(torch.full_like(y, MISSING))
+
+    def moving(self, change: Tensor) -> Tensor:
+        """A change of x, zero where x is held."""
+        return change if self.mask is None else change.masked_fill(self.mask, 0.0)
+
+    @staticmethod
+    def _check_rows(name: str, given: Tensor, rows: Tensor) -> None:
+        if len(given) not in (1, len(rows)):
+            raise InputError(f"{name} has {len(given)} rows where the chains have {len(rows)}")
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The log-density and its gradient by x or by the label code, at the state that carries it."""
+
+    by: Literal["x", "code"]
+    log_density: Tensor
+    gradient: Tensor
+
+
+@dataclass(frozen=True)
+class State:
+    """What the next step needs: the joint state, one random key per chain, how many steps were made.
+
+    `evaluation` spares an adjusted kernel its second look at a point that it stands on; it holds for these weights
+    alone, and `run` begins without it.
+    """
+
+    x: Tensor
+    y: Tensor
+    keys: Tensor
+    step: int = 0
+    evaluation: Evaluation | None = None
+
+    def rows(self, index: Tensor | slice) -> State:
+        """Some of the chains, to be run apart from the others with the same result."""
+        return State(self.x[index], self.y[index], self.keys[index], self.step)
+
+
+@dataclass(frozen=True)
+class Info:
+    """What a diagnostician wants of one step, one number per chain; None where the kernel has no such thing.
+
+    `log_density` and `gradient_norm` are those of the state that the step began with; acceptances are probabilities.
+    """
+
+    log_density: Tensor | None = None
+    gradient_norm: Tensor | None = None
+    x_acceptance: Tensor | None = None
+    y_acceptance: Tensor | None = None
+
+
+class Kernel(ABC):
+    """One Markov transition on joint states (x, y): a frozen dataclass of numbers; the target comes in at each call.
+
+    A kernel that moves x alone holds y, and sums over its MISSING entries: with all labels missing it samples p(x).
+    """
+
+    moves_x: ClassVar[bool] = False
+    moves_y: ClassVar[bool] = False
+
+    @final
+    def init(self, target: Target, x: Tensor, y: Given = None, *, generator: torch.Generator) -> State:
+        """Checked starting states. What is given is written in; labels that move and are MISSING start uniformly."""
+        model = target.model
+        x = target.hold_x(model.check_x(x))
+        y = target.hold_y(model.labels.given(y, len(x), x.device))
+        keys = streams.chain_keys(len(x), generator=generator).to(x.device)
+        if self.moves_y:
+            if len(model.labels) == 0:
+                raise InputError(f"{type(self).__name__} moves labels, and the model has none")
+            model.check_summable(target.open_labels(y))
+            keys, key = streams.split(keys, 2)
+            flat = torch.zeros(len(x), model.labels.n_codes, device=x.device)
+            y = torch.where(y == MISSING, categorical_by_label(model, key, flat), y)
+        else:
+            model.check_summable(y)
+        self.check_start(target, x)
+        return State(x.detach().clone(), y.clone(), keys)
+
+    def check_start(self, target: Target, x: Tensor) -> None:
+        """Refuse, in one sentence, a target or a start that this kernel cannot sample."""
+        return
+
+    @abstractmethod
+    def step(self, target: Target, state: State) -> tuple[State, Info]:
+        """The next state, a pure function of this one, and what is worth knowing of the step."""
+
+
+def evaluate_x(target: Target, state: State) -> Evaluation:
+    """The log-density at the state, missing labels summed out, and its gradient by x."""
+    if state.evaluation is not None and state.evaluation.by == "x":
+        return state.evaluation
+    with torch.enable_grad():
+        x = state.x.detach().requires_grad_()
+        value = target.model.log_density_unchecked(x, state.y)
+        (gradient,) = torch.autograd.grad(value.sum(), x)
+    return Evaluation("x", value.detach(), target.moving(gradient))
+
+
+def evaluate_code(target: Target, state: State) -> Evaluation:
+    """The log-density at the state's complete labels and its gradient by their one-hot code."""
+    if state.evaluation is not None and state.evaluation.by == "code":
+        return state.evaluation
+    with torch.enable_grad():
+        code = target.model.labels.one_hot(state.y, state.x.dtype).requires_grad_()
+        value = target.model.log_density_of_codes(state.x.detach(), code)
+        (gradient,) = torch.autograd.grad(value.sum(), code)
+    return Evaluation("code", value.detach(), gradient)
+
+
+def metropolis(keys: Tensor, log_ratio: Tensor) -> tuple[Tensor, Tensor]:
+    """Which rows accept, and the probability with which each did."""
+    # A ratio that is not a number counts as minus infinity: such a proposal is rejected.
+    log_ratio = log_ratio.nan_to_num(-torch.inf, torch.inf, -torch.inf).clamp(max=0.0)
+    return streams.uniform(keys, 1, log_ratio.dtype)[:, 0].log() < log_ratio, log_ratio.exp()
+
+
+def choose(accept: Tensor, proposed: Evaluation, current: Evaluation) -> Evaluation:
+    """The evaluation of each row's next state: the proposed one where accepted."""
+    return replace(
+        current,
+        log_density=torch.where(accept, proposed.log_density, current.log_density),
+        gradient=torch.where(over(accept, current.gradient), proposed.gradient, current.gradient),
+    )
+
+
+def over(rows: Tensor, x: Tensor) -> Tensor:
+    """One value per row, shaped to go over the rows of x."""
+    return rows.view(-1, *(1,) * (x.ndim - 1))
+
+
+def categorical_by_label(model: JointModel, keys: Tensor, logits: Tensor) -> Tensor:
+    """One draw for each label variable from its block of logits `[n, n_codes]`, as labels `[n, L]`."""
+    return model.labels.from_one_hot(logits.double() + streams.gumbel(keys, logits.shape[1]))
+
+
+def check_positive(kernel: object, name: str, value: float, *, zero: bool = False) -> None:
+    """One sentence for a number that must be positive, or may be zero."""
+    fine = isinstance(value, (int, float)) and math.isfinite(value) and (value > 0 or (zero and value == 0))
+    if not fine:
+        wanted = "zero or positive" if zero else "positive"
+        raise InputError(f"{type(kernel).__name__} needs a finite {wanted} {name}, got {value}")

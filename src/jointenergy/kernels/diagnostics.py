@@ -1,0 +1,60 @@
+"""kernels: diagnostics of chains, effective sample size and split R-hat (Gelman et al., Bayesian Data Analysis 3)."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from jointenergy.errors import InputError
+
+
+def _check(draws: Tensor) -> Tensor:
+    if draws.ndim != 2 or draws.shape[1] < 4:
+        raise InputError(f"draws must have shape [chains, steps] with at least 4 steps, got {tuple(draws.shape)}")
+    return draws.double()
+
+
+def _halves(draws: Tensor) -> Tensor:
+    """Each chain cut in two, so that a trend within chains shows as a difference between them."""
+    half = draws.shape[1] // 2
+    return torch.cat((draws[:, :half], draws[:, -half:]))
+
+
+def _variances(chains: Tensor) -> tuple[Tensor, Tensor]:
+    """The mean variance within chains, and the pooled estimate that adds the variance between them."""
+    n = chains.shape[1]
+    within = chains.var(dim=1).mean()
+    return within, within * (n - 1) / n + chains.mean(dim=1).var()
+
+
+def split_r_hat(draws: Tensor) -> float:
+    """Near 1 when the chains agree with each other and with themselves; of one quantity, `[chains, steps]`."""
+    within, pooled = _variances(_halves(_check(draws)))
+    return float((pooled / within).sqrt())
+
+
+def effective_sample_size(draws: Tensor) -> float:
+    """How many independent draws would fix the mean as well; of one quantity, `[chains, steps]`.
+
+    Autocorrelations by Fourier transform, summed over Geyer's initial monotone sequence of pairs.
+    """
+    chains = _halves(_check(draws))
+    m, n = chains.shape
+    within, pooled = _variances(chains)
+    if float(pooled) == 0.0:
+        return float(m * n)
+    centered = chains - chains.mean(dim=1, keepdim=True)
+    spectrum = torch.fft.rfft(centered, n=2 * n, dim=1)
+    covariance = torch.fft.irfft(spectrum.abs() ** 2, n=2 * n, dim=1)[:, :n].mean(dim=0) / n
+    rho = 1.0 - (within - covariance) / pooled
+    rho[0] = 1.0
+    pairs = rho[: n - n % 2].view(-1, 2).sum(dim=1)
+    negative = (pairs < 0).nonzero()
+    stop = int(negative[0, 0]) if len(negative) else len(pairs)
+    monotone = pairs[: max(stop, 1)].cummin(dim=0).values
+    time = -1.0 + 2.0 * float(monotone.sum())
+    # The first odd lag beyond the last positive pair still counts while it is positive (as Stan does).
+    if stop < len(pairs):
+        time += max(float(rho[2 * stop]), 0.0)
+    total = m * n
+    return total / max(time, 1.0 / torch.log10(torch.tensor(float(total))).item())

@@ -1,0 +1,69 @@
+"""kernels: Gibbs on y, exact over all free labels at once, or one label at a time by enumeration."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from jointenergy import streams
+from jointenergy.kernels.base import Info, Kernel, State, Target, categorical_by_label
+from jointenergy.labels import constant
+
+
+@dataclass(frozen=True)
+class ExactGibbs(Kernel):
+    """All free labels drawn afresh from p(y | x, given): by closed form, or by enumeration up to the stated limit."""
+
+    moves_y: ClassVar[bool] = True
+
+    def open_logits(self, target: Target, state: State) -> Tensor:
+        """Of factorized models: the logits of each label's values, minus infinity where the given labels forbid one."""
+        logits = target.model.label_logits(state.x).logits
+        return logits.masked_fill(~target.model.labels.allowed(target.open_labels(state.y)), -torch.inf)
+
+    @torch.no_grad()
+    def step(self, target: Target, state: State) -> tuple[State, Info]:
+        keys, key = streams.split(state.keys, 2)
+        model = target.model
+        if model.factorized:
+            y = categorical_by_label(model, key, self.open_logits(target, state))
+        else:
+            y = state.y.clone()
+            for part in model.completions(state.x, target.open_labels(state.y)):
+                chosen = streams.categorical(key[part.rows], part.log_density)
+                y[part.rows] = part.states[torch.arange(len(chosen), device=y.device), chosen]
+        return State(state.x, y, keys, state.step + 1), Info()
+
+
+@dataclass(frozen=True)
+class SingleSiteGibbs(Kernel):
+    """One free label of each chain, chosen uniformly, drawn from its conditional by evaluating all its values."""
+
+    moves_y: ClassVar[bool] = True
+
+    def site_logits(self, target: Target, state: State) -> Tensor:
+        """Which label is redrawn: uniform over the free ones, `[n, L]`; the first where none is free (it stays)."""
+        free = target.free_labels(state.y).expand_as(state.y)
+        return torch.zeros_like(free, dtype=state.x.dtype).masked_fill(~free, -torch.inf)
+
+    def value_logits(self, target: Target, state: State, site: Tensor) -> Tensor:
+        """The log-density at every value of each chain's site, `[n, largest cardinality]`."""
+        cardinality = constant(target.model.labels.cardinalities, state.y.device)[site]
+        values = torch.arange(max(target.model.labels.cardinalities), device=state.y.device)
+        states = state.y[:, None, :].repeat(1, len(values), 1)
+        # Values beyond a smaller label's own are evaluated at its last one and then ruled out.
+        filled = torch.minimum(values[None, :], cardinality[:, None] - 1)
+        states.scatter_(2, site[:, None, None].expand(-1, len(values), 1), filled[:, :, None])
+        logits = target.model.log_density_of_states(state.x, states)
+        return logits.masked_fill(values[None, :] >= cardinality[:, None], -torch.inf)
+
+    @torch.no_grad()
+    def step(self, target: Target, state: State) -> tuple[State, Info]:
+        keys, site_key, value_key = streams.split(state.keys, 3)
+        site = streams.categorical(site_key, self.site_logits(target, state))
+        value = streams.categorical(value_key, self.value_logits(target, state, site))
+        y = target.hold_y(state.y.scatter(1, site[:, None], value[:, None]))
+        return replace(state, y=y, keys=keys, step=state.step + 1, evaluation=None), Info()

@@ -1,0 +1,78 @@
+"""kernels: Gibbs-With-Gradients on y (Grathwohl et al. 2021; equations 4 and 5 of the mixed joint EBM paper)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from jointenergy import streams
+from jointenergy.kernels.base import Evaluation, Info, Kernel, State, Target, choose, evaluate_code, metropolis
+from jointenergy.labels import constant
+
+
+@dataclass(frozen=True)
+class GibbsWithGradients(Kernel):
+    """One label of each chain changed by a Metropolis move whose proposal is informed by the gradient by the code.
+
+    The proposal goes over the Hamming ball of radius 1, the present state counted once, with weights exp(d / 2), d the
+    first-order estimate of the change in log-density. It needs the model's value and gradient at two states a step,
+    however many labels there are.
+    """
+
+    moves_y: ClassVar[bool] = True
+
+    def check_start(self, target: Target, x: Tensor) -> None:
+        labels = target.model.labels
+        corner = labels.one_hot(torch.zeros(len(x), len(labels), dtype=torch.int64, device=x.device), x.dtype)
+        with torch.no_grad():
+            target.model.log_density_of_codes(x, corner)  # raises where a model knows no codes
+
+    def move_log_probs(self, target: Target, y: Tensor, gradient: Tensor) -> Tensor:
+        """log q of every move from y, `[n, n_codes + 1]`: set a label to a value, or, last, stay put."""
+        labels = target.model.labels
+        present = gradient.gather(1, y + constant(labels.offsets, y.device))
+        estimate = gradient - present[:, constant(labels.variable_of_code, y.device)]
+        closed = labels.one_hot(y, torch.bool) | ~target.free_codes(y)
+        weights = (estimate / 2.0).masked_fill(closed, -torch.inf)
+        return torch.cat((weights, weights.new_zeros(len(y), 1)), dim=1).log_softmax(1)
+
+    def moved(self, target: Target, y: Tensor, move: Tensor) -> tuple[Tensor, Tensor]:
+        """The labels after a move, and the move that leads back."""
+        labels = target.model.labels
+        stays = move == labels.n_codes
+        entry = move.clamp(max=labels.n_codes - 1)
+        site = constant(labels.variable_of_code, y.device)[entry]
+        offset = constant(labels.offsets, y.device)[site]
+        old = y.gather(1, site[:, None])[:, 0]
+        new = torch.where(stays, old, entry - offset)
+        return y.scatter(1, site[:, None], new[:, None]), torch.where(stays, move, offset + old)
+
+    def log_acceptance(
+        self,
+        target: Target,
+        move: Tensor,
+        back: Tensor,
+        there_y: Tensor,
+        there: Evaluation,
+        y: Tensor,
+        here: Evaluation,
+    ) -> Tensor:
+        """The log of the acceptance ratio of a move from y to there_y, with `back` the move that reverses it."""
+        forward = self.move_log_probs(target, y, here.gradient).gather(1, move[:, None])[:, 0]
+        reverse = self.move_log_probs(target, there_y, there.gradient).gather(1, back[:, None])[:, 0]
+        return there.log_density - here.log_density + reverse - forward
+
+    def step(self, target: Target, state: State) -> tuple[State, Info]:
+        keys, move_key, accept_key = streams.split(state.keys, 3)
+        here = evaluate_code(target, state)
+        move = streams.categorical(move_key, self.move_log_probs(target, state.y, here.gradient))
+        proposed_y, back = self.moved(target, state.y, move)
+        there = evaluate_code(target, State(state.x, proposed_y, keys))
+        log_ratio = self.log_acceptance(target, move, back, proposed_y, there, state.y, here)
+        accept, acceptance = metropolis(accept_key, log_ratio)
+        y = torch.where(accept[:, None], proposed_y, state.y)
+        info = Info(log_density=here.log_density, y_acceptance=acceptance)
+        return State(state.x, y, keys, state.step + 1, choose(accept, there, here)), info

@@ -1,0 +1,83 @@
+"""kernels: unadjusted Langevin on x, the chain of every paper here, with its temperature in sight."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from jointenergy import streams
+from jointenergy.errors import InputError
+from jointenergy.kernels.base import Info, Kernel, State, Target, check_positive, evaluate_x
+
+
+@dataclass(frozen=True)
+class PolynomialDecay:
+    """Step sizes that shrink as (1 + t / offset) ** -power, t counting a chain's steps from 0 (JEM, equation 3).
+
+    With power in (1/2, 1] and temperature 1 the bias of the chain vanishes in the long run.
+    """
+
+    power: float
+    offset: float = 1.0
+
+    def __post_init__(self) -> None:
+        check_positive(self, "power", self.power)
+        check_positive(self, "offset", self.offset)
+
+    def factor(self, t: int) -> float:
+        return math.pow(1.0 + t / self.offset, -self.power)
+
+
+@dataclass(frozen=True)
+class Langevin(Kernel):
+    """x + step_size * gradient + noise_scale * noise.
+
+    The chain samples f / temperature with temperature = noise_scale^2 / (2 step_size), up to a bias that vanishes with
+    the step size. A gradient clamp or bounds (x is clamped to them after each step) change the law that is sampled:
+    they are devices of training; a chain that must be right uses MALA. A schedule shrinks the step size and, with its
+    root, the noise, so that the temperature stays.
+    """
+
+    step_size: float
+    noise_scale: float
+    gradient_clamp: float | None = None
+    bounds: tuple[float, float] | None = None
+    schedule: PolynomialDecay | None = None
+
+    moves_x: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        check_positive(self, "step_size", self.step_size)
+        check_positive(self, "noise_scale", self.noise_scale, zero=True)
+        if self.gradient_clamp is not None:
+            check_positive(self, "gradient_clamp", self.gradient_clamp)
+        if self.bounds is not None and not self.bounds[0] < self.bounds[1]:
+            raise InputError(f"Langevin needs bounds (low, high) with low < high, got {self.bounds}")
+
+    @classmethod
+    def at_temperature(cls, step_size: float, temperature: float = 1.0) -> Langevin:
+        """The kernel with the noise that belongs to a temperature."""
+        check_positive(cls, "temperature", temperature)
+        return cls(step_size, math.sqrt(2.0 * max(step_size, 0.0) * temperature))
+
+    @property
+    def temperature(self) -> float:
+        """The chain samples f / temperature."""
+        return self.noise_scale**2 / (2.0 * self.step_size)
+
+    def step(self, target: Target, state: State) -> tuple[State, Info]:
+        keys, key = streams.split(state.keys, 2)
+        here = evaluate_x(target, state)
+        gradient = here.gradient
+        if self.gradient_clamp is not None:
+            gradient = gradient.clamp(-self.gradient_clamp, self.gradient_clamp)
+        factor = 1.0 if self.schedule is None else self.schedule.factor(state.step)
+        x = state.x + gradient * (self.step_size * factor)
+        if self.noise_scale > 0:
+            x = x + target.moving(streams.normal_like(key, x)) * (self.noise_scale * math.sqrt(factor))
+        if self.bounds is not None:
+            # What is held may lie outside the bounds, and must not be clamped.
+            x = target.hold_x(x.clamp(*self.bounds))
+        info = Info(log_density=here.log_density, gradient_norm=here.gradient.flatten(1).norm(dim=1))
+        return replace(state, x=x, keys=keys, step=state.step + 1, evaluation=None), info

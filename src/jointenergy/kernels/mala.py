@@ -1,0 +1,96 @@
+"""kernels: the Metropolis-adjusted Langevin algorithm on x, exact for f / temperature at any step size."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from jointenergy import streams
+from jointenergy.errors import InputError
+from jointenergy.kernels.base import (
+    Evaluation,
+    Info,
+    Kernel,
+    State,
+    Target,
+    check_positive,
+    choose,
+    evaluate_x,
+    metropolis,
+    over,
+)
+
+
+@dataclass(frozen=True)
+class MALA(Kernel):
+    """Langevin's move as a proposal, accepted or rejected: samples f / temperature without bias.
+
+    A proposal outside the model's box is rejected, never clamped. A gradient clamp shortens the drift in both proposal
+    densities, so it costs efficiency and no exactness.
+    """
+
+    step_size: float
+    temperature: float = 1.0
+    gradient_clamp: float | None = None
+
+    moves_x: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        check_positive(self, "step_size", self.step_size)
+        check_positive(self, "temperature", self.temperature)
+        if self.gradient_clamp is not None:
+            check_positive(self, "gradient_clamp", self.gradient_clamp)
+
+    @property
+    def noise_scale(self) -> float:
+        return math.sqrt(2.0 * self.step_size * self.temperature)
+
+    def check_start(self, target: Target, x: Tensor) -> None:
+        inside = target.model.domain.contains(x)
+        if not inside.all():
+            raise InputError(
+                f"MALA must start inside the model's domain {target.model.domain}; "
+                f"{int((~inside).sum())} of {len(x)} chains do not"
+            )
+
+    def proposal_mean(self, x: Tensor, gradient: Tensor) -> Tensor:
+        """Where the proposals from x lie around."""
+        if self.gradient_clamp is not None:
+            gradient = gradient.clamp(-self.gradient_clamp, self.gradient_clamp)
+        return x + gradient * self.step_size
+
+    def proposal_log_density(self, to: Tensor, x: Tensor, gradient: Tensor) -> Tensor:
+        """log q(to | x) up to a constant that is the same in both directions."""
+        away = (to - self.proposal_mean(x, gradient)).flatten(1)
+        return -(away**2).sum(1) / (2.0 * self.noise_scale**2)
+
+    def log_acceptance(self, target: Target, to: Tensor, there: Evaluation, x: Tensor, here: Evaluation) -> Tensor:
+        """The log of the acceptance ratio of a move from x to `to`; minus infinity outside the domain."""
+        ratio = (
+            (there.log_density - here.log_density) / self.temperature
+            + self.proposal_log_density(x, to, there.gradient)
+            - self.proposal_log_density(to, x, here.gradient)
+        )
+        return ratio.masked_fill(~target.model.domain.contains(to), -torch.inf)
+
+    def step(self, target: Target, state: State) -> tuple[State, Info]:
+        keys, noise_key, accept_key = streams.split(state.keys, 3)
+        here = evaluate_x(target, state)
+        noise = target.moving(streams.normal_like(noise_key, state.x))
+        proposed = replace(
+            state, x=self.proposal_mean(state.x, here.gradient) + noise * self.noise_scale, evaluation=None
+        )
+        there = evaluate_x(target, proposed)
+        log_ratio = self.log_acceptance(target, proposed.x, there, state.x, here)
+        accept, acceptance = metropolis(accept_key, log_ratio)
+        x = torch.where(over(accept, state.x), proposed.x, state.x)
+        info = Info(
+            log_density=here.log_density,
+            gradient_norm=here.gradient.flatten(1).norm(dim=1),
+            x_acceptance=acceptance,
+        )
+        return State(x, state.y, keys, state.step + 1, choose(accept, there, here)), info

@@ -1,0 +1,353 @@
+"""Every model of the table: contract, exactness of the sums over missing labels, and what is refused."""
+
+import copy
+import itertools
+
+import pytest
+import torch
+from torch import nn
+
+from jointenergy.errors import DomainError, EnumerationError, InputError, NormalizerError
+from jointenergy.labels import MISSING, LabelSpace
+from jointenergy.models import Box, ConditionalModel, EnergyModel, LogitModel, Product, Reals
+from jointenergy.networks import WideResNet
+from tests.tables import BINARY, MIXED, MODELS, D, conditional, logit, make, mask_model, pair
+
+N = 5
+
+
+def data(model, seed=0):
+    g = torch.Generator().manual_seed(seed)
+    shape = model.event_shape or (D,)
+    x = torch.randn(N, *shape, generator=g, dtype=torch.float64)
+    columns = [torch.randint(c, (N,), generator=g) for c in model.labels.cardinalities]
+    y = torch.stack(columns, 1) if columns else torch.zeros(N, 0, dtype=torch.int64)
+    return x, y
+
+
+def patterns(n_labels):
+    """All subsets of columns that may miss."""
+    return itertools.chain.from_iterable(itertools.combinations(range(n_labels), k) for k in range(n_labels + 1))
+
+
+def by_hand(model, x, y):
+    """log of the sum over all completions, term by term from complete labels alone: the definition."""
+    rows = []
+    for i in range(len(x)):
+        choices = [
+            range(c) if int(v) == MISSING else [int(v)] for v, c in zip(y[i], model.labels.cardinalities, strict=True)
+        ]
+        terms = [model.log_density_of_complete(x[i : i + 1], torch.tensor([c])) for c in itertools.product(*choices)]
+        rows.append(torch.cat(terms).logsumexp(0))
+    return torch.stack(rows)
+
+
+@pytest.fixture(params=MODELS)
+def model(request):
+    return make(request.param)
+
+
+class TestContract:
+    def test_shape_dtype_and_untouched_inputs(self, model, untouched_random_state):
+        x, y = data(model)
+        before = x.clone(), y.clone()
+        with untouched_random_state():
+            value = model.log_density(x, y)
+        assert value.shape == (N,)
+        assert value.dtype == x.dtype
+        assert torch.equal(x, before[0])
+        assert torch.equal(y, before[1])
+        assert torch.equal(model.log_density(x, y), value)
+        assert torch.equal(model(x, y), value)
+
+    def test_rows_are_independent(self, model):
+        # In the mode in which chains run: training mode, as the model came.
+        assert model.training
+        x, y = data(model)
+        y[1:3] = MISSING
+        value = model.log_density(x, y)
+        for i in range(N):
+            torch.testing.assert_close(model.log_density(x[i : i + 1], y[i : i + 1]), value[i : i + 1])
+        other = x.clone()
+        other[0] += 1.0
+        torch.testing.assert_close(model.log_density(other, y)[1:], value[1:])
+
+    def test_gradients_reach_weights_and_x(self, model):
+        x, y = data(model)
+        x.requires_grad_()
+        model.log_density(x, torch.full_like(y, MISSING)).sum().backward()
+        assert x.grad is not None
+        assert x.grad.abs().sum() > 0
+        assert all(p.grad is not None for p in model.parameters())
+
+    def test_float32_and_float64_agree(self, model, request):
+        x, y = data(model)
+        low = copy.deepcopy(model).float()
+        torch.testing.assert_close(
+            low.log_density(x.float(), y).double(), model.log_density(x, y), rtol=1e-4, atol=1e-4
+        )
+
+
+class TestSums:
+    def test_missing_labels_are_summed_out(self, model):
+        x, y = data(model)
+        for free in patterns(len(model.labels)):
+            missing = y.clone()
+            missing[:, list(free)] = MISSING
+            torch.testing.assert_close(
+                model.log_density(x, missing), by_hand(model, x, missing), rtol=1e-10, atol=1e-10
+            )
+        torch.testing.assert_close(
+            model.log_density(x), by_hand(model, x, torch.full_like(y, MISSING)), rtol=1e-10, atol=1e-10
+        )
+
+    def test_rows_may_miss_different_labels(self, model):
+        x, y = data(model)
+        for i in range(N):
+            y[i, : i % (len(model.labels) + 1)] = MISSING
+        torch.testing.assert_close(model.log_density(x, y), by_hand(model, x, y), rtol=1e-10, atol=1e-10)
+
+    def test_codes_equal_labels_at_the_corners(self, model):
+        x, y = data(model)
+        code = model.labels.one_hot(y, x.dtype)
+        try:
+            value = model.log_density_of_codes(x, code)
+        except InputError as error:
+            assert "no value at real-valued label codes" in str(error)
+            assert any(isinstance(m, ConditionalModel) for m in model.modules())
+        else:
+            torch.testing.assert_close(value, model.log_density_of_complete(x, y), rtol=1e-12, atol=1e-12)
+
+    def test_label_probabilities_given_any_others(self, model):
+        x, y = data(model)
+        for free in patterns(len(model.labels)):
+            given = y.clone()
+            given[:, list(free)] = MISSING
+            probs = model.label_probs(x, given)
+            assert list(probs) == list(model.labels)
+            for k, name in enumerate(model.labels):
+                for value in range(model.labels.cardinalities[k]):
+                    asked = given.clone()
+                    asked[:, k] = value
+                    exact = (by_hand(model, x, asked) - by_hand(model, x, given)).exp()
+                    possible = (given[:, k] == MISSING) | (given[:, k] == value)
+                    torch.testing.assert_close(
+                        probs[name][:, value], torch.where(possible, exact, 0.0), rtol=1e-9, atol=1e-9
+                    )
+
+    def test_conditionals_of_labels(self, model):
+        x, y = data(model)
+        if len(model.labels) < 2:
+            return
+        given, asked = torch.full_like(y, MISSING), torch.full_like(y, MISSING)
+        given[:, 0], asked[:, 1] = y[:, 0], y[:, 1]
+        both = torch.where(asked == MISSING, given, asked)
+        exact = by_hand(model, x, both) - by_hand(model, x, given)
+        torch.testing.assert_close(model.label_log_prob(x, asked, given), exact, rtol=1e-9, atol=1e-9)
+
+    def test_inverse_temperature_comes_before_the_sum(self, model):
+        x, y = data(model)
+        tempered = model.tempered(0.7)
+        torch.testing.assert_close(tempered.log_density(x, y), 0.7 * model.log_density(x, y))
+        missing = torch.full_like(y, MISSING)
+        torch.testing.assert_close(tempered.log_density(x, missing), by_hand(tempered, x, missing))
+
+
+class TestLogits:
+    def test_classifier_keeps_its_weights(self):
+        classifier = nn.Linear(D, 4)
+        before = {k: v.clone() for k, v in classifier.state_dict().items()}
+        model = LogitModel(classifier, LabelSpace({"class": 4}))
+        x = torch.randn(N, D, generator=torch.Generator().manual_seed(0))
+        assert model.network is classifier
+        assert all(torch.equal(v, before[k]) for k, v in classifier.state_dict().items())
+        torch.testing.assert_close(model.label_probs(x)["class"], classifier(x).softmax(1))
+        torch.testing.assert_close(model.log_density(x), classifier(x).logsumexp(1))
+
+    def test_single_logit_choice_changes_p_of_x_and_not_p_of_y(self):
+        network = nn.Linear(D, 3).double()
+        zero, symmetric = (LogitModel(network, BINARY, single_logit=s) for s in ("zero", "symmetric"))
+        x, _ = data(zero)
+        for name in BINARY:
+            torch.testing.assert_close(zero.label_probs(x)[name], symmetric.label_probs(x)[name])
+        torch.testing.assert_close(zero.log_density(x) - symmetric.log_density(x), network(x).sum(1) / 2)
+
+    def test_batch_statistics_break_the_contract_that_the_others_keep(self):
+        model = LogitModel(WideResNet(10, 1, n_classes=4, norm="batch"), LabelSpace({"class": 4}))
+        x = torch.randn(N, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+        for mode, independent in ((True, False), (False, True)):
+            model.train(mode)
+            whole = model.log_density(x)
+            part = model.log_density(x[:2])
+            assert torch.allclose(whole[:2], part, atol=1e-4) == independent
+
+
+class TestStructure:
+    def test_deep_set_does_not_know_the_order(self):
+        model = make("pair, deep set")
+        x, y = data(model)
+        torch.testing.assert_close(model.log_density(x, y), model.log_density(x, y[:, [2, 0, 3, 1]]))
+
+    def test_graph_sum_is_exact(self):
+        model = make("pair, graph")
+        x, _ = data(model)
+        states = model.labels.enumerate()
+        every = torch.stack([model.log_density_of_complete(x, s.expand(N, -1)) for s in states], 1)
+        torch.testing.assert_close(model.log_density(x), every.logsumexp(1))
+
+    def test_mask_of_784_labels(self):
+        model = mask_model()
+        x, y = data(model)
+        y[:, :8] = MISSING
+        torch.testing.assert_close(model.log_density(x, y)[:2], by_hand(model, x[:2], y[:2]))
+        with pytest.raises(EnumerationError, match=r"784 free label\(s\).*GibbsWithGradients"):
+            model.log_density(x)
+
+
+class TestProducts:
+    def test_shared_labels_are_summed_jointly(self):
+        one, two = logit(LabelSpace({"class": 3})).double(), logit(LabelSpace({"class": 3})).double()
+        x, y = data(one)
+        product = Product([one, two])
+        torch.testing.assert_close(product.log_density(x, y), one.log_density(x, y) + two.log_density(x, y))
+        apart = one.log_density(x) + two.log_density(x)
+        assert (product.log_density(x) - apart).abs().min() > 1e-3
+        torch.testing.assert_close(
+            product.log_density(x), (one.label_logits(x).logits + two.label_logits(x).logits).logsumexp(1)
+        )
+
+    def test_domains_meet(self):
+        a, b = (
+            EnergyModel(nn.Linear(D, 1), domain=Reals(1.0)),
+            EnergyModel(nn.Linear(D, 1), domain=Reals(2.0, mean=1.0)),
+        )
+        product = Product([a, b])
+        assert product.domain == Reals((1 + 1 / 4) ** -0.5, mean=0.2)
+        # The product's reference is the sum of the factors' up to a constant: its differences are the same.
+        x = torch.randn(N, D, generator=torch.Generator().manual_seed(0))
+        total = a.domain.log_reference(x) + b.domain.log_reference(x)
+        torch.testing.assert_close(product.domain.log_reference(x).diff(), total.diff(), rtol=1e-4, atol=1e-5)
+        assert Product([a, EnergyModel(nn.Linear(D, 1), domain=Box(0, 1))]).domain == Box(0, 1)
+
+    def test_disagreement_is_named(self):
+        with pytest.raises(InputError, match="disagree on the values of label 'class'"):
+            Product([logit(LabelSpace({"class": 3})), logit(LabelSpace({"class": 4}))])
+        with pytest.raises(InputError, match="do not overlap"):
+            Product([EnergyModel(nn.Linear(D, 1), domain=Box(0, 1)), EnergyModel(nn.Linear(D, 1), domain=Box(2, 3))])
+        with pytest.raises(InputError, match="different shapes"):
+            Product([EnergyModel(nn.Linear(D, 1), event_shape=(3,)), EnergyModel(nn.Linear(D, 1), event_shape=(4,))])
+
+
+class TestNormalizer:
+    @pytest.mark.parametrize("kind", ["conditional", "logits stated conditional", "product with one"])
+    def test_conditional_models_refuse_every_comparison_of_labels(self, kind):
+        model = {
+            "conditional": lambda: conditional(),
+            "logits stated conditional": lambda: logit(normalizer="conditional"),
+            "product with one": lambda: Product([conditional(), logit()]),
+        }[kind]().double()
+        assert model.normalizer == "conditional"
+        x, y = data(model)
+        model.log_density(x, y)
+        for ask in (
+            lambda: model.log_density(x),
+            lambda: model.label_probs(x),
+            lambda: model.label_log_prob(x, y),
+            lambda: model.label_log_prob(x, y.index_fill(1, torch.tensor(2), MISSING), {"size": 1}),
+        ):
+            with pytest.raises(
+                NormalizerError, match=r"annealed importance.*cross-entropy.*assume_equal_constants=True"
+            ):
+                ask()
+
+    def test_offsets_relate_the_labels_and_share_the_weights(self):
+        model = conditional().double()
+        x, y = data(model)
+        offsets = torch.randn(3, 2, 2, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+        related = model.with_offsets(offsets)
+        assert (related.normalizer, model.normalizer) == ("joint", "conditional")
+        assert model.offsets is None
+        assert related.network is model.network
+        torch.testing.assert_close(
+            related.log_density(x, y), model.log_density(x, y) - offsets[y[:, 0], y[:, 1], y[:, 2]]
+        )
+        assumed = model.with_offsets(assume_equal_constants=True)
+        assert assumed.assume_equal_constants
+        torch.testing.assert_close(assumed.log_density(x, y), model.log_density(x, y))
+        for wrong in (lambda: model.with_offsets(), lambda: model.with_offsets(torch.zeros(3))):
+            with pytest.raises(InputError, match="offsets"):
+                wrong()
+        with pytest.raises(InputError, match="contradict"):
+            model.with_offsets(offsets, assume_equal_constants=True)
+
+
+class TestDomain:
+    def test_likelihood_needs_a_domain(self):
+        model = pair().double()
+        x, y = data(model)
+        with pytest.raises(DomainError, match=r"domain=Box\(low, high\).*domain=Reals\(scale\)"):
+            model.log_likelihood(x, y, log_normalizer=0.0)
+
+    def test_likelihood_of_a_gaussian(self):
+        model = EnergyModel(Zero(), domain=Reals(scale=2.0, mean=1.0))
+        x, _ = data(model)
+        log_z = D * torch.log(torch.tensor(2.0 * (2 * torch.pi) ** 0.5)).item()
+        exact = torch.distributions.Normal(1.0, 2.0).log_prob(x).sum(1)
+        torch.testing.assert_close(model.log_likelihood(x, log_normalizer=log_z), exact, rtol=1e-6, atol=1e-6)
+
+    def test_box_has_no_density_outside(self):
+        model = EnergyModel(Zero(), domain=Box(0.0, 2.0))
+        x = torch.tensor([[0.5, 1.0, 2.0], [0.5, 1.0, 2.1]])
+        value = model.log_likelihood(x, log_normalizer=D * torch.log(torch.tensor(2.0)))
+        torch.testing.assert_close(value, torch.tensor([-D * 0.6931472, -torch.inf]))
+
+    @pytest.mark.parametrize(
+        "make_domain",
+        [lambda: Box(1.0, 0.0), lambda: Box(0.0, float("inf")), lambda: Reals(0.0), lambda: Reals(1.0, float("nan"))],
+    )
+    def test_nonsense_domains(self, make_domain):
+        with pytest.raises(InputError):
+            make_domain()
+
+
+class Zero(nn.Module):
+    def forward(self, x):
+        return x.new_zeros(len(x))
+
+
+X = torch.zeros(2, D)
+Y = torch.zeros(2, 3, dtype=torch.int64)
+
+
+@pytest.mark.parametrize(
+    ("call", "sentence"),
+    [
+        (lambda m: m.log_density(X, Y[:, :2]), r"3 column\(s\), one for each of color, round, size, got shape \(2, 2\)"),
+        (lambda m: m.log_density(X, Y + 2), r"'round' takes the values 0 to 1.* row 0 has 2"),
+        (lambda m: m.log_density(X, Y.float()), "must be integers"),
+        (lambda m: m.log_density(X, Y[:1]), "1 rows where x has 2"),
+        (lambda m: m.log_density(torch.zeros(2, 4)), r"shape \[n, 3\], got \[2, 4\]"),
+        (lambda m: m.log_density(X.double()), r"torch.float64 on cpu where the model's weights are torch.float32"),
+        (lambda m: m.log_density(X.long()), "must be floating point, got torch.int64"),
+        (lambda m: m.log_density([[0.0] * 3]), "must be a tensor of floats, got list"),
+        (lambda m: m.log_density(torch.tensor([[0.0, 1.0, 2.0], [float("nan"), 0, 0]])), r"NaN or infinite values in 1 row\(s\), the first of them 1"),
+        (lambda m: m.log_density(X + float("inf")), r"NaN or infinite values in 2 row"),
+        (lambda m: m.log_density(X[:0]), "empty batch"),
+        (lambda m: m.label_probs(X, {"colour": 1}), "no label called 'colour': did you mean 'color'"),
+        (lambda m: m.label_log_prob(X, Y, {"size": 1}), "row 0 asks for a value of 'size' other than the one given"),
+        (lambda m: m.tempered(0.0), "inverse temperature must be positive"),
+        (lambda m: LogitModel(nn.Linear(D, 4), MIXED).log_density(X), r"returned shape \[2, 4\].*needs \[2, 7\]"),
+        (lambda m: LogitModel(nn.Linear(D, 5), BINARY).log_density(X), r"or \[2, 3\] with one logit per binary label"),
+        (lambda m: LogitModel(nn.Linear(D, 4), LabelSpace.none()), "use EnergyModel"),
+        (lambda m: LogitModel(nn.Linear(D, 3), BINARY, single_logit="one"), "'zero' or 'symmetric', got 'one'"),
+        (lambda m: EnergyModel(nn.Linear(D, 2)).log_density(X), r"Linear must give one value per row.*got \[2, 2\]"),
+        (lambda m: EnergyModel(nn.Linear(1, 1)).log_density(torch.zeros(2)), "one row per example"),
+        (lambda m: ConditionalModel(nn.Linear(D, 2), LabelSpace.none()), "use EnergyModel"),
+        (lambda m: Product([]), "at least one factor"),
+        (lambda m: logit(normalizer="none"), "'joint' or 'conditional', got 'none'"),
+    ],
+)  # fmt: skip
+def test_bad_input(call, sentence):
+    with pytest.raises(InputError, match=sentence) as raised:
+        call(pair())
+    assert "\n" not in str(raised.value)
