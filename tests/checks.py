@@ -16,10 +16,8 @@ def chi_square(counts: Tensor, probabilities: Tensor) -> float:
 
     Cells that expect fewer than 5 are pooled: the chi-square law does not hold for them alone.
     """
-    observed, expected = (
-        counts.double().numpy(),
-        (probabilities.double() / probabilities.sum()).numpy() * float(counts.sum()),
-    )
+    observed = counts.double().numpy()
+    expected = (probabilities.double() / probabilities.sum()).numpy() * observed.sum()
     if observed[expected == 0].sum() > 0:
         return 0.0
     observed, expected = observed[expected > 0], expected[expected > 0]

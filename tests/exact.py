@@ -14,6 +14,7 @@ from jointenergy.labels import MISSING, LabelSpace
 from jointenergy.models import JointModel, PairModel
 
 
+@torch.no_grad()
 def label_law(model: JointModel, x: Tensor, given: Tensor) -> Tensor:
     """p(y | x, given) over all states for each row of x, `[n, S]`, from complete labels alone."""
     states = model.labels.enumerate()
@@ -30,6 +31,7 @@ def index_of(labels: LabelSpace, y: Tensor) -> Tensor:
     return index
 
 
+@torch.no_grad()
 def transition_matrices(kernel: Kernel, target: Target, x: Tensor) -> Tensor:
     """P[i, s, t]: from state s to t at x[i], built from the very functions that the kernel's `step` calls."""
     labels, n = target.model.labels, len(x)
@@ -55,7 +57,10 @@ def transition_matrices(kernel: Kernel, target: Target, x: Tensor) -> Tensor:
                     probability = part.log_density.softmax(1)[:, s]
                     matrix.index_put_((part.rows, index_of(labels, part.states[:, s])), probability, accumulate=True)
     elif isinstance(kernel, SingleSiteGibbs):
-        site_probs = kernel.site_logits(target, state).softmax(1).nan_to_num(1.0)
+        # Where no label is free the first is redrawn, and held.
+        first = torch.eye(len(labels), dtype=x.dtype)[0]
+        site_probs = kernel.site_logits(target, state).softmax(1)
+        site_probs = torch.where(site_probs.isnan(), first, site_probs)
         for site in range(len(labels)):
             chosen = torch.full((len(rows),), site)
             value_probs = kernel.value_logits(target, state, chosen).softmax(1)
@@ -81,7 +86,7 @@ def transition_matrices(kernel: Kernel, target: Target, x: Tensor) -> Tensor:
 
 
 class JointToyHead(nn.Module):
-    """Exponents of unequal Gaussians in a 1-D x, one for each state of y, with unequal weights and asymmetric shapes."""
+    """Unequal Gaussians in a 1-D x, one for each state of y, with unequal weights, all made asymmetric."""
 
     def __init__(self, labels: LabelSpace) -> None:
         super().__init__()
@@ -99,7 +104,8 @@ class JointToyHead(nn.Module):
         for b in blocks[1:]:
             state = (state[:, :, None] * b[:, None, :]).flatten(1)
         f = self.weight - (features - self.mean) ** 2 / (2 * self.scale**2) + 0.2 * torch.tanh(3 * features)
-        return (state * f).sum(1)
+        value: Tensor = (state * f).sum(1)
+        return value
 
 
 def joint_toy() -> PairModel:
@@ -116,14 +122,12 @@ class Grid:
     law: Tensor
 
     @classmethod
-    def of(
-        cls, model: JointModel, temperature: float = 1.0, low: float = -6.0, high: float = 6.0, n: int = 601
-    ) -> Grid:
+    def of(cls, model: JointModel, low: float = -6.0, high: float = 6.0, n: int = 601) -> Grid:
         x = torch.linspace(low, high, n, dtype=torch.float64)
         states = model.labels.enumerate()
         with torch.no_grad():
             f = torch.stack([model.log_density_of_complete(x[:, None], s.expand(n, -1)) for s in states])
-        return cls(x, (f / temperature).flatten().softmax(0).view_as(f))
+        return cls(x, f.flatten().softmax(0).view_as(f))
 
     def cdf(self) -> Tensor:
         """The distribution function of x at the grid points; half of a point's own mass lies below it."""

@@ -78,7 +78,8 @@ class GraphHead(nn.Module):
         nodes = code.unflatten(1, self.shape)
         first, second = (nodes[:, [e[i] for e in self.edges]] for i in (0, 1))
         pairs = ((first * second).sum(2) * self.coupling).sum(1)
-        return pairs + (self.field(features) * code).sum(1)
+        value: Tensor = pairs + (self.field(features) * code).sum(1)
+        return value
 
 
 class MaskHead(nn.Module):
@@ -111,16 +112,16 @@ class ByLabel(nn.Module):
 
 
 def logit(labels: LabelSpace = MIXED, **kwargs: object) -> LogitModel:
-    return LogitModel(MLP((D, 16, labels.n_codes)), labels, event_shape=(D,), **kwargs)  # type: ignore[arg-type]
+    return LogitModel(MLP((D, 16, labels.n_codes)), labels, event_shape=(D,), **kwargs)
 
 
 def pair(labels: LabelSpace = MIXED, **kwargs: object) -> PairModel:
     head = Concat(MLP((D + labels.n_codes, 16, 16, 1)))
-    return PairModel(head, labels, event_shape=(D,), **kwargs)  # type: ignore[arg-type]
+    return PairModel(head, labels, event_shape=(D,), **kwargs)
 
 
 def conditional(**kwargs: object) -> ConditionalModel:
-    return ConditionalModel(ByLabel(MIXED), MIXED, event_shape=(D,), **kwargs)  # type: ignore[arg-type]
+    return ConditionalModel(ByLabel(MIXED), MIXED, event_shape=(D,), **kwargs)
 
 
 MODELS: dict[str, Callable[[], JointModel]] = {
@@ -144,12 +145,16 @@ MODELS: dict[str, Callable[[], JointModel]] = {
     "conditional, offsets": lambda: conditional(offsets=torch.randn(3, 2, 2)),
     "conditional, equal constants": lambda: conditional(assume_equal_constants=True),
     "unconditional": lambda: EnergyModel(MLP((D, 16, 1)), event_shape=(D,), domain=Box(-5.0, 5.0)),
-    "product, closed": lambda: Product([logit(domain=Reals(2.0)), logit(MIXED.subspace(["size", "color"])), EnergyModel(nn.Linear(D, 1))]),
-    "product, shared labels": lambda: Product([pair(), logit(LabelSpace({"size": 2, "weight": 3})), pair(MIXED.subspace(["size"]))]),
+    "product, closed": lambda: Product(
+        [logit(domain=Reals(2.0)), logit(MIXED.subspace(["size", "color"])), EnergyModel(nn.Linear(D, 1))]
+    ),
+    "product, shared labels": lambda: Product(
+        [pair(), logit(LabelSpace({"size": 2, "weight": 3})), pair(MIXED.subspace(["size"]))]
+    ),
     "product, without codes": lambda: Product([conditional(assume_equal_constants=True), logit()]),
     "tempered pair": lambda: pair(domain=Reals(1.0)).tempered(2.5),
     "tempered product": lambda: Product([logit(), pair()]).tempered(0.5),
-}  # fmt: skip
+}
 
 
 def make(name: str, dtype: torch.dtype = torch.float64, seed: int = 0) -> JointModel:

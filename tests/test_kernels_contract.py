@@ -359,6 +359,8 @@ def test_every_model_can_be_sampled(name):
 
 
 GOOD = torch.zeros(2, D, dtype=torch.float64)
+THREE = torch.zeros(3, D, dtype=torch.float64)
+BOXED = EnergyModel(MLP((D, 2, 1)).double(), domain=Box(1.0, 2.0))
 
 
 @pytest.mark.parametrize(
@@ -382,14 +384,23 @@ GOOD = torch.zeros(2, D, dtype=torch.float64)
         (lambda t, g: Target(t.model, given_y={"color": 7}), "takes the values 0 to 2, got 7"),
         (lambda t, g: Target(t.model, given_x=GOOD), "given_x and mask go together"),
         (lambda t, g: Target(t.model, given_x=GOOD, mask=GOOD), "mask must be boolean"),
-        (lambda t, g: Target(t.model, given_x=GOOD, mask=torch.ones(4, dtype=torch.bool)), "mask must have the shape of x"),
+        (lambda t, g: Target(t.model, given_x=GOOD, mask=GOOD[:, :2] == 0), "mask must have the shape of x"),
         (lambda t, g: MALA(1.0).init(t, GOOD[:0], generator=g), "empty batch"),
         (lambda t, g: MALA(1.0).init(t, GOOD * float("nan"), generator=g), "NaN or infinite"),
         (lambda t, g: MALA(1.0).init(t, GOOD[:, :2], generator=g), r"shape \[n, 3\], got \[2, 2\]"),
         (lambda t, g: MALA(1.0).init(t, GOOD, {"form": 1}, generator=g), "no label called 'form'"),
-        (lambda t, g: MALA(1.0).init(Target(t.model, given_y=torch.zeros(3, 3).long()), GOOD, generator=g), "given_y has 3 rows where the chains have 2"),
-        (lambda t, g: MALA(1.0).init(Target(t.model, given_x=GOOD[[0, 0, 0]], mask=torch.ones(3, D, dtype=torch.bool)), GOOD, generator=g), "given_x has 3 rows where the chains have 2"),
-        (lambda t, g: MALA(1.0).init(Target(EnergyModel(MLP((D, 2, 1)).double(), domain=Box(1.0, 2.0))), GOOD, generator=g), r"MALA must start inside the model's domain Box\(low=1.0, high=2.0\); 2 of 2"),
+        (
+            lambda t, g: MALA(1.0).init(Target(t.model, given_y=torch.zeros(3, 3).long()), GOOD, generator=g),
+            "given_y has 3 rows where the chains have 2",
+        ),
+        (
+            lambda t, g: MALA(1.0).init(Target(t.model, given_x=THREE, mask=THREE == 0), GOOD, generator=g),
+            "given_x has 3 rows where the chains have 2",
+        ),
+        (
+            lambda t, g: MALA(1.0).init(Target(BOXED), GOOD, generator=g),
+            r"MALA must start inside the model's domain Box\(low=1.0, high=2.0\); 2 of 2",
+        ),
         (lambda t, g: run(MALA(1.0), t, MALA(1.0).init(t, GOOD, generator=g), -1), "number of steps"),
         (lambda t, g: run(SingleSiteGibbs(), t, MALA(1.0).init(t, GOOD, generator=g), 1.5), "number of steps"),
     ],

@@ -110,13 +110,12 @@ class TestSums:
     def test_codes_equal_labels_at_the_corners(self, model):
         x, y = data(model)
         code = model.labels.one_hot(y, x.dtype)
-        try:
-            value = model.log_density_of_codes(x, code)
-        except InputError as error:
-            assert "no value at real-valued label codes" in str(error)
-            assert any(isinstance(m, ConditionalModel) for m in model.modules())
+        if any(isinstance(m, ConditionalModel) for m in model.modules()):
+            with pytest.raises(InputError, match="no value at real-valued label codes"):
+                model.log_density_of_codes(x, code)
         else:
-            torch.testing.assert_close(value, model.log_density_of_complete(x, y), rtol=1e-12, atol=1e-12)
+            value, exact = model.log_density_of_codes(x, code), model.log_density_of_complete(x, y)
+            torch.testing.assert_close(value, exact, rtol=1e-12, atol=1e-12)
 
     def test_label_probabilities_given_any_others(self, model):
         x, y = data(model)
@@ -316,13 +315,14 @@ class Zero(nn.Module):
 
 
 X = torch.zeros(2, D)
+NAN_ROW = torch.tensor([[0.0, 1.0, 2.0], [float("nan"), 0, 0]])
 Y = torch.zeros(2, 3, dtype=torch.int64)
 
 
 @pytest.mark.parametrize(
     ("call", "sentence"),
     [
-        (lambda m: m.log_density(X, Y[:, :2]), r"3 column\(s\), one for each of color, round, size, got shape \(2, 2\)"),
+        (lambda m: m.log_density(X, Y[:, :2]), r"3 column\(s\), one for each of color, round, size, got"),
         (lambda m: m.log_density(X, Y + 2), r"'round' takes the values 0 to 1.* row 0 has 2"),
         (lambda m: m.log_density(X, Y.float()), "must be integers"),
         (lambda m: m.log_density(X, Y[:1]), "1 rows where x has 2"),
@@ -330,7 +330,7 @@ Y = torch.zeros(2, 3, dtype=torch.int64)
         (lambda m: m.log_density(X.double()), r"torch.float64 on cpu where the model's weights are torch.float32"),
         (lambda m: m.log_density(X.long()), "must be floating point, got torch.int64"),
         (lambda m: m.log_density([[0.0] * 3]), "must be a tensor of floats, got list"),
-        (lambda m: m.log_density(torch.tensor([[0.0, 1.0, 2.0], [float("nan"), 0, 0]])), r"NaN or infinite values in 1 row\(s\), the first of them 1"),
+        (lambda m: m.log_density(NAN_ROW), r"NaN or infinite values in 1 row\(s\), the first of them 1"),
         (lambda m: m.log_density(X + float("inf")), r"NaN or infinite values in 2 row"),
         (lambda m: m.log_density(X[:0]), "empty batch"),
         (lambda m: m.label_probs(X, {"colour": 1}), "no label called 'colour': did you mean 'color'"),

@@ -412,9 +412,9 @@ def test_an_unknown_activation_names_the_nearest() -> None:
     [
         (lambda: MLP(()), r"sizes \(in, hidden..., out\), at least two of them, got \(\)"),
         (lambda: MLP((3,)), r"at least two of them, got \(3,\)"),
-        (lambda: MLP(7), "at least two of them, got 7"),  # type: ignore[arg-type]
+        (lambda: MLP(7), "at least two of them, got 7"),
         (lambda: MLP((3, 0, 1)), "size 1 of an MLP must be an integer of at least 1, got 0"),
-        (lambda: MLP((3, 2.5, 1)), "size 1 of an MLP must be an integer of at least 1, got 2.5"),  # type: ignore[arg-type]
+        (lambda: MLP((3, 2.5, 1)), "size 1 of an MLP must be an integer of at least 1, got 2.5"),
         (lambda: MLP((True, 1)), "size 0 of an MLP must be an integer of at least 1, got True"),
         (lambda: MLP((3, -1)), "size 1 of an MLP"),
         (lambda: ToyMLP(-1), "n_codes must be an integer of at least 0, got -1"),
@@ -429,7 +429,7 @@ def test_an_unknown_activation_names_the_nearest() -> None:
         (lambda: WideResNet(10, 0), "width of a WideResNet must be an integer of at least 1, got 0"),
         (lambda: WideResNet(10, 1, n_classes=0), "n_classes must be an integer of at least 1, got 0"),
         (lambda: WideResNet(10, 1, in_channels=0), "in_channels must be an integer of at least 1, got 0"),
-        (lambda: WideResNet(10, 1, norm="layer"), "norm must be None or 'batch', got 'layer'"),  # type: ignore[arg-type]
+        (lambda: WideResNet(10, 1, norm="layer"), "norm must be None or 'batch', got 'layer'"),
     ],
 )
 def test_bad_counts_are_refused_in_one_sentence(make: Callable[[], nn.Module], sentence: str) -> None:

@@ -181,7 +181,7 @@ class LabelSpace:
             return torch.full((n, len(self)), MISSING, dtype=torch.int64, device=device)
         if isinstance(given, Mapping):
             return self.encode(given, n, device)
-        return self.check(given, n)
+        return self.check(given, n).to(device)
 
     def allowed(self, y: Tensor) -> Tensor:
         """Which entries of a code the labels leave open, bool `[..., n_codes]`: one if given, all if missing."""

@@ -1,0 +1,57 @@
+# On a fresh machine with Python >= 3.11, pip and make: `make demo` and `make test` each set up what they need.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+# Written last, so an interrupted set-up leaves none and is taken up again.
+STAMP := $(VENV)/.set-up-finished
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo lint test test-all clean
+
+help:
+	@echo "make demo      set up, then train and show a small joint model of digits"
+	@echo "make test      set up, then ruff, mypy and the fast tests"
+	@echo "make test-all  set up, then the slow tests that 'make test' leaves out"
+	@echo "make lint      set up, then ruff and mypy alone"
+	@echo "make setup     build $(VENV), or reuse it while pyproject.toml and constraints.txt stay as they are"
+	@echo "make clean     remove $(VENV), caches and build outputs; runs/ is kept"
+	@echo "Another Python: make PYTHON=python3.12 test (after 'make clean', if $(VENV) exists)"
+
+setup: $(STAMP)
+
+$(STAMP): pyproject.toml constraints.txt
+	@rm -f $@
+	@command -v $(PYTHON) >/dev/null || { \
+		echo "set-up: '$(PYTHON)' was not found; name a Python >= 3.11, as in: make PYTHON=python3.12 setup" >&2; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+		echo "set-up: '$(PYTHON)' is $$($(PYTHON) -V 2>&1), but jointenergy needs Python >= 3.11; name one," \
+			"as in: make PYTHON=python3.12 setup" >&2; exit 1; }
+	@if [ "$$($(BIN)/python -V 2>&1)" = "$$($(PYTHON) -V 2>&1)" ] && $(BIN)/python -m pip --version >/dev/null 2>&1; \
+		then echo "set-up: reusing $(VENV)"; \
+		else echo "set-up: building $(VENV)"; $(PYTHON) -m venv --clear $(VENV); fi
+	$(BIN)/python -m pip install -c constraints.txt -e '.[dev,robust]'
+	@$(BIN)/python -m pip check
+	@$(BIN)/python scripts/check_setup.py
+	@touch $@
+
+demo: setup
+	$(BIN)/jointenergy demo
+
+lint: setup
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+
+test: lint
+	$(BIN)/pytest
+
+# pytest leaves with 5 when it selected no test at all; a tree without slow tests is no failure.
+test-all: setup
+	@echo "$(BIN)/pytest -m 'slow and not gpu' --durations=10"
+	@$(BIN)/pytest -m 'slow and not gpu' --durations=10 || { \
+		status=$$?; [ $$status -eq 5 ] && echo "test-all: no test is marked slow" || exit $$status; }
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache build dist src/*.egg-info
+	find src tests scripts -name __pycache__ -type d -prune -exec rm -rf {} +

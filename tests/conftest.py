@@ -1,0 +1,72 @@
+"""What all tests share: the skip policy, real data, seeded generators and a watch on the global random state."""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+pytest_plugins = ["pytester", "tests.skips"]
+
+
+@pytest.fixture
+def data_dir() -> Path:
+    """The folder of the public data sets, where there is one."""
+    value = os.environ.get("JOINTENERGY_DATA")
+    if not value:
+        pytest.skip("no real data: set JOINTENERGY_DATA to a folder with the public data sets")
+    folder = Path(value)
+    if not folder.is_dir():
+        pytest.fail(f"JOINTENERGY_DATA is {value!r}, which is no folder: correct it or unset it.")
+    return folder
+
+
+@pytest.fixture
+def generator() -> torch.Generator:
+    """A fresh generator on the CPU, seeded with 0."""
+    return torch.Generator().manual_seed(0)
+
+
+def _numpy_state() -> tuple[object, ...]:
+    state = np.random.get_state(legacy=False)  # noqa: NPY002 (the global state is what is watched)
+    return state["state"]["key"].tobytes(), state["state"]["pos"], state["has_gauss"], state["gauss"]
+
+
+@contextmanager
+def _untouched_random_state() -> Iterator[None]:
+    on_cuda = torch.cuda.is_available()
+    before_torch = torch.get_rng_state()
+    before_cuda = torch.cuda.get_rng_state_all() if on_cuda else []
+    before_numpy = _numpy_state()
+    before_python = random.getstate()
+    yield
+    touched = []
+    if not torch.equal(before_torch, torch.get_rng_state()):
+        touched.append("torch")
+    after_cuda = torch.cuda.get_rng_state_all() if on_cuda else []
+    if not all(torch.equal(before, after) for before, after in zip(before_cuda, after_cuda, strict=True)):
+        touched.append("torch.cuda")
+    if before_numpy != _numpy_state():
+        touched.append("numpy")
+    if before_python != random.getstate():
+        touched.append("random")
+    if touched:
+        pytest.fail(f"the global random state was touched: {', '.join(touched)}")
+
+
+@pytest.fixture
+def untouched_random_state() -> Callable[[], AbstractContextManager[None]]:
+    """Gives a context manager that fails the test if what runs inside touches a global random state.
+
+    Building a torch module draws from that state, so build outside and only compute inside:
+
+        with untouched_random_state():
+            kernel.step(...)
+    """
+    return _untouched_random_state

@@ -1,0 +1,304 @@
+"""Exact proofs in float64: invariance, detailed balance, and mutants that fail them."""
+
+from dataclasses import dataclass, replace
+
+import pytest
+import torch
+
+from jointenergy.kernels import (
+    MALA,
+    ExactGibbs,
+    GibbsWithGradients,
+    Langevin,
+    PolynomialDecay,
+    SingleSiteGibbs,
+    State,
+    Target,
+)
+from jointenergy.kernels.base import evaluate_x
+from jointenergy.labels import MISSING
+from jointenergy.models import Box, EnergyModel
+from jointenergy.networks import MLP
+from tests.checks import ALPHA, chi_square, histogram
+from tests.exact import index_of, joint_toy, label_law, transition_matrices
+from tests.tables import Y_KERNELS, D, make
+
+MODELS = ["logits", "pair", "pair, bilinear", "product, shared labels", "conditional, equal constants"]
+GIVEN = [{}, {"color": 1}, {"color": 2, "size": 0}, {"color": 0, "round": 1, "size": 1, "weight": 2}]
+
+
+def sharpened(name):
+    """Weights large enough that the conditionals are far from uniform."""
+    model = make(name)
+    with torch.no_grad():
+        for p in model.parameters():
+            p.mul_(2.0)
+    return model
+
+
+def points(n=3):
+    return torch.randn(n, D, generator=torch.Generator().manual_seed(5), dtype=torch.float64)
+
+
+def serves(kernel, model):
+    return not (isinstance(kernel, GibbsWithGradients) and hasattr(model, "assume_equal_constants"))
+
+
+def given_for(model, given):
+    return {name: value for name, value in given.items() if name in model.labels.names}
+
+
+def check_invariant(kernel, model, given):
+    """Rows sum to one, the law is left as it is, and every compatible state is reached, without a period."""
+    x = points()
+    target = Target(model, given_y=given_for(model, given))
+    row = model.labels.encode(given_for(model, given))[0]
+    law = label_law(model, x, row)
+    matrices = transition_matrices(kernel, target, x)
+    compatible = (law[0] > 0).nonzero()[:, 0]
+    torch.testing.assert_close(matrices.sum(2), torch.ones_like(law), rtol=0, atol=1e-12)
+    moved = torch.einsum("is,ist->it", law, matrices)
+    torch.testing.assert_close(moved, law, rtol=0, atol=1e-12)
+    inside = matrices[:, compatible][:, :, compatible]
+    torch.testing.assert_close(inside.sum(2), torch.ones(len(x), len(compatible), dtype=x.dtype), rtol=0, atol=1e-12)
+    # Irreducible and aperiodic: some power has no zero.
+    power = torch.linalg.matrix_power(inside, 32)
+    assert (power > 0).all(), "some states are never reached"
+
+
+@pytest.mark.parametrize("given", GIVEN, ids=lambda g: ",".join(g) or "none")
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("kernel", Y_KERNELS.values(), ids=Y_KERNELS)
+def test_discrete_kernels_leave_the_target_invariant(kernel, name, given):
+    model = sharpened(name)
+    if serves(kernel, model):
+        check_invariant(kernel, model, given)
+
+
+@pytest.mark.parametrize("name", ["logits", "pair", "conditional, equal constants"])
+@pytest.mark.parametrize("given", [{}, {"round": 1}], ids=["none", "round"])
+@pytest.mark.parametrize("kernel", Y_KERNELS.values(), ids=Y_KERNELS)
+def test_steps_follow_the_transition_matrix(kernel, given, name):
+    # 20,000 steps from each of 12 states: a transition probability wrong by .02 is seen; 12 checks at ALPHA each.
+    model = sharpened(name)
+    if not serves(kernel, model):
+        return
+    x, n = points(1), 20_000
+    target = Target(model, given_y=given)
+    matrix = transition_matrices(kernel, target, x)[0]
+    states = model.labels.enumerate()
+    generator = torch.Generator().manual_seed(0)
+    for s, y in enumerate(states):
+        if any(int(y[model.labels.index(k)]) != v for k, v in given.items()):
+            continue
+        begin = kernel.init(target, x.expand(n, -1), y.expand(n, -1), generator=generator)
+        after, _ = kernel.step(target, begin)
+        assert chi_square(histogram(index_of(model.labels, after.y), len(states)), matrix[s]) > ALPHA
+
+
+@dataclass(frozen=True)
+class NoReverse(GibbsWithGradients):
+    """Accepts by the densities alone, as if the proposal were symmetric."""
+
+    def log_acceptance(self, target, move, back, there_y, there, y, here):
+        return there.log_density - here.log_density
+
+
+@dataclass(frozen=True)
+class FlippedSign(GibbsWithGradients):
+    """Samples the energy as if it were the log-density."""
+
+    def log_acceptance(self, target, move, back, there_y, there, y, here):
+        there, here = (replace(e, log_density=-e.log_density) for e in (there, here))
+        return super().log_acceptance(target, move, back, there_y, there, y, here)
+
+
+@dataclass(frozen=True)
+class AlwaysAccepts(GibbsWithGradients):
+    def log_acceptance(self, target, move, back, there_y, there, y, here):
+        return torch.zeros_like(here.log_density)
+
+
+@dataclass(frozen=True)
+class NeverMoves(GibbsWithGradients):
+    def log_acceptance(self, target, move, back, there_y, there, y, here):
+        return torch.full_like(here.log_density, -torch.inf)
+
+
+@dataclass(frozen=True)
+class IgnoresGiven(GibbsWithGradients):
+    def move_log_probs(self, target, y, gradient):
+        return super().move_log_probs(Target(target.model), y, gradient)
+
+
+@dataclass(frozen=True)
+class HalfTemperature(SingleSiteGibbs):
+    def value_logits(self, target, state, site):
+        return 2.0 * super().value_logits(target, state, site)
+
+
+@dataclass(frozen=True)
+class FirstLabelOnly(SingleSiteGibbs):
+    def site_logits(self, target, state):
+        logits = super().site_logits(target, state)
+        return torch.cat((logits[:, :1], torch.full_like(logits[:, 1:], -torch.inf)), dim=1)
+
+
+@dataclass(frozen=True)
+class ForgetsGiven(ExactGibbs):
+    def open_logits(self, target, state):
+        return target.model.label_logits(state.x).logits
+
+
+@pytest.mark.parametrize(
+    ("mutant", "given"),
+    [
+        (NoReverse(), {}),
+        (FlippedSign(), {}),
+        (AlwaysAccepts(), {}),
+        (NeverMoves(), {}),
+        (IgnoresGiven(), {"color": 1}),
+        (HalfTemperature(), {}),
+        (FirstLabelOnly(), {}),
+        (ForgetsGiven(), {"color": 1}),
+    ],
+    ids=lambda m: type(m).__name__,
+)
+def test_discrete_mutants_fail(mutant, given):
+    with pytest.raises(AssertionError):
+        check_invariant(mutant, sharpened("logits" if isinstance(mutant, ExactGibbs) else "pair"), given)
+
+
+def balance(kernel, model, *, masked=False):
+    """log of p(x) q(x'|x) a(x, x') minus that of the way back, at random pairs; zero if reversible."""
+    g = torch.Generator().manual_seed(2)
+    n = 200
+    x = torch.randn(n, D, generator=g, dtype=torch.float64) * 0.5
+    mask = torch.rand(n, D, generator=g) < 0.4 if masked else torch.zeros(n, D, dtype=torch.bool)
+    to = torch.where(mask, x, x + 0.7 * torch.randn(n, D, generator=g, dtype=torch.float64))
+    target = Target(model, given_x=x, mask=mask)
+    y = torch.full((n, len(model.labels)), MISSING)
+    here, there = (evaluate_x(target, State(v, y, torch.zeros(n))) for v in (x, to))
+    inside = model.domain.contains(x) & model.domain.contains(to)
+
+    def flow(a, at_a, b, at_b):
+        accept = kernel.log_acceptance(target, b, at_b, a, at_a).clamp(max=0)
+        return at_a.log_density / kernel.temperature + kernel.proposal_log_density(b, a, at_a.gradient) + accept
+
+    assert inside.sum() > 20
+    outside = kernel.log_acceptance(target, to, there, x, here)[~model.domain.contains(to)]
+    assert (outside == -torch.inf).all(), "a proposal outside the domain could be accepted"
+    return (flow(x, here, to, there) - flow(to, there, x, here))[inside]
+
+
+def mala_model(box=None):
+    with torch.random.fork_rng():
+        torch.manual_seed(1)
+        return EnergyModel(MLP((D, 16, 1), activation="tanh").double(), event_shape=(D,), domain=box)
+
+
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("box", [None, Box(-1.0, 1.0)])
+@pytest.mark.parametrize(
+    "kernel", [MALA(0.3), MALA(0.1, temperature=3.0), MALA(1.0, gradient_clamp=0.05), MALA(0.5, 0.2, 0.1)]
+)
+def test_mala_is_in_detailed_balance(kernel, box, masked):
+    difference = balance(kernel, mala_model(box), masked=masked)
+    assert float(difference.abs().max()) < 1e-10
+
+
+def test_mala_is_in_detailed_balance_with_labels_summed_out():
+    assert float(balance(MALA(0.3), make("pair")).abs().max()) < 1e-10
+
+
+@dataclass(frozen=True)
+class NoReverseProposal(MALA):
+    def log_acceptance(self, target, to, there, x, here):
+        return (there.log_density - here.log_density) / self.temperature
+
+
+@dataclass(frozen=True)
+class ClampForgottenInDensity(MALA):
+    """The drift is clamped when proposing; the proposal densities use the full gradient."""
+
+    def log_acceptance(self, target, to, there, x, here):
+        return MALA(self.step_size, self.temperature).log_acceptance(target, to, there, x, here)
+
+
+@dataclass(frozen=True)
+class WrongTemperature(MALA):
+    def log_acceptance(self, target, to, there, x, here):
+        extra = (there.log_density - here.log_density) * (1 - 1 / self.temperature)
+        return super().log_acceptance(target, to, there, x, here) + extra
+
+
+@dataclass(frozen=True)
+class StepsOutside(MALA):
+    def log_acceptance(self, target, to, there, x, here):
+        return super().log_acceptance(Target(mala_model()), to, there, x, here)
+
+
+@pytest.mark.parametrize(
+    ("mutant", "box"),
+    [
+        (NoReverseProposal(0.3), None),
+        (ClampForgottenInDensity(1.0, gradient_clamp=0.05), None),
+        (WrongTemperature(0.3, temperature=2.0), None),
+        (StepsOutside(0.3), Box(-1.0, 1.0)),
+    ],
+    ids=lambda m: type(m).__name__,
+)
+def test_mala_mutants_fail(mutant, box):
+    try:
+        difference = balance(mutant, mala_model(box))
+    except AssertionError:
+        return
+    assert float(difference.abs().max()) > 1e-3
+
+
+def test_langevin_step_is_its_formula():
+    model = mala_model()
+    target = Target(model)
+    kernel = Langevin(0.1, 0.0)
+    x = points(50)
+    state = kernel.init(target, x, generator=torch.Generator().manual_seed(0))
+    after, info = kernel.step(target, state)
+    at = x.clone().requires_grad_()
+    (gradient,) = torch.autograd.grad(model.log_density(at).sum(), at)
+    torch.testing.assert_close(after.x, x + 0.1 * gradient, rtol=1e-12, atol=1e-12)
+    torch.testing.assert_close(info.gradient_norm, gradient.norm(dim=1))
+    clamped = replace(kernel, gradient_clamp=0.05, bounds=(-0.5, 0.5)).step(target, state)[0].x
+    torch.testing.assert_close(clamped, (x + 0.1 * gradient.clamp(-0.05, 0.05)).clamp(-0.5, 0.5))
+    # The same noise, twice the scale: exactly twice the distance.
+    near, far = (Langevin(0.1, s).step(target, state)[0].x - (x + 0.1 * gradient) for s in (0.2, 0.4))
+    torch.testing.assert_close(far, 2 * near)
+
+
+def test_temperatures():
+    assert Langevin(0.01, 0.1).temperature == pytest.approx(0.5)  # the mixed joint EBM's toy
+    assert Langevin(1.0, 0.01).temperature == pytest.approx(5e-5)  # JEM
+    assert Langevin.at_temperature(0.02, 1.0).noise_scale == pytest.approx(0.2)
+    assert MALA(0.02, 1.0).noise_scale == pytest.approx(0.2)
+
+
+def test_decay_keeps_the_temperature():
+    decay = PolynomialDecay(power=0.5, offset=2.0)
+    assert [decay.factor(t) for t in (0, 6)] == pytest.approx([1.0, 0.5])
+    kernel = Langevin(0.1, 0.2, schedule=decay)
+    target = Target(EnergyModel(MLP((D, 2, 1)).double()))
+    state = kernel.init(target, points(4000), generator=torch.Generator().manual_seed(0))
+    later = replace(state, step=6)
+    noise = [
+        kernel.step(target, s)[0].x - replace(kernel, noise_scale=0.0).step(target, s)[0].x for s in (state, later)
+    ]
+    torch.testing.assert_close(noise[1], noise[0] * 0.5**0.5)
+
+
+def test_the_toy_has_a_gradient_between_the_corners():
+    model = joint_toy()
+    states = model.labels.enumerate()
+    x = torch.zeros(len(states), 1, dtype=torch.float64)
+    torch.testing.assert_close(
+        model.log_density_of_codes(x, model.labels.one_hot(states, torch.float64)),
+        model.log_density_of_complete(x, states),
+    )
