@@ -2,7 +2,7 @@
 
 A chain carries a 64-bit key. Every draw is a hash of (key, element), so it is a pure function of the chain alone, the
 same on every device, and needs no generator inside a loop. The hash is SplitMix64's output function (Steele, Lea and
-Flood 2014), whose sequence passes the usual batteries; `docs/decisions/002-streams.md` says why torch's own generators
+Flood 2014), whose sequence passes the usual batteries; `docs/decisions/001-streams.md` says why torch's own generators
 do not serve.
 """
 

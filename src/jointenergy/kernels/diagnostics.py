@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -50,11 +52,9 @@ def effective_sample_size(draws: Tensor) -> float:
     rho[0] = 1.0
     pairs = rho[: n - n % 2].view(-1, 2).sum(dim=1)
     negative = (pairs < 0).nonzero()
-    stop = int(negative[0, 0]) if len(negative) else len(pairs)
-    monotone = pairs[: max(stop, 1)].cummin(dim=0).values
-    time = -1.0 + 2.0 * float(monotone.sum())
-    # The first odd lag beyond the last positive pair still counts while it is positive (as Stan does).
-    if stop < len(pairs):
-        time += max(float(rho[2 * stop]), 0.0)
-    total = m * n
-    return total / max(time, 1.0 / torch.log10(torch.tensor(float(total))).item())
+    # The last lags rest on two or three products each: the sequence ends before them at the latest, as in Stan.
+    stop = min(int(negative[0, 0]) if len(negative) else len(pairs), max((n - 3) | 1, 1) // 2)
+    summed = float(pairs[:stop].cummin(dim=0).values.sum()) if stop else 0.0
+    # The lag after the last pair still counts while it is positive.
+    time = -1.0 + 2.0 * summed + max(float(rho[2 * stop]), 0.0)
+    return m * n / max(time, 1.0 / math.log10(m * n))

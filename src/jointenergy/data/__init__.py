@@ -1,0 +1,1 @@
+"""data: what models are trained on, as tensors of x and y."""

@@ -1,0 +1,1 @@
+"""evaluation: measurements of a model, with the function that a user loads."""

@@ -1,0 +1,1 @@
+"""recipes: one experiment each."""

@@ -1,0 +1,65 @@
+"""Calibration error and picture grids."""
+
+import pytest
+import torch
+from torchmetrics.functional.classification import multiclass_calibration_error
+
+from jointenergy.errors import InputError
+from jointenergy.evaluation.calibration import expected_calibration_error
+from jointenergy.evaluation.pictures import image_grid
+
+
+def predictions(n=2000, classes=5, sharpness=2.0):
+    g = torch.Generator().manual_seed(0)
+    probabilities = (sharpness * torch.randn(n, classes, generator=g)).softmax(1)
+    return probabilities, torch.randint(classes, (n,), generator=g)
+
+
+def test_equal_to_torchmetrics_where_the_definitions_meet():
+    probabilities, y = predictions()
+    other = multiclass_calibration_error(probabilities, y, num_classes=5, n_bins=15, norm="l1")
+    assert expected_calibration_error(probabilities, y) == pytest.approx(float(other), abs=1e-6)
+
+
+def test_full_confidence_counts():
+    # All certain, three quarters right: off by a quarter. Code that drops the last bin's edge says 0.
+    probabilities = torch.tensor([[1.0, 0.0]] * 8)
+    y = torch.tensor([0, 0, 0, 0, 0, 0, 1, 1])
+    assert expected_calibration_error(probabilities, y) == pytest.approx(0.25)
+    # Confidence 1 shares a bin with .97, as closed bins say: their errors cancel.
+    mixed = torch.tensor([[1.0, 0.0]] * 4 + [[0.95, 0.05]] * 4)
+    assert expected_calibration_error(mixed, torch.tensor([0] * 7 + [1])) == pytest.approx(0.975 - 0.875, abs=1e-6)
+
+
+def test_perfectly_calibrated_predictions():
+    g = torch.Generator().manual_seed(0)
+    p = torch.rand(200_000, generator=g)
+    probabilities = torch.stack((1 - p, p), 1)
+    y = (torch.rand(200_000, generator=g) < p).long()
+    assert expected_calibration_error(probabilities, y) < 0.005
+    assert expected_calibration_error(probabilities, y[:, None]) < 0.005
+
+
+@pytest.mark.parametrize(
+    "bad", [(torch.ones(3), torch.ones(3)), (torch.ones(3, 2), torch.ones(2)), (torch.ones(0, 2), torch.ones(0))]
+)
+def test_bad_predictions(bad):
+    with pytest.raises(InputError, match=r"\[n, classes\]"):
+        expected_calibration_error(*bad)
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_image_grid(channels):
+    x = torch.full((5, channels, 4, 6), -1.0)
+    x[4] = 1.0
+    picture = image_grid(x, columns=2, bounds=(-1.0, 1.0), zoom=3, gap=1)
+    assert picture.size == ((2 * 7 + 1) * 3, (3 * 5 + 1) * 3)
+    white, black, gray = (255, 0, 128) if channels == 1 else ((255,) * 3, (0,) * 3, (128,) * 3)
+    assert picture.getpixel((5, 2 * 15 + 5)) == white
+    assert picture.getpixel((5, 5)) == black
+    assert picture.getpixel((0, 0)) == gray
+
+
+def test_image_grid_refuses_other_shapes():
+    with pytest.raises(InputError, match="1 or 3, height, width"):
+        image_grid(torch.zeros(5, 64), 2, (0.0, 1.0))
