@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 import jointenergy
 from jointenergy.cli.main import app
-from jointenergy.recipes.digits_jem import Settings, train
+from jointenergy.recipes.digits_jem import Progress, Settings, train
 
 
 def run(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
@@ -32,7 +32,7 @@ def test_demo_writes_a_picture_and_says_how_good_it_is(tmp_path):
 
 def test_demo_learns():
     # A tenth of the demo: it must be far from chance and the density must know data from chains no longer.
-    seen = []
+    seen: list[Progress] = []
     outcome = train(Settings(iterations=600), 0, seen.append)
     assert outcome.accuracy > 0.94
     assert outcome.agreement > 0.9
@@ -66,7 +66,7 @@ def test_version(tmp_path):
     ("arguments", "sentence"),
     [
         (["demo", "--iterations", "0"], "greater than or equal to 1"),
-        (["demo", "--iterations", "many"], "many"),
+        (["demo", "--iterations", "many"], "valid integer"),
         (["dmeo"], "No such command 'dmeo'. Did you mean 'demo'?"),
         (["demo", "--out", "occupied"], "occupied"),
         (["demo", "--sede", "1"], "--se"),

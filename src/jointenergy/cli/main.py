@@ -10,7 +10,7 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 
-import jointenergy
+from jointenergy import __version__
 from jointenergy.errors import InputError
 from jointenergy.evaluation.pictures import image_grid
 from jointenergy.recipes import digits_jem
@@ -28,7 +28,7 @@ INTERRUPTED = 130  # what a shell expects of a program that Ctrl-C has ended
 
 def _version(asked: bool) -> None:
     if asked:
-        console.print(f"jointenergy {jointenergy.__version__}", highlight=False)
+        console.print(f"jointenergy {__version__}", highlight=False)
         raise typer.Exit
 
 
