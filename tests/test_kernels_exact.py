@@ -302,3 +302,24 @@ def test_the_toy_has_a_gradient_between_the_corners():
         model.log_density_of_codes(x, model.labels.one_hot(states, torch.float64)),
         model.log_density_of_complete(x, states),
     )
+
+
+@pytest.mark.parametrize("kernel", [Langevin(0.1, 0.2), Langevin(0.1, 0.2, gradient_clamp=0.05, bounds=(-0.5, 0.5))])
+def test_a_recomputed_step_is_the_step_with_its_graph(kernel):
+    model = mala_model()
+    target = Target(model)
+    state = kernel.init(target, points(20), generator=torch.Generator().manual_seed(0))
+    after, _ = kernel.step(target, state)
+    with_graph = kernel.recompute(target, state)
+    assert torch.equal(with_graph.detach(), after.x)
+    (with_graph**2).sum().backward()
+    weight = next(model.parameters())
+    assert weight.grad is not None
+    # Against a finite difference in one weight: the step moves as the weights do.
+    step = 1e-6
+    with torch.no_grad():
+        weight[0, 0] += step
+        high = (kernel.step(target, state)[0].x ** 2).sum()
+        weight[0, 0] -= 2 * step
+        low = (kernel.step(target, state)[0].x ** 2).sum()
+    assert float(weight.grad[0, 0]) == pytest.approx(float((high - low) / (2 * step)), rel=1e-5, abs=1e-7)

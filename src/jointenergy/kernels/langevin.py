@@ -6,6 +6,9 @@ import math
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
+import torch
+from torch import Tensor
+
 from jointenergy import streams
 from jointenergy.errors import InputError
 from jointenergy.kernels.base import Info, Kernel, State, Target, check_positive, evaluate_x
@@ -67,9 +70,20 @@ class Langevin(Kernel):
         return self.noise_scale**2 / (2.0 * self.step_size)
 
     def step(self, target: Target, state: State) -> tuple[State, Info]:
-        keys, key = streams.split(state.keys, 2)
         here = evaluate_x(target, state)
-        gradient = here.gradient
+        x, keys = self._move(target, state, here.gradient)
+        info = Info(log_density=here.log_density, gradient_norm=here.gradient.flatten(1).norm(dim=1))
+        return replace(state, x=x, keys=keys, step=state.step + 1, evaluation=None), info
+
+    def recompute(self, target: Target, state: State) -> Tensor:
+        """The x that `step` gives, with its graph to the weights: what a loss on where a step leads is made of."""
+        x = state.x.detach().requires_grad_()
+        value = target.model.log_density_unchecked(x, state.y)
+        (gradient,) = torch.autograd.grad(value.sum(), x, create_graph=True)
+        return self._move(target, state, target.moving(gradient))[0]
+
+    def _move(self, target: Target, state: State, gradient: Tensor) -> tuple[Tensor, Tensor]:
+        keys, key = streams.split(state.keys, 2)
         if self.gradient_clamp is not None:
             gradient = gradient.clamp(-self.gradient_clamp, self.gradient_clamp)
         factor = 1.0 if self.schedule is None else self.schedule.factor(state.step)
@@ -79,5 +93,4 @@ class Langevin(Kernel):
         if self.bounds is not None:
             # What is held may lie outside the bounds, and must not be clamped.
             x = target.hold_x(x.clamp(*self.bounds))
-        info = Info(log_density=here.log_density, gradient_norm=here.gradient.flatten(1).norm(dim=1))
-        return replace(state, x=x, keys=keys, step=state.step + 1, evaluation=None), info
+        return x, keys
