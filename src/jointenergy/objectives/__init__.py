@@ -1,0 +1,39 @@
+"""objectives: the likelihood terms, the KL term, the energy L2, and weighted sums of them."""
+
+from jointenergy.objectives.base import Batch, DrawName, Draws, Loss, Samples
+from jointenergy.objectives.objective import Objective, Term
+from jointenergy.objectives.presets import PRESETS, preset
+from jointenergy.objectives.regularizers import EnergyL2, KLTerm
+from jointenergy.objectives.terms import (
+    LabelWeights,
+    LikelihoodTerm,
+    LogPX,
+    LogPXGivenY,
+    LogPXY,
+    LogPYGivenX,
+    frequency_weights,
+)
+from jointenergy.objectives.values import Values, summable
+
+__all__ = [
+    "PRESETS",
+    "Batch",
+    "DrawName",
+    "Draws",
+    "EnergyL2",
+    "KLTerm",
+    "LabelWeights",
+    "LikelihoodTerm",
+    "LogPX",
+    "LogPXGivenY",
+    "LogPXY",
+    "LogPYGivenX",
+    "Loss",
+    "Objective",
+    "Samples",
+    "Term",
+    "Values",
+    "frequency_weights",
+    "preset",
+    "summable",
+]

@@ -1,0 +1,174 @@
+"""objectives: the likelihood terms log p(x), log p(y | x), log p(x, y), log p(x | y), for whatever is observed."""
+
+from __future__ import annotations
+
+import functools
+import math
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, final
+
+import torch
+from torch import Tensor
+
+from jointenergy.errors import InputError
+from jointenergy.labels import MISSING, LabelSpace, constant
+from jointenergy.models import JointModel
+from jointenergy.objectives.base import DrawName
+from jointenergy.objectives.objective import Term
+from jointenergy.objectives.values import Values, needs_draws
+
+LabelWeights = tuple[tuple[float, ...], ...]
+"""One weight for each value of each label variable."""
+
+
+@dataclass(frozen=True)
+class LikelihoodTerm(Term):
+    """The log of a ratio of two sums over states: with more given above (`over`) and with less below (`under`).
+
+    Each is named after what is given in it. Its gradient is the model's gradient at what completes a row, minus that at
+    the negatives; where the model can make a sum itself no draws of it are needed.
+    """
+
+    over: ClassVar[DrawName]
+    under: ClassVar[DrawName]
+    maximized: ClassVar[bool] = True
+
+    def __init_subclass__(cls) -> None:
+        cls.draws = (cls.over, cls.under)
+
+    def needs(self, model: JointModel, *, missing_labels: bool = True, masked_x: bool = False) -> frozenset[DrawName]:
+        return frozenset(
+            d for d in self.draws if needs_draws(model, d, missing_labels=missing_labels, masked_x=masked_x)
+        )
+
+    @abstractmethod
+    def applies(self, values: Values) -> Tensor:
+        """The rows in which something is observed of what the term is about, bool `[n]`."""
+
+    def value(self, values: Values, terms: Sequence[Term]) -> Tensor:
+        over, under = values.at(self.over), values.at(self.under)
+        gap = over.mean(over.log_density) - under.mean(under.log_density)
+        return torch.where(self.applies(values), gap, 0.0).sum() / values.n
+
+
+@final
+@dataclass(frozen=True)
+class LogPX(LikelihoodTerm):
+    """log p(x), of every row: the labels are summed out even where they are known."""
+
+    name: ClassVar[str] = "log_p_x"
+    over: ClassVar[DrawName] = "given_x"
+    under: ClassVar[DrawName] = "negatives"
+
+    def applies(self, values: Values) -> Tensor:
+        return values.with_x
+
+
+@final
+@dataclass(frozen=True)
+class LogPXY(LikelihoodTerm):
+    """log p(x, y) of what is observed: the joint density of a labeled row, log p(x) of one without labels."""
+
+    name: ClassVar[str] = "log_p_xy"
+    over: ClassVar[DrawName] = "given_xy"
+    under: ClassVar[DrawName] = "negatives"
+
+    def applies(self, values: Values) -> Tensor:
+        return values.with_x | values.labeled
+
+
+@final
+@dataclass(frozen=True)
+class LogPXGivenY(LikelihoodTerm):
+    """log p(x | the observed labels), of the rows that have labels; a model without labels has p(x) here.
+
+    The negatives are each row's own: drawn given that row's labels.
+    """
+
+    name: ClassVar[str] = "log_p_x_given_y"
+    over: ClassVar[DrawName] = "given_xy"
+    under: ClassVar[DrawName] = "given_y"
+    labeled_only: ClassVar[bool] = True
+
+    def applies(self, values: Values) -> Tensor:
+        return values.with_x & values.labeled if len(values.model.labels) else values.with_x
+
+
+@final
+@dataclass(frozen=True)
+class LogPYGivenX(LikelihoodTerm):
+    """log p(the observed labels | x), of the rows that have labels: minus the cross-entropy of a logit model.
+
+    Beyond enumeration the negatives are labels drawn at the row's fixed x. `label_weights` weigh each log p(y_k | x)
+    by the value of y_k (see `frequency_weights`); this needs labels that are independent given x, and no masked x.
+    """
+
+    label_weights: LabelWeights | None = None
+
+    name: ClassVar[str] = "log_p_y_given_x"
+    over: ClassVar[DrawName] = "given_xy"
+    under: ClassVar[DrawName] = "given_x"
+    labeled_only: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.label_weights is None:
+            return
+        weights: LabelWeights = tuple(tuple(float(w) for w in row) for row in self.label_weights)
+        object.__setattr__(self, "label_weights", weights)
+        if not all(math.isfinite(w) and w >= 0 for row in weights for w in row):
+            raise InputError("label weights must be finite, zero or positive")
+
+    def applies(self, values: Values) -> Tensor:
+        return values.labeled
+
+    def check(self, values: Values) -> None:
+        if self.label_weights is None:
+            return
+        model = values.model
+        if not model.factorized:
+            raise InputError(
+                f"label weights need labels that are independent given x, which those of {type(model).__name__} are "
+                "not: leave them out, or use a LogitModel"
+            )
+        if values.mask is not None:
+            raise InputError("label weights need complete x: leave them out for rows with masked x")
+        if tuple(len(w) for w in self.label_weights) != model.labels.cardinalities:
+            raise InputError(
+                f"label weights need {model.labels.cardinalities} values, one for each value of each label, got "
+                f"{tuple(len(w) for w in self.label_weights)}"
+            )
+
+    def value(self, values: Values, terms: Sequence[Term]) -> Tensor:
+        if not (values.model.factorized and len(values.model.labels) and values.mask is None):
+            return super().value(values, terms)
+        # Label by label: what does not depend on y cancels before it is rounded.
+        entries = values.label_log_probs()
+        if self.label_weights is not None:
+            flat = tuple(w for row in self.label_weights for w in row)
+            offsets = constant(values.model.labels.offsets, values.y.device)
+            entries = entries * _weights(flat, entries.dtype, entries.device)[values.y.clamp(min=0) + offsets]
+        return entries.sum() / values.n
+
+
+def frequency_weights(y: Tensor, labels: LabelSpace) -> LabelWeights:
+    """Weights that let each value of a label count alike however rare it is: inverse frequencies, 1 on average.
+
+    `LogPYGivenX(label_weights=frequency_weights(train_y, labels))`. Missing entries are left out; a value that never
+    occurs has weight 1.
+    """
+    y = labels.check(y)
+    weights = []
+    for k, cardinality in enumerate(labels.cardinalities):
+        counts = torch.bincount(y[y[:, k] != MISSING, k], minlength=cardinality).tolist()
+        mean = sum(counts) / max(sum(c > 0 for c in counts), 1)
+        weights.append(tuple(mean / c if c else 1.0 for c in counts))
+    return tuple(weights)
+
+
+@functools.lru_cache(maxsize=64)
+def _weights(values: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Made once for each device: a copy from the host in every step would stall a GPU."""
+    return torch.tensor(values, dtype=dtype, device=device)

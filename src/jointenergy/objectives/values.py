@@ -1,0 +1,137 @@
+"""objectives: the log-densities that the terms of an objective share, each computed once, exact or from draws."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import final
+
+import torch
+from torch import Tensor
+
+from jointenergy import labels as label_room
+from jointenergy.labels import MISSING
+from jointenergy.models import JointModel, LabelLogits
+from jointenergy.objectives.base import Batch, DrawName, Draws, Samples
+
+
+def summable(model: JointModel) -> bool:
+    """Whether all labels of a row can be summed out: in closed form, or by going through all their states."""
+    return model.factorized or model.labels.n_states <= label_room.ENUMERATION_LIMIT
+
+
+def needs_draws(model: JointModel, name: DrawName, *, missing_labels: bool, masked_x: bool) -> bool:
+    """Whether the log of the sum over what `name` leaves free has to be estimated from draws."""
+    if name in ("given_x", "given_xy"):
+        open_labels = missing_labels or name == "given_x"
+        return masked_x or (open_labels and not summable(model))
+    return True
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Evaluated:
+    """Log-densities of states, and how they are averaged: over all states, or over those of each row of a batch."""
+
+    log_density: Tensor
+    samples: Samples | None
+    by_row: bool
+    n: int
+
+    def mean(self, values: Tensor) -> Tensor:
+        """The mean of a function of the log-densities: `[n]` by row, else one number."""
+        if self.samples is None:
+            return values
+        return self.samples.mean_by_row(values, self.n) if self.by_row else self.samples.mean(values)
+
+
+@final
+class Values:
+    """A batch and its draws under a model. `at(name)` has the gradient of log of the sum over what `name` leaves free.
+
+    Where that sum is exact it is the log-density itself, missing labels summed out; elsewhere its gradient is the mean
+    of the gradients at draws of the free part given the rest. A row without any label, at a name in `labeled_only`, is
+    used by no term: its labels are set to zero, so that nothing is summed for it.
+    """
+
+    def __init__(
+        self, model: JointModel, batch: Batch, draws: Draws, labeled_only: Collection[DrawName] = frozenset()
+    ) -> None:
+        self.model, self.x, self.mask, self.draws = model, batch.x, batch.mask, draws
+        self.n = len(batch.x)
+        self.y = self.labels_of(batch)
+        self.labeled = (self.y != MISSING).any(1)
+        self.labeled_only = labeled_only
+        self._at: dict[DrawName, Evaluated] = {}
+        self._closed: LabelLogits | None = None
+
+    @property
+    def with_x(self) -> Tensor:
+        """The rows with at least one observed entry of x."""
+        return torch.ones_like(self.labeled) if self.mask is None else self.mask.flatten(1).any(1)
+
+    def labels_of(self, states: Batch | Samples) -> Tensor:
+        """The labels of states, MISSING where there are none."""
+        if states.y is None:
+            return self.model.labels.given(None, len(states.x), states.x.device)
+        return states.y
+
+    def exact(self, name: DrawName) -> bool:
+        """Whether the sum at `name` is made by the model. A row's few missing labels are summed if no draws came."""
+        return not needs_draws(
+            self.model, name, missing_labels=self.draws.given_xy is not None, masked_x=self.mask is not None
+        )
+
+    def states(self, name: DrawName) -> tuple[Tensor, Tensor]:
+        """The states x, y at which the log-densities for `name` are taken."""
+        if self.exact(name):
+            x, y = self.x, self.y if name == "given_xy" else torch.full_like(self.y, MISSING)
+        else:
+            samples = self.samples(name)
+            x, y = samples.x.detach(), self.labels_of(samples)
+        if name in self.labeled_only:
+            labeled = self.labeled if self.exact(name) else self.labeled[self.rows(name)]
+            y = torch.where(labeled[:, None], y, y.clamp(min=0))
+        return x, y
+
+    def samples(self, name: DrawName) -> Samples:
+        """The draws called `name`."""
+        samples = getattr(self.draws, name)
+        assert isinstance(samples, Samples)
+        return samples
+
+    def rows(self, name: DrawName) -> Tensor:
+        """The row of the batch that each state of the draws belongs to."""
+        row = self.samples(name).row
+        return torch.arange(self.n, device=self.x.device) if row is None else row
+
+    def at(self, name: DrawName) -> Evaluated:
+        """The log-densities for `name`."""
+        if name not in self._at:
+            x, y = self.states(name)
+            exact = self.exact(name)
+            if exact and self.model.factorized:
+                value = self.closed.bias + self._log_sums(y).sum(1)
+            else:
+                value = self.model.log_density_unchecked(x, y)
+            samples = None if exact else self.samples(name)
+            self._at[name] = Evaluated(value, samples, name != "negatives", self.n)
+        return self._at[name]
+
+    @property
+    def closed(self) -> LabelLogits:
+        """The closed form of a factorized model at the batch: one pass through its network serves all terms."""
+        if self._closed is None:
+            self._closed = self.model.label_logits(self.x)
+        return self._closed
+
+    def label_log_probs(self) -> Tensor:
+        """log p(y_k | x) of a factorized model for each label, `[n, L]`, zero where it is missing."""
+        return self._log_sums(self.y) - self._log_sums(torch.full_like(self.y, MISSING))
+
+    def _log_sums(self, y: Tensor) -> Tensor:
+        """The log of each label's sum over the values that y leaves open, `[n, L]`."""
+        allowed = self.model.labels.allowed(y)
+        open_logits = self.closed.logits.masked_fill(~allowed, -torch.inf)
+        blocks = open_logits.split(self.model.labels.cardinalities, dim=1) if y.shape[1] else ()
+        return torch.stack([b.logsumexp(1) for b in blocks], dim=1) if blocks else open_logits
