@@ -1,1 +1,42 @@
-"""data: what models are trained on, as tensors of x and y."""
+"""data: what models are trained on, as tensors of x and y: formats, transforms, toys, and data sets by name."""
+
+from jointenergy.data.augmentations import ColorJitter, GaussianBlur, RandomCrop, RandomFlip
+from jointenergy.data.base import Dataset, Split, split
+from jointenergy.data.folders import image_folder
+from jointenergy.data.idx import idx_files, idx_folder, read_idx
+from jointenergy.data.registry import READERS, load
+from jointenergy.data.toy import eight_gaussians, toy_log_density
+from jointenergy.data.transforms import (
+    CenterCrop,
+    Dequantize,
+    DequantizeBinary,
+    GaussianNoise,
+    Logit,
+    Resize,
+    Scale,
+)
+
+__all__ = [
+    "READERS",
+    "CenterCrop",
+    "ColorJitter",
+    "Dataset",
+    "Dequantize",
+    "DequantizeBinary",
+    "GaussianBlur",
+    "GaussianNoise",
+    "Logit",
+    "RandomCrop",
+    "RandomFlip",
+    "Resize",
+    "Scale",
+    "Split",
+    "eight_gaussians",
+    "idx_files",
+    "idx_folder",
+    "image_folder",
+    "load",
+    "read_idx",
+    "split",
+    "toy_log_density",
+]

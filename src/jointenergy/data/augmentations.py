@@ -1,0 +1,164 @@
+"""data: random changes of image batches `[n, C, H, W]`, on their device, drawn anew for every row.
+
+Crop, flip, color and blur together are how improved contrastive divergence moves the images of its buffer.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, final
+
+import torch
+from torch import Tensor
+from torch.nn.functional import pad
+
+from jointenergy.errors import InputError
+
+
+def _images(x: Tensor, name: str, *, floats: bool = True) -> None:
+    if x.ndim != 4:
+        raise InputError(f"{name} takes images [n, C, H, W], got shape {tuple(x.shape)}")
+    if floats and not x.is_floating_point():
+        raise InputError(f"{name} takes floating-point images, got {x.dtype}: scale the pixels first")
+
+
+def _probability(value: float, name: str) -> None:
+    if not 0 <= value <= 1:
+        raise InputError(f"{name} needs a probability between 0 and 1, got {value}")
+
+
+def _uniform(x: Tensor, low: float, high: float, generator: torch.Generator) -> Tensor:
+    """One uniform number a row, `[n, 1, 1, 1]`, on the device of x."""
+    u = torch.rand(len(x), 1, 1, 1, generator=generator, device=generator.device).to(x.device)
+    return low + (high - low) * u
+
+
+def _with_probability(probability: float, new: Tensor, x: Tensor, generator: torch.Generator) -> Tensor:
+    return torch.where(_uniform(x, 0, 1, generator) < probability, new, x)
+
+
+@final
+@dataclass(frozen=True)
+class RandomCrop:
+    """A window of the images' own size, moved by up to `pad` pixels; beyond the border is a reflection or the edge."""
+
+    pad: int
+    mode: Literal["reflect", "replicate"] = "reflect"
+
+    def __post_init__(self) -> None:
+        if self.pad < 0 or self.mode not in ("reflect", "replicate"):
+            raise InputError(
+                f"RandomCrop needs a pad of at least 0 and the mode 'reflect' or 'replicate', got {self.pad}, "
+                f"{self.mode!r}"
+            )
+
+    def __call__(self, x: Tensor, *, generator: torch.Generator) -> Tensor:
+        _images(x, "RandomCrop", floats=False)
+        n, channels, height, width = x.shape
+        if self.mode == "reflect" and self.pad >= min(height, width):
+            raise InputError(f"images of {height} x {width} have no reflection for a pad of {self.pad}")
+        rows, columns = (self._window(n, length, generator).to(x.device) for length in (height, width))
+        x = x.gather(2, rows[:, None, :, None].expand(n, channels, height, width))
+        return x.gather(3, columns[:, None, None, :].expand(n, channels, height, width))
+
+    def _window(self, n: int, length: int, generator: torch.Generator) -> Tensor:
+        """Where the lines of each row's window lie in the image, `[n, length]`."""
+        device = generator.device
+        offset = torch.randint(-self.pad, self.pad + 1, (n, 1), generator=generator, device=device)
+        at = offset + torch.arange(length, device=device)
+        last = length - 1
+        return last - (last - at.abs()).abs() if self.mode == "reflect" else at.clamp(0, last)
+
+
+@final
+@dataclass(frozen=True)
+class RandomFlip:
+    """Left and right exchanged with this probability."""
+
+    probability: float = 0.5
+
+    def __post_init__(self) -> None:
+        _probability(self.probability, "RandomFlip")
+
+    def __call__(self, x: Tensor, *, generator: torch.Generator) -> Tensor:
+        _images(x, "RandomFlip", floats=False)
+        return _with_probability(self.probability, x.flip(3), x, generator)
+
+
+@final
+@dataclass(frozen=True)
+class GaussianBlur:
+    """With this probability blurred by a Gaussian of a width uniform in `sigma`, cut off `radius` pixels away.
+
+    Beyond the border is the image's reflection.
+    """
+
+    radius: int = 2
+    sigma: tuple[float, float] = (0.1, 2.0)
+    probability: float = 0.5
+
+    def __post_init__(self) -> None:
+        _probability(self.probability, "GaussianBlur")
+        if self.radius < 1 or not 0 < self.sigma[0] <= self.sigma[1]:
+            raise InputError(
+                f"GaussianBlur needs radius >= 1 and 0 < sigma[0] <= sigma[1], got {self.radius} and {self.sigma}"
+            )
+
+    def __call__(self, x: Tensor, *, generator: torch.Generator) -> Tensor:
+        _images(x, "GaussianBlur")
+        if self.radius >= min(x.shape[2:]):
+            raise InputError(f"images of {x.shape[2]} x {x.shape[3]} have no reflection for a radius of {self.radius}")
+        sigma = _uniform(x, *self.sigma, generator).to(x.dtype)
+        distance = torch.arange(-self.radius, self.radius + 1, device=x.device, dtype=x.dtype)
+        weights = (-0.5 * (distance / sigma).square()).softmax(3).unbind(3)
+        padded = pad(x, (self.radius,) * 4, mode="reflect")
+        for dim in (2, 3):
+            length = x.shape[dim]
+            parts = [w[..., None] * padded.narrow(dim, k, length) for k, w in enumerate(weights)]
+            padded = torch.stack(parts).sum(0)
+        return _with_probability(self.probability, padded, x, generator)
+
+
+@final
+@dataclass(frozen=True)
+class ColorJitter:
+    """With this probability brightness, contrast and saturation, in this order, are multiplied by random factors.
+
+    A strength s draws the factor uniformly in [max(0, 1 - s), 1 + s]; factor 0 is black, the image's mean grey, grey.
+    `bounds` are the values of black and white; the result is clamped to them. One or three channels.
+    """
+
+    brightness: float = 0.4
+    contrast: float = 0.4
+    saturation: float = 0.4
+    probability: float = 0.8
+    bounds: tuple[float, float] = (0.0, 1.0)
+
+    def __post_init__(self) -> None:
+        _probability(self.probability, "ColorJitter")
+        if min(self.brightness, self.contrast, self.saturation) < 0 or not self.bounds[0] < self.bounds[1]:
+            raise InputError(f"ColorJitter needs strengths of at least 0 and bounds with black < white, got {self}")
+
+    def __call__(self, x: Tensor, *, generator: torch.Generator) -> Tensor:
+        _images(x, "ColorJitter")
+        if x.shape[1] not in (1, 3):
+            raise InputError(f"ColorJitter takes 1 or 3 channels, got {x.shape[1]}")
+        black, white = self.bounds
+        new = (x - black) / (white - black)
+        new = (self._factor(x, self.brightness, generator) * new).clamp(0, 1)
+        new = _blend(new, _grey(new).mean((2, 3), keepdim=True), self._factor(x, self.contrast, generator))
+        new = _blend(new, _grey(new), self._factor(x, self.saturation, generator))
+        return _with_probability(self.probability, new * (white - black) + black, x, generator)
+
+    @staticmethod
+    def _factor(x: Tensor, strength: float, generator: torch.Generator) -> Tensor:
+        return _uniform(x, max(0.0, 1 - strength), 1 + strength, generator).to(x.dtype)
+
+
+def _grey(x: Tensor) -> Tensor:
+    """The brightness of each pixel, `[n, 1, H, W]`."""
+    return x if x.shape[1] == 1 else (x * x.new_tensor((0.299, 0.587, 0.114)).view(3, 1, 1)).sum(1, keepdim=True)
+
+
+def _blend(x: Tensor, other: Tensor, factor: Tensor) -> Tensor:
+    return (other + factor * (x - other)).clamp(0, 1)
