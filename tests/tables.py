@@ -142,8 +142,8 @@ MODELS: dict[str, Callable[[], JointModel]] = {
         GraphHead([(0, 1), (1, 2), (2, 3), (3, 0), (0, 2)], 4, 3, D), LabelSpace({f"node{i}": 3 for i in range(4)})
     ),
     "pair, reference": lambda: pair(domain=Reals(scale=1.5, mean=0.3)),
-    "conditional, offsets": lambda: conditional(offsets=torch.randn(3, 2, 2)),
-    "conditional, equal constants": lambda: conditional(assume_equal_constants=True),
+    "conditional, offsets": lambda: conditional().with_offsets(torch.randn(3, 2, 2)),
+    "conditional, equal constants": lambda: conditional().with_offsets(assume_equal_constants=True),
     "unconditional": lambda: EnergyModel(MLP((D, 16, 1)), event_shape=(D,), domain=Box(-5.0, 5.0)),
     "product, closed": lambda: Product(
         [logit(domain=Reals(2.0)), logit(MIXED.subspace(["size", "color"])), EnergyModel(nn.Linear(D, 1))]
@@ -151,7 +151,8 @@ MODELS: dict[str, Callable[[], JointModel]] = {
     "product, shared labels": lambda: Product(
         [pair(), logit(LabelSpace({"size": 2, "weight": 3})), pair(MIXED.subspace(["size"]))]
     ),
-    "product, without codes": lambda: Product([conditional(assume_equal_constants=True), logit()]),
+    "product, blocks": lambda: Product([pair(), EnergyModel(nn.Linear(D, 1)), logit(LabelSpace({"weight": 3}))]),
+    "product, without codes": lambda: Product([conditional().with_offsets(assume_equal_constants=True), logit()]),
     "tempered pair": lambda: pair(domain=Reals(1.0)).tempered(2.5),
     "tempered product": lambda: Product([logit(), pair()]).tempered(0.5),
 }

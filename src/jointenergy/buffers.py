@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from jointenergy.errors import InputError
+from jointenergy.inputs import check_count, check_x
 from jointenergy.labels import MISSING, Given, LabelSpace
 
 
@@ -62,8 +63,7 @@ class Buffer(ABC):
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
     ) -> None:
-        if capacity < 1:
-            raise InputError(f"a buffer needs a capacity of at least 1, got {capacity}")
+        check_count("a buffer's capacity", capacity)
         if not dtype.is_floating_point:
             raise InputError(f"a buffer holds continuous x, so its dtype must be a floating one, got {dtype}")
         self.capacity = capacity
@@ -92,8 +92,7 @@ class Buffer(ABC):
         rows with the fewest matching slots choose first, so that the others do not take their slots away. Where
         overlapping demands leave no slot over, this order may refuse a batch that another assignment could serve.
         """
-        if n < 1:
-            raise InputError(f"a draw needs at least 1 state, got n={n}")
+        check_count("n, the number of states to draw,", n)
         if n > len(self):
             raise InputError(
                 f"the buffer holds {len(self):,} states and {n:,} were asked for: "
@@ -130,6 +129,8 @@ class Buffer(ABC):
                     f"this buffer has {tensor.dtype} of shape {tuple(tensor.shape)}: build it with the saved settings"
                 )
         self.labels.check(state["y"])
+        if int(state["n_seen"]) < 0:
+            raise InputError(f"'n_seen' of the saved buffer must not be negative, got {int(state['n_seen'])}")
         for name, target in (("x", self._x), ("y", self._y), ("age", self._age)):
             target.copy_(state[name].detach())
         self.n_seen = int(state["n_seen"])
@@ -142,6 +143,7 @@ class Buffer(ABC):
             raise InputError(f"the buffer holds x of {self.dtype}, got {x.dtype}: convert it with x.to({self.dtype})")
         if age.shape != x.shape[:1] or age.dtype != torch.int64:
             raise InputError(f"ages must be torch.int64 of shape ({len(x)},), got {age.dtype} {tuple(age.shape)}")
+        check_x(x)
         return x, self.labels.check(states.y, len(x)).to(self.device), age
 
     def _write(self, slots: Tensor, x: Tensor, y: Tensor, age: Tensor) -> None:

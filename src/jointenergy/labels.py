@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from jointenergy.errors import EnumerationError, InputError
+from jointenergy.inputs import is_integer
 
 MISSING = -1
 """The label of an entry that is not known: a density sums over it."""
@@ -27,7 +28,9 @@ Given = Mapping[str, int | str] | Tensor | None
 @functools.lru_cache(maxsize=256)
 def constant(values: tuple[int, ...], device: torch.device) -> Tensor:
     """A small index tensor, made once for each device: a copy from the host in every step would stall a GPU."""
-    return torch.tensor(values, dtype=torch.int64, device=device)
+    # Kept for good, so it must not be a tensor of a caller's inference mode: those cannot enter a gradient later.
+    with torch.inference_mode(False):
+        return torch.tensor(values, dtype=torch.int64, device=device)
 
 
 def nearest(name: str, known: Sequence[str]) -> str:
@@ -51,15 +54,17 @@ class LabelSpace:
     values: tuple[tuple[str, ...], ...]
 
     def __init__(self, variables: Mapping[str, int | Sequence[str]]) -> None:
+        if not isinstance(variables, Mapping):
+            raise InputError(f"label variables are a mapping from names to values, got {type(variables).__name__}")
         values = []
         for name, spec in variables.items():
             if not isinstance(name, str) or not name:
                 raise InputError(f"a label variable needs a non-empty name, got {name!r}")
-            if isinstance(spec, bool) or not isinstance(spec, (int, Sequence)) or isinstance(spec, str):
+            if not is_integer(spec) and (not isinstance(spec, Sequence) or isinstance(spec, str)):
                 raise InputError(
                     f"label variable {name!r} needs a number of values or a list of value names, got {spec!r}"
                 )
-            value_names = tuple(str(v) for v in (range(spec) if isinstance(spec, int) else spec))
+            value_names = tuple(map(str, spec if isinstance(spec, Sequence) else range(int(spec))))
             if len(value_names) < 2:
                 raise InputError(f"label variable {name!r} needs at least 2 values, got {len(value_names)}")
             if len(set(value_names)) < len(value_names):
@@ -71,6 +76,8 @@ class LabelSpace:
     @classmethod
     def binary(cls, names: Sequence[str]) -> LabelSpace:
         """One variable with the values 0 and 1 for each name."""
+        if isinstance(names, str):
+            raise InputError(f"binary labels need a list of names, got the string {names!r}")
         if len(set(names)) < len(names):
             raise InputError(f"label variables are named twice: {sorted({n for n in names if names.count(n) > 1})}")
         return cls(dict.fromkeys(names, 2))
@@ -128,11 +135,11 @@ class LabelSpace:
         known = self.values[self.index(name)]
         if isinstance(value, str) and value in known:
             return known.index(value)
-        if isinstance(value, bool) or not isinstance(value, int):
+        if isinstance(value, str) or not is_integer(value):
             raise InputError(f"label {name!r} has no value {value!r}: {nearest(str(value), known)}")
         if not 0 <= value < len(known):
             raise InputError(f"label {name!r} takes the values 0 to {len(known) - 1}, got {value}")
-        return value
+        return int(value)
 
     def encode(self, given: Mapping[str, int | str], n: int = 1, device: torch.device | str | None = None) -> Tensor:
         """Names in, indices out: `n` equal rows of labels, MISSING where `given` says nothing."""
@@ -186,15 +193,21 @@ class LabelSpace:
     def allowed(self, y: Tensor) -> Tensor:
         """Which entries of a code the labels leave open, bool `[..., n_codes]`: one if given, all if missing."""
         missing = (y == MISSING)[..., constant(self.variable_of_code, y.device)]
-        return missing | self.one_hot(y.clamp(min=0), torch.bool)
+        return missing | self.code_of(y.clamp(min=0), torch.bool)
 
     def one_hot(self, y: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
-        """Complete labels `[..., L]` as codes `[..., n_codes]`, one block of zeros and a single one per variable."""
+        """Complete labels `[n, L]` as codes `[n, n_codes]`, one block of zeros and a single one per variable."""
+        return self.code_of(self.check(y, complete=True), dtype)
+
+    def code_of(self, y: Tensor, dtype: torch.dtype) -> Tensor:
+        """`one_hot` of labels `[..., L]` for callers inside, who have checked them."""
         code = torch.zeros(*y.shape[:-1], self.n_codes, dtype=dtype, device=y.device)
         return code.scatter_(-1, y + constant(self.offsets, y.device), 1)
 
     def from_one_hot(self, code: Tensor) -> Tensor:
         """Codes `[..., n_codes]` as labels `[..., L]`: the largest entry of each block."""
+        if code.ndim < 1 or code.shape[-1] != self.n_codes:
+            raise InputError(f"codes of {self!r} have {self.n_codes} entries a row, got shape {tuple(code.shape)}")
         blocks = code.split(self.cardinalities, dim=-1) if len(self) else ()
         if not blocks:
             return torch.zeros(*code.shape[:-1], 0, dtype=torch.int64, device=code.device)

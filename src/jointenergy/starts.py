@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from jointenergy.errors import InputError
+from jointenergy.inputs import check_x
 from jointenergy.labels import MISSING, Given, LabelSpace, constant
 
 
@@ -55,13 +56,12 @@ class UniformStart:
             raise InputError(f"bounds of x must be floating-point, got {dtype}: convert them with .float()")
         self.low, self.high = (b.expand(*event_shape).clone() for b in bounds)
         if not bool((self.low.isfinite() & self.high.isfinite() & (self.low <= self.high)).all()):
-            raise InputError(f"uniform starts need finite bounds with low <= high everywhere, got {low} and {high}")
+            raise InputError("uniform starts need finite bounds with low <= high everywhere")
 
     @classmethod
     def of_batch(cls, x: Tensor) -> UniformStart:
         """Between the smallest and the largest value of each dimension in a batch of data."""
-        if len(x) < 1:
-            raise InputError("the bounds of an empty batch are unknown: give at least 1 row of data")
+        check_x(x)
         return cls(x.amin(0), x.amax(0), x.shape[1:])
 
     def draw(self, y: Tensor, *, generator: torch.Generator) -> Tensor:
@@ -109,8 +109,7 @@ class ClassGaussianStart:
             raise InputError(f"jitter must be finite and not negative, got {jitter}")
         if bounds is not None and not bounds[0] < bounds[1]:
             raise InputError(f"bounds must be (low, high) with low < high, got {bounds}")
-        if not x.is_floating_point():
-            raise InputError(f"x must be floating-point, got {x.dtype}: convert it with x.float()")
+        check_x(x)
         classes = labels.check(y, len(x))[:, labels.index(variable)].to(x.device)
         gaussians, counts = [], []
         for c, name in enumerate(labels.values[labels.index(variable)]):
@@ -160,7 +159,7 @@ class GivenStart:
     """Rows of given data: all in their order when as many are asked for, otherwise drawn without replacement."""
 
     def __init__(self, x: Tensor) -> None:
-        self.x = x.detach().clone()
+        self.x = check_x(x).detach().clone()
 
     def draw(self, y: Tensor, *, generator: torch.Generator) -> Tensor:
         n = _at_least_one(len(y))

@@ -49,19 +49,26 @@ def _bits(keys: Tensor, n: int) -> Tensor:
     return _mix(keys[:, None] + elements)
 
 
+def _wide(dtype: torch.dtype) -> torch.dtype:
+    """The dtype to compute in: 32 bits do not fit into half precision."""
+    return dtype if dtype == torch.float64 else torch.float32
+
+
 def uniform(keys: Tensor, n: int, dtype: torch.dtype = torch.float32) -> Tensor:
     """Uniform on the open interval (0, 1), `[len(keys), n]`."""
-    high = (_bits(keys, n) >> 32) & _LOW_32
-    # Rounding to float32 may reach 1, whose double logarithm in a Gumbel draw would be infinite.
-    return ((high.to(dtype) + 0.5) * _UNIT).clamp_(max=1.0 - torch.finfo(dtype).eps)
+    wide = _wide(dtype)
+    high = ((_bits(keys, n) >> 32) & _LOW_32).to(wide)
+    # Rounding may reach 1, and a move of acceptance 1 would then be refused.
+    return ((high + 0.5) * _UNIT).to(dtype).clamp_(torch.finfo(dtype).tiny, 1.0 - torch.finfo(dtype).eps)
 
 
 def normal(keys: Tensor, n: int, dtype: torch.dtype = torch.float32) -> Tensor:
     """Standard normal, `[len(keys), n]`, two values from each hash (Box and Muller)."""
+    wide = _wide(dtype)
     bits = _bits(keys, (n + 1) // 2)
-    radius = (((bits >> 32) & _LOW_32).to(dtype).add_(0.5).mul_(_UNIT)).log_().mul_(-2.0).sqrt_()
-    angle = (bits & _LOW_32).to(dtype).mul_(2.0 * math.pi * _UNIT)
-    return torch.cat((radius * angle.cos(), radius * angle.sin()), dim=1)[:, :n]
+    radius = (((bits >> 32) & _LOW_32).to(wide).add_(0.5).mul_(_UNIT)).log_().mul_(-2.0).sqrt_()
+    angle = (bits & _LOW_32).to(wide).mul_(2.0 * math.pi * _UNIT)
+    return torch.cat((radius * angle.cos(), radius * angle.sin()), dim=1)[:, :n].to(dtype)
 
 
 def normal_like(keys: Tensor, x: Tensor) -> Tensor:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal, final
@@ -12,6 +11,7 @@ from torch import Tensor
 
 from jointenergy import streams
 from jointenergy.errors import InputError
+from jointenergy.inputs import ordinary
 from jointenergy.labels import MISSING, Given, constant
 from jointenergy.models.base import JointModel
 
@@ -30,13 +30,16 @@ class Target:
         self.given_y: Tensor | None = None
         if given_y is not None:
             n = len(given_y) if isinstance(given_y, Tensor) else 1
-            self.given_y = model.labels.given(given_y, n)
+            self.given_y = model.labels.given(given_y, n).clone()
+            if n == 0:
+                raise InputError("given_y has no rows: give one row for all chains, or one for each")
         if (given_x is None) != (mask is None):
             raise InputError("given_x and mask go together: the values of x that are held, and where they are held")
         if given_x is not None and mask is not None:
             model.check_x(given_x)
-            if mask.dtype != torch.bool:
-                raise InputError(f"mask must be boolean, True where x is held, got {mask.dtype}")
+            if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
+                kind = mask.dtype if isinstance(mask, Tensor) else type(mask).__name__
+                raise InputError(f"mask must be a boolean tensor, True where x is held, got {kind}")
             if tuple(mask.shape) not in (tuple(given_x.shape), tuple(given_x.shape[1:])):
                 raise InputError(f"mask must have the shape of x or of one row of it, got {tuple(mask.shape)}")
         self.given_x = given_x
@@ -47,14 +50,18 @@ class Target:
         if self.given_y is None:
             return y
         self._check_rows("given_y", self.given_y, y)
-        given = self.given_y.to(y.device)
-        return torch.where(given == MISSING, y, given)
+        self.given_y = self.given_y.to(y.device)
+        return torch.where(self.given_y == MISSING, y, self.given_y)
 
     def hold_x(self, x: Tensor) -> Tensor:
         """x with what is given written in."""
         if self.given_x is None or self.mask is None:
             return x
         self._check_rows("given_x", self.given_x, x)
+        if self.given_x.shape[1:] != x.shape[1:]:
+            raise InputError(f"given_x has rows of shape {tuple(self.given_x.shape[1:])}, x of {tuple(x.shape[1:])}")
+        # To the chains' device and dtype once, not at every step.
+        self.given_x, self.mask = self.given_x.to(x), self.mask.to(x.device)
         return torch.where(self.mask, self.given_x, x)
 
     def free_codes(self, y: Tensor) -> Tensor:
@@ -65,7 +72,8 @@ class Target:
         """Which labels may move, `[1 or n, L]`."""
         if self.given_y is None:
             return torch.ones(1, y.shape[1], dtype=torch.bool, device=y.device)
-        return (self.given_y == MISSING).to(y.device)
+        self.given_y = self.given_y.to(y.device)
+        return self.given_y == MISSING
 
     def open_labels(self, y: Tensor) -> Tensor:
         """The given labels of each row of y, MISSING where free, `[n, L]`."""
@@ -103,17 +111,20 @@ class State:
     keys: Tensor
     step: int = 0
     evaluation: Evaluation | None = None
+    complete: bool = False
+    """Whether y is known to miss nothing: then no sum over labels is needed, and none is looked for."""
 
     def rows(self, index: Tensor | slice) -> State:
         """Some of the chains, to be run apart from the others with the same result."""
-        return State(self.x[index], self.y[index], self.keys[index], self.step)
+        return State(self.x[index], self.y[index], self.keys[index], self.step, complete=self.complete)
 
 
 @dataclass(frozen=True)
 class Info:
     """What a diagnostician wants of one step, one number per chain; None where the kernel has no such thing.
 
-    `log_density` and `gradient_norm` are those of the state that the step began with; acceptances are probabilities.
+    `log_density` and `gradient_norm` (of the gradient before any clamp) are those of the point from which x, or the
+    labels, were moved; a block kernel reports the point after its label move. Acceptances are probabilities.
     """
 
     log_density: Tensor | None = None
@@ -148,7 +159,7 @@ class Kernel(ABC):
         else:
             model.check_summable(y)
         self.check_start(target, x)
-        return State(x.detach().clone(), y.clone(), keys)
+        return State(ordinary(x).clone(), ordinary(y).clone(), keys, complete=not bool((y == MISSING).any()))
 
     def check_start(self, target: Target, x: Tensor) -> None:
         """Refuse, in one sentence, a target or a start that this kernel cannot sample."""
@@ -163,10 +174,11 @@ def evaluate_x(target: Target, state: State) -> Evaluation:
     """The log-density at the state, missing labels summed out, and its gradient by x."""
     if state.evaluation is not None and state.evaluation.by == "x":
         return state.evaluation
-    with torch.enable_grad():
-        x = state.x.detach().requires_grad_()
-        value = target.model.log_density_unchecked(x, state.y)
-        (gradient,) = torch.autograd.grad(value.sum(), x)
+    # Inference mode would leave no graph to take a gradient from.
+    with torch.inference_mode(False), torch.enable_grad():
+        x, y = ordinary(state.x).requires_grad_(), ordinary(state.y)
+        value = log_density_at(target, x, y, complete=state.complete)
+        gradient = _gradient(value, x)
     return Evaluation("x", value.detach(), target.moving(gradient))
 
 
@@ -174,16 +186,31 @@ def evaluate_code(target: Target, state: State) -> Evaluation:
     """The log-density at the state's complete labels and its gradient by their one-hot code."""
     if state.evaluation is not None and state.evaluation.by == "code":
         return state.evaluation
-    with torch.enable_grad():
-        code = target.model.labels.one_hot(state.y, state.x.dtype).requires_grad_()
-        value = target.model.log_density_of_codes(state.x.detach(), code)
-        (gradient,) = torch.autograd.grad(value.sum(), code)
+    with torch.inference_mode(False), torch.enable_grad():
+        code = target.model.labels.code_of(ordinary(state.y), state.x.dtype).requires_grad_()
+        value = target.model.log_density_of_codes(ordinary(state.x), code)
+        gradient = _gradient(value, code)
     return Evaluation("code", value.detach(), gradient)
+
+
+def log_density_at(target: Target, x: Tensor, y: Tensor, *, complete: bool) -> Tensor:
+    """The target's log-density; complete labels need no sum, and no look for what is missing."""
+    model = target.model
+    return model.log_density_of_complete(x, y) if complete else model.log_density_unchecked(x, y)
+
+
+def _gradient(value: Tensor, at: Tensor) -> Tensor:
+    """The gradient of each row's value; zero where a density is flat and nothing leads back to the input."""
+    if not value.requires_grad:
+        return torch.zeros_like(at)
+    (gradient,) = torch.autograd.grad(value.sum(), at, allow_unused=True)
+    return torch.zeros_like(at) if gradient is None else gradient
 
 
 def metropolis(keys: Tensor, log_ratio: Tensor) -> tuple[Tensor, Tensor]:
     """Which rows accept, and the probability with which each did."""
     # A ratio that is not a number counts as minus infinity: such a proposal is rejected.
+    log_ratio = log_ratio.to(torch.promote_types(log_ratio.dtype, torch.float32))
     log_ratio = log_ratio.nan_to_num(-torch.inf, torch.inf, -torch.inf).clamp(max=0.0)
     return streams.uniform(keys, 1, log_ratio.dtype)[:, 0].log() < log_ratio, log_ratio.exp()
 
@@ -205,11 +232,3 @@ def over(rows: Tensor, x: Tensor) -> Tensor:
 def categorical_by_label(model: JointModel, keys: Tensor, logits: Tensor) -> Tensor:
     """One draw for each label variable from its block of logits `[n, n_codes]`, as labels `[n, L]`."""
     return model.labels.from_one_hot(logits.double() + streams.gumbel(keys, logits.shape[1]))
-
-
-def check_positive(kernel: object, name: str, value: float, *, zero: bool = False) -> None:
-    """One sentence for a number that must be positive, or may be zero."""
-    fine = isinstance(value, (int, float)) and math.isfinite(value) and (value > 0 or (zero and value == 0))
-    if not fine:
-        wanted = "zero or positive" if zero else "positive"
-        raise InputError(f"{type(kernel).__name__} needs a finite {wanted} {name}, got {value}")

@@ -13,6 +13,8 @@ def run(kernel: Kernel, target: Target, state: State, steps: int) -> Iterator[tu
     """A chain: the kernel repeated, (state, info) after each step. Memory does not grow with the number of steps."""
     if isinstance(steps, bool) or not isinstance(steps, int) or steps < 0:
         raise InputError(f"the number of steps must be a whole number, zero or more, got {steps}")
+    if kernel.moves_y and not state.complete:
+        raise InputError(f"{type(kernel).__name__} moves labels and the state misses some: make it with its own init")
     return _run(kernel, target, state, steps)
 
 

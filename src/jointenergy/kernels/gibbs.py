@@ -11,6 +11,7 @@ from torch import Tensor
 from jointenergy import streams
 from jointenergy.kernels.base import Info, Kernel, State, Target, categorical_by_label
 from jointenergy.labels import constant
+from jointenergy.models import JointModel
 
 
 @dataclass(frozen=True)
@@ -31,11 +32,12 @@ class ExactGibbs(Kernel):
         if model.factorized:
             y = categorical_by_label(model, key, self.open_logits(target, state))
         else:
-            y = state.y.clone()
-            for part in model.completions(state.x, target.open_labels(state.y)):
-                chosen = streams.categorical(key[part.rows], part.log_density)
-                y[part.rows] = part.states[torch.arange(len(chosen), device=y.device), chosen]
-        return State(state.x, y, keys, state.step + 1), Info()
+            y, open_labels = state.y.clone(), target.open_labels(state.y)
+            # Blocks are independent given x: each has a key of its own.
+            blocks = model.blocks()
+            for (block, columns), block_key in zip(blocks, streams.split(key, len(blocks)), strict=True):
+                y[:, columns] = _draw(block, state.x, open_labels[:, columns], block_key)
+        return replace(state, y=y, keys=keys, step=state.step + 1, evaluation=None), Info()
 
 
 @dataclass(frozen=True)
@@ -67,3 +69,15 @@ class SingleSiteGibbs(Kernel):
         value = streams.categorical(value_key, self.value_logits(target, state, site))
         y = target.hold_y(state.y.scatter(1, site[:, None], value[:, None]))
         return replace(state, y=y, keys=keys, step=state.step + 1, evaluation=None), Info()
+
+
+def _draw(block: JointModel, x: Tensor, open_labels: Tensor, keys: Tensor) -> Tensor:
+    """The labels of one block from their law given x, by closed form or by enumeration."""
+    if block.factorized:
+        logits = block.label_logits(x).logits.masked_fill(~block.labels.allowed(open_labels), -torch.inf)
+        return categorical_by_label(block, keys, logits)
+    y = torch.empty_like(open_labels)
+    for part in block.completions(x, open_labels):
+        chosen = streams.categorical(keys[part.rows], part.log_density)
+        y[part.rows] = part.states[torch.arange(len(chosen), device=y.device), chosen]
+    return y

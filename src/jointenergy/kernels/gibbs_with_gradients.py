@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
@@ -26,7 +26,7 @@ class GibbsWithGradients(Kernel):
 
     def check_start(self, target: Target, x: Tensor) -> None:
         labels = target.model.labels
-        corner = labels.one_hot(torch.zeros(len(x), len(labels), dtype=torch.int64, device=x.device), x.dtype)
+        corner = labels.code_of(torch.zeros(len(x), len(labels), dtype=torch.int64, device=x.device), x.dtype)
         with torch.no_grad():
             target.model.log_density_of_codes(x, corner)  # raises where a model knows no codes
 
@@ -35,7 +35,7 @@ class GibbsWithGradients(Kernel):
         labels = target.model.labels
         present = gradient.gather(1, y + constant(labels.offsets, y.device))
         estimate = gradient - present[:, constant(labels.variable_of_code, y.device)]
-        closed = labels.one_hot(y, torch.bool) | ~target.free_codes(y)
+        closed = labels.code_of(y, torch.bool) | ~target.free_codes(y)
         weights = (estimate / 2.0).masked_fill(closed, -torch.inf)
         return torch.cat((weights, weights.new_zeros(len(y), 1)), dim=1).log_softmax(1)
 
@@ -75,4 +75,5 @@ class GibbsWithGradients(Kernel):
         accept, acceptance = metropolis(accept_key, log_ratio)
         y = torch.where(accept[:, None], proposed_y, state.y)
         info = Info(log_density=here.log_density, y_acceptance=acceptance)
-        return State(state.x, y, keys, state.step + 1, choose(accept, there, here)), info
+        after = replace(state, y=y, keys=keys, step=state.step + 1, evaluation=choose(accept, there, here))
+        return after, info

@@ -28,6 +28,9 @@ class BlockGibbs(Kernel):
     moves_y: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
+        for name, kernel in (("y_kernel", self.y_kernel), ("x_kernel", self.x_kernel)):
+            if not isinstance(kernel, Kernel):
+                raise InputError(f"{name} must be a kernel, got {kernel!r}")
         if not self.y_kernel.moves_y or self.y_kernel.moves_x:
             raise InputError(f"y_kernel must move labels alone, got {type(self.y_kernel).__name__}")
         if not self.x_kernel.moves_x or self.x_kernel.moves_y:
@@ -40,7 +43,7 @@ class BlockGibbs(Kernel):
         self.x_kernel.check_start(target, x)
 
     def step(self, target: Target, state: State) -> tuple[State, Info]:
-        inner, y_info = self.y_kernel.step(target, replace(state, evaluation=None))
+        inner, y_info = self.y_kernel.step(target, state)
         # The schedule of the kernel on x counts its own steps.
         inner = replace(inner, step=state.step * self.x_steps, evaluation=None)
         infos = []

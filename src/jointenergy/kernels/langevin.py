@@ -11,7 +11,8 @@ from torch import Tensor
 
 from jointenergy import streams
 from jointenergy.errors import InputError
-from jointenergy.kernels.base import Info, Kernel, State, Target, check_positive, evaluate_x
+from jointenergy.inputs import check_positive
+from jointenergy.kernels.base import Info, Kernel, State, Target, evaluate_x, log_density_at
 
 
 @dataclass(frozen=True)
@@ -55,8 +56,10 @@ class Langevin(Kernel):
         check_positive(self, "noise_scale", self.noise_scale, zero=True)
         if self.gradient_clamp is not None:
             check_positive(self, "gradient_clamp", self.gradient_clamp)
-        if self.bounds is not None and not self.bounds[0] < self.bounds[1]:
+        if self.bounds is not None and not (len(self.bounds) == 2 and self.bounds[0] < self.bounds[1]):
             raise InputError(f"Langevin needs bounds (low, high) with low < high, got {self.bounds}")
+        if self.schedule is not None and not isinstance(self.schedule, PolynomialDecay):
+            raise InputError(f"Langevin needs a schedule such as PolynomialDecay(0.6), got {self.schedule!r}")
 
     @classmethod
     def at_temperature(cls, step_size: float, temperature: float = 1.0) -> Langevin:
@@ -78,7 +81,7 @@ class Langevin(Kernel):
     def recompute(self, target: Target, state: State) -> Tensor:
         """The x that `step` gives, with its graph to the weights: what a loss on where a step leads is made of."""
         x = state.x.detach().requires_grad_()
-        value = target.model.log_density_unchecked(x, state.y)
+        value = log_density_at(target, x, state.y, complete=state.complete)
         (gradient,) = torch.autograd.grad(value.sum(), x, create_graph=True)
         return self._move(target, state, target.moving(gradient))[0]
 
@@ -91,6 +94,6 @@ class Langevin(Kernel):
         if self.noise_scale > 0:
             x = x + target.moving(streams.normal_like(key, x)) * (self.noise_scale * math.sqrt(factor))
         if self.bounds is not None:
-            # What is held may lie outside the bounds, and must not be clamped.
-            x = target.hold_x(x.clamp(*self.bounds))
-        return x, keys
+            x = x.clamp(*self.bounds)
+        # What is held may lie outside the bounds, and is not even rounded: -0.0 + 0.0 is 0.0.
+        return target.hold_x(x), keys

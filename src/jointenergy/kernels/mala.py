@@ -11,13 +11,13 @@ from torch import Tensor
 
 from jointenergy import streams
 from jointenergy.errors import InputError
+from jointenergy.inputs import check_positive
 from jointenergy.kernels.base import (
     Evaluation,
     Info,
     Kernel,
     State,
     Target,
-    check_positive,
     choose,
     evaluate_x,
     metropolis,
@@ -81,9 +81,8 @@ class MALA(Kernel):
         keys, noise_key, accept_key = streams.split(state.keys, 3)
         here = evaluate_x(target, state)
         noise = target.moving(streams.normal_like(noise_key, state.x))
-        proposed = replace(
-            state, x=self.proposal_mean(state.x, here.gradient) + noise * self.noise_scale, evaluation=None
-        )
+        moved = self.proposal_mean(state.x, here.gradient) + noise * self.noise_scale
+        proposed = replace(state, x=target.hold_x(moved), evaluation=None)
         there = evaluate_x(target, proposed)
         log_ratio = self.log_acceptance(target, proposed.x, there, state.x, here)
         accept, acceptance = metropolis(accept_key, log_ratio)
@@ -93,4 +92,4 @@ class MALA(Kernel):
             gradient_norm=here.gradient.flatten(1).norm(dim=1),
             x_acceptance=acceptance,
         )
-        return State(x, state.y, keys, state.step + 1, choose(accept, there, here)), info
+        return replace(state, x=x, keys=keys, step=state.step + 1, evaluation=choose(accept, there, here)), info

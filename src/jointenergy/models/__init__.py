@@ -6,6 +6,7 @@ from jointenergy.models.domains import Box, Domain, Reals
 from jointenergy.models.logits import LogitModel
 from jointenergy.models.pairwise import Concat, InnerProduct, PairModel
 from jointenergy.models.product import Product
+from jointenergy.models.related import Related
 from jointenergy.models.tempered import Tempered
 
 __all__ = [
@@ -22,5 +23,6 @@ __all__ = [
     "PairModel",
     "Product",
     "Reals",
+    "Related",
     "Tempered",
 ]

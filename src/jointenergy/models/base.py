@@ -11,10 +11,14 @@ import torch
 from torch import Tensor, nn
 
 from jointenergy.errors import DomainError, InputError, NormalizerError
-from jointenergy.labels import MISSING, Given, LabelSpace
+from jointenergy.inputs import check_x
+from jointenergy.labels import MISSING, Given, LabelSpace, constant
 from jointenergy.models.domains import Domain, Reals
 
 Normalizer = Literal["joint", "conditional"]
+
+CHUNK = 1 << 16
+"""The most (row, state) pairs that a sum by enumeration evaluates at once."""
 
 
 @dataclass(frozen=True)
@@ -79,13 +83,21 @@ class JointModel(nn.Module, ABC):
 
     def log_density_of_complete(self, x: Tensor, y: Tensor) -> Tensor:
         """The log-density at complete labels, unchecked."""
-        return self.log_density_of_codes(x, self.labels.one_hot(y, x.dtype))
+        return self.log_density_of_codes(x, self.labels.code_of(y, x.dtype))
 
     def log_density_of_states(self, x: Tensor, states: Tensor) -> Tensor:
         """The log-density of each row of x at each of its own states `[n, S, L]`, as `[n, S]`."""
         n, n_states = states.shape[:2]
+        if self.factorized:
+            closed = self.label_logits(x)
+            places = states + constant(self.labels.offsets, states.device)
+            return closed.bias[:, None] + closed.logits[:, None, :].expand(-1, n_states, -1).gather(2, places).sum(2)
         repeated = x.repeat_interleave(n_states, dim=0)
         return self.log_density_of_complete(repeated, states.reshape(n * n_states, -1)).view(n, n_states)
+
+    def blocks(self) -> list[tuple[JointModel, Tensor]]:
+        """Parts whose labels are independent of each other given x, with the columns of each; their f add up to f."""
+        return [(self, torch.arange(len(self.labels)))]
 
     # What follows.
 
@@ -104,6 +116,9 @@ class JointModel(nn.Module, ABC):
         if self.factorized:
             closed = self.label_logits(x)
             return closed.bias + self._block_logsumexp(closed.logits, y).sum(1)
+        blocks = self.blocks()
+        if len(blocks) > 1:
+            return torch.stack([b.log_density_unchecked(x, y[:, columns]) for b, columns in blocks]).sum(0)
         parts = list(self.completions(x, y))
         order = torch.cat([p.rows for p in parts]).argsort()
         return torch.cat([p.log_density.logsumexp(1) for p in parts])[order]
@@ -117,12 +132,15 @@ class JointModel(nn.Module, ABC):
             choices = self.labels.enumerate(free.tolist(), y.device)
             states = y[rows, None, :].repeat(1, len(choices), 1)
             states[:, :, free] = choices
-            yield Completions(rows, states, self.log_density_of_states(x[rows], states))
+            # In pieces, so that no more than CHUNK states are evaluated at once.
+            pieces = states.split(max(1, CHUNK // len(rows)), dim=1)
+            values = torch.cat([self.log_density_of_states(x[rows], piece) for piece in pieces], dim=1)
+            yield Completions(rows, states, values)
 
     def label_log_prob(self, x: Tensor, y: Tensor, given: Given = None) -> Tensor:
         """log p(the labels that y names | x, the labels given), `[n]`; labels in neither are summed out."""
         x = self.check_x(x)
-        y = self.labels.check(y, len(x))
+        y = self.labels.check(y, len(x)).to(x.device)
         given = self.labels.given(given, len(x), x.device)
         both = (y != MISSING) & (given != MISSING) & (y != given)
         if both.any():
@@ -141,6 +159,10 @@ class JointModel(nn.Module, ABC):
             open_logits = self.label_logits(x).logits.masked_fill(~self.labels.allowed(y), -torch.inf)
             blocks = open_logits.split(self.labels.cardinalities, dim=1)
             return {name: b.softmax(1) for name, b in zip(self.labels, blocks, strict=True)}
+        blocks = self.blocks()
+        if len(blocks) > 1:
+            found = [b.label_probs(x, y[:, columns]) for b, columns in blocks]
+            return {name: next(f[name] for f in found if name in f) for name in self.labels}
         probs = [x.new_zeros(len(x), c) for c in self.labels.cardinalities]
         for part in self.completions(x, y):
             weights = part.log_density.softmax(1)
@@ -156,8 +178,22 @@ class JointModel(nn.Module, ABC):
                 "a likelihood needs a domain on which the density has a normalizer: declare domain=Box(low, high), or "
                 "domain=Reals(scale) for a Gaussian reference term"
             )
-        value = self.log_density(x, y) - log_normalizer
+        log_z = torch.as_tensor(log_normalizer, dtype=x.dtype, device=x.device)
+        if log_z.ndim > 1 or log_z.numel() not in (1, len(x)):
+            raise InputError(f"log_normalizer must be one number or one per row, got shape {tuple(log_z.shape)}")
+        value = self.log_density(x, y) - log_z
         return torch.where(self.domain.contains(x), value, -torch.inf)
+
+    def with_offsets(self, offsets: Tensor | None = None, *, assume_equal_constants: bool = False) -> JointModel:
+        """A conditional model made joint: offsets, one per label state, are subtracted from f, or all said equal."""
+        from jointenergy.models.related import Related  # it is a JointModel itself
+
+        return Related(self, offsets, assume_equal_constants=assume_equal_constants)
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """What was assumed and not known, in any part of the model: reports must show it."""
+        return tuple(sorted({a for m in self.modules() for a in getattr(m, "own_assumptions", ())}))
 
     def tempered(self, inverse_temperature: float) -> JointModel:
         """The model with log-density f * inverse_temperature: what a chain of temperature 1 / that samples."""
@@ -169,37 +205,28 @@ class JointModel(nn.Module, ABC):
 
     def check_x(self, x: Tensor) -> Tensor:
         """x itself, or one sentence about what is wrong with it."""
-        if not isinstance(x, Tensor):
-            raise InputError(f"x must be a tensor of floats, got {type(x).__name__}")
-        if not x.is_floating_point():
-            raise InputError(f"x must be floating point, got {x.dtype}: scale it to the model's domain as floats")
-        if self.event_shape is not None and tuple(x.shape[1:]) != tuple(self.event_shape):
-            raise InputError(f"x must have shape [n, {_shown(self.event_shape)}], got [{_shown(tuple(x.shape))}]")
-        if x.ndim < 2:
-            raise InputError(f"x must have one row per example and a further dimension, got shape {tuple(x.shape)}")
-        if len(x) == 0:
-            raise InputError("x is an empty batch: at least one row is needed")
+        check_x(x, self.event_shape)
         weight = next((p for p in self.parameters() if p.is_floating_point()), None)
         if weight is not None and (weight.dtype != x.dtype or weight.device != x.device):
             raise InputError(
                 f"x is {x.dtype} on {x.device} where the model's weights are {weight.dtype} on {weight.device}: "
                 "convert one with .to()"
             )
-        finite = x.isfinite().flatten(1).all(1)
-        if not finite.all():
-            rows = (~finite).nonzero()[:, 0]
-            raise InputError(f"x has NaN or infinite values in {len(rows)} row(s), the first of them {int(rows[0])}")
         return x
 
     def check_summable(self, y: Tensor) -> None:
         """A sum or comparison over labels is refused where each label has an unknown normalizer of its own."""
-        if self.normalizer == "conditional" and bool((y == MISSING).any()):
+        if self.normalizer == "conditional" and bool((y[:, self.conditional_columns()] == MISSING).any()):
             raise NormalizerError(
                 "this model is conditional: each label has an unknown normalizer of its own, so labels cannot be "
-                "summed out or compared; give all labels, or relate them by ConditionalModel.with_offsets: offsets "
-                "estimated by annealed importance sampling, offsets fitted by cross-entropy on held-out data, or "
+                "summed out or compared; give all labels, or relate them by with_offsets(...): offsets estimated by "
+                "annealed importance sampling, offsets fitted by cross-entropy on held-out data, or "
                 "assume_equal_constants=True"
             )
+
+    def conditional_columns(self) -> list[int]:
+        """The labels of a conditional model that have unknown normalizers: all, unless a family knows better."""
+        return list(range(len(self.labels)))
 
     def _block_logsumexp(self, logits: Tensor, y: Tensor) -> Tensor:
         """The log of each variable's sum over the values that y leaves open, `[n, L]`."""
@@ -221,7 +248,3 @@ def one_per_row(value: Tensor, n: int, network: nn.Module) -> Tensor:
             f"{type(network).__name__} must give one value per row, shape [{n}] or [{n}, 1], got {list(value.shape)}"
         )
     return value
-
-
-def _shown(shape: tuple[int, ...]) -> str:
-    return ", ".join(str(s) for s in shape)

@@ -38,7 +38,7 @@ class PairModel(JointModel):
         # The features of x are the costly half: computed once, not once per state.
         n, n_states = states.shape[:2]
         features = self.features(x).repeat_interleave(n_states, dim=0)
-        code = self.labels.one_hot(states.flatten(0, 1), x.dtype)
+        code = self.labels.code_of(states.flatten(0, 1), x.dtype)
         value = one_per_row(self.head(features, code), n * n_states, self.head)
         return value.view(n, n_states) + self.domain.log_reference(x)[:, None]
 

@@ -20,8 +20,8 @@ class Product(JointModel):
     """
 
     def __init__(self, factors: Sequence[JointModel]) -> None:
-        if not factors:
-            raise InputError("a product needs at least one factor")
+        if not factors or not all(isinstance(f, JointModel) for f in factors):
+            raise InputError("a product needs at least one factor, and each must be a JointModel")
         joined: dict[str, tuple[str, ...]] = {}
         for factor in factors:
             for name, values in zip(factor.labels.names, factor.labels.values, strict=True):
@@ -46,6 +46,28 @@ class Product(JointModel):
             tuple(labels.offsets[k] + value for k in columns for value in range(labels.cardinalities[k]))
             for columns in self._columns
         ]
+
+    def conditional_columns(self) -> list[int]:
+        """The labels of the conditional factors: those of joint factors alone may be summed."""
+        pairs = zip(self.factors, self._columns, strict=True)
+        return sorted({k for f, columns in pairs if getattr(f, "normalizer", "") == "conditional" for k in columns})
+
+    def blocks(self) -> list[tuple[JointModel, Tensor]]:
+        """Factors that share labels go together; labels that do not meet are summed apart."""
+        groups: list[tuple[set[int], list[JointModel]]] = []
+        for factor, columns in self._parts(self._columns, torch.device("cpu")):
+            own, members = set(columns.tolist()), [factor]
+            meeting = [g for g in groups if g[0] & own]
+            for g in meeting:
+                own, members = own | g[0], g[1] + members
+            groups = [g for g in groups if not any(g is m for m in meeting)] + [(own, members)]
+        if len(groups) == 1:
+            return super().blocks()
+        found = []
+        for _, members in groups:
+            block = members[0] if len(members) == 1 else Product(members)
+            found.append((block, torch.tensor([self.labels.index(name) for name in block.labels], dtype=torch.int64)))
+        return found
 
     def label_logits(self, x: Tensor) -> LabelLogits:
         """Closed where it is for every factor: logits of a shared label add."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor, nn
 
+from jointenergy.inputs import check_count
 from jointenergy.networks.activations import activation as named_activation
-from jointenergy.networks.counts import check_count
 from jointenergy.networks.mlp import MLP
 
 

@@ -8,8 +8,8 @@ from itertools import pairwise
 from torch import nn
 
 from jointenergy.errors import InputError
+from jointenergy.inputs import check_count
 from jointenergy.networks.activations import activation as named_activation
-from jointenergy.networks.counts import check_count
 from jointenergy.networks.layers import Layers
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from jointenergy.networks.counts import check_count
+from jointenergy.inputs import check_count
 from jointenergy.networks.mlp import MLP
 
 

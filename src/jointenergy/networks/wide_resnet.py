@@ -7,8 +7,8 @@ from typing import Literal
 from torch import Tensor, nn
 
 from jointenergy.errors import InputError
+from jointenergy.inputs import check_count
 from jointenergy.networks.activations import activation as named_activation
-from jointenergy.networks.counts import check_count
 
 Norm = Literal["batch"] | None
 

@@ -1,0 +1,65 @@
+"""inputs: what x and numbers must be, at every public door alike."""
+
+from __future__ import annotations
+
+import math
+import numbers
+
+import torch
+from torch import Tensor
+
+from jointenergy.errors import InputError
+
+
+def check_x(x: Tensor, event_shape: tuple[int, ...] | None = None) -> Tensor:
+    """x itself, `[n, *event]` of finite floats, or one sentence about what is wrong with it."""
+    if not isinstance(x, Tensor):
+        raise InputError(f"x must be a tensor of floats, got {type(x).__name__}")
+    if not x.is_floating_point():
+        raise InputError(f"x must be floating point, got {x.dtype}: scale it to the model's domain as floats")
+    if event_shape is not None and tuple(x.shape[1:]) != tuple(event_shape):
+        raise InputError(f"x must have shape [n, {_shown(event_shape)}], got [{_shown(tuple(x.shape))}]")
+    if x.ndim < 2:
+        raise InputError(f"x must have one row per example and a further dimension, got shape {tuple(x.shape)}")
+    if len(x) == 0:
+        raise InputError("x is an empty batch: at least one row is needed")
+    finite = x.isfinite().flatten(1).all(1)
+    if not finite.all():
+        rows = (~finite).nonzero()[:, 0]
+        raise InputError(f"x has NaN or infinite values in {len(rows)} row(s), the first of them {int(rows[0])}")
+    return x
+
+
+def is_integer(value: object) -> bool:
+    """A whole number of Python or numpy; True and False are none."""
+    return isinstance(value, numbers.Integral) and not isinstance(value, bool)
+
+
+def is_number(value: object) -> bool:
+    """A real number of Python or numpy; True and False are none."""
+    return isinstance(value, numbers.Real) and not isinstance(value, bool)
+
+
+def check_positive(owner: object, name: str, value: float, *, zero: bool = False) -> None:
+    """One sentence for a number that must be positive, or may be zero."""
+    if not (is_number(value) and math.isfinite(value) and (value > 0 or (zero and value == 0))):
+        wanted = "zero or positive" if zero else "positive"
+        kind = owner if isinstance(owner, type) else type(owner)
+        raise InputError(f"{kind.__name__} needs a finite {wanted} {name}, got {value}")
+
+
+def check_count(name: str, value: int, *, least: int = 1) -> int:
+    """The count itself, or one sentence about what is wrong with it; `name` begins the sentence."""
+    if not is_integer(value) or value < least:
+        raise InputError(f"{name} must be an integer of at least {least}, got {value!r}")
+    return int(value)
+
+
+def ordinary(x: Tensor) -> Tensor:
+    """x detached, and a copy where it was made in inference mode: such tensors cannot enter a gradient."""
+    with torch.inference_mode(False):
+        return x.clone() if x.is_inference() else x.detach()
+
+
+def _shown(shape: tuple[int, ...]) -> str:
+    return ", ".join(str(s) for s in shape)

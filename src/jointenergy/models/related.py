@@ -1,0 +1,54 @@
+"""models: a conditional model whose labels are related by offsets, so that it has one normalizer."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from jointenergy.errors import InputError
+from jointenergy.models.base import JointModel
+
+
+class Related(JointModel):
+    """f(x, y) - offsets[y]: labels can be summed and compared once it is known, or assumed, how they relate.
+
+    `offsets` has the shape of the cardinalities and stands for log Z_y - log p(y). `assume_equal_constants=True` says
+    that all are equal; the assumption stays visible in `assumptions`.
+    """
+
+    offsets: Tensor | None
+
+    def __init__(self, model: JointModel, offsets: Tensor | None, *, assume_equal_constants: bool = False) -> None:
+        wanted = model.labels.cardinalities
+        if (offsets is None) != assume_equal_constants:
+            raise InputError("with_offsets needs either offsets or assume_equal_constants=True, not both and not none")
+        if offsets is not None and not isinstance(offsets, Tensor):
+            raise InputError(f"offsets must be a tensor of shape {wanted}, got {type(offsets).__name__}")
+        if offsets is not None and (tuple(offsets.shape) != wanted or not offsets.isfinite().all()):
+            raise InputError(
+                f"offsets must be finite, one for each label state in the shape {wanted}, got {tuple(offsets.shape)}"
+            )
+        super().__init__(model.labels, domain=model.domain, event_shape=model.event_shape, normalizer="joint")
+        self.model = model
+        self.own_assumptions = ("all labels have equal constants",) if assume_equal_constants else ()
+        weight = next(model.parameters(), None)
+        moved = offsets if offsets is None or weight is None else offsets.to(weight.device)
+        self.register_buffer("offsets", moved)
+
+    def log_density_of_complete(self, x: Tensor, y: Tensor) -> Tensor:
+        value = self.model.log_density_of_complete(x, y)
+        return value if self.offsets is None else value - self.offsets.to(value.dtype)[tuple(y.unbind(1))]
+
+    def log_density_of_states(self, x: Tensor, states: Tensor) -> Tensor:
+        value = self.model.log_density_of_states(x, states)
+        return value if self.offsets is None else value - self.offsets.to(value.dtype)[tuple(states.unbind(2))]
+
+    def log_density_of_codes(self, x: Tensor, code: Tensor) -> Tensor:
+        value = self.model.log_density_of_codes(x, code)
+        if self.offsets is None:
+            return value
+        # Multilinear between the corners, where it is the offset of the state.
+        weight = self.offsets.to(value.dtype)[None]
+        for block in code.split(self.labels.cardinalities, dim=1):
+            weight = torch.einsum("nk,nk...->n...", block, weight.expand(len(code), *weight.shape[1:]))
+        return value - weight
