@@ -8,11 +8,20 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
+# Before torch is loaded: threads that spin while they wait stall each other where another program holds a core.
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+
 import numpy as np
 import pytest
 import torch
 
 pytest_plugins = ["pytester", "tests.skips"]
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Tests marked `gpu` run wherever there is one."""
+    if item.get_closest_marker("gpu") and not torch.cuda.is_available():
+        pytest.skip("no GPU")
 
 
 @pytest.fixture

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
 import torch
@@ -168,8 +167,3 @@ def block_stationary(y_matrices: Tensor, x_matrices: Tensor, steps: int) -> Tens
 def biased_variance(variance: float, step_size: float, noise_scale: float) -> float:
     """The variance that Langevin's chain has on a Gaussian: x' = (1 - step / variance) x + noise."""
     return noise_scale**2 / (1 - (1 - step_size / variance) ** 2)
-
-
-def normal_quantiles(n: int) -> Tensor:
-    u = (torch.arange(n, dtype=torch.float64) + 0.5) / n
-    return math.sqrt(2) * torch.erfinv(2 * u - 1)

@@ -26,9 +26,10 @@ def test_full_confidence_counts():
     probabilities = torch.tensor([[1.0, 0.0]] * 8)
     y = torch.tensor([0, 0, 0, 0, 0, 0, 1, 1])
     assert expected_calibration_error(probabilities, y) == pytest.approx(0.25)
-    # Confidence 1 shares a bin with .97, as closed bins say: their errors cancel.
-    mixed = torch.tensor([[1.0, 0.0]] * 4 + [[0.95, 0.05]] * 4)
-    assert expected_calibration_error(mixed, torch.tensor([0] * 7 + [1])) == pytest.approx(0.975 - 0.875, abs=1e-6)
+    # Confidence 1 shares the last bin with .95: one error at full confidence and twenty right at .95 cancel there.
+    # In a bin of its own, in the first bin, or dropped, it would leave 2/24, 2/24 or 1/24.
+    mixed = torch.tensor([[1.0, 0.0]] * 4 + [[0.95, 0.05]] * 20)
+    assert expected_calibration_error(mixed, torch.tensor([1] + [0] * 23)) == pytest.approx(0.0, abs=1e-6)
 
 
 def test_perfectly_calibrated_predictions():

@@ -1,4 +1,7 @@
-"""Every model of the table: contract, exactness of the sums over missing labels, and what is refused."""
+"""Every model of the table: contract, exactness of the sums over missing labels, and what is refused.
+
+More than 300 lines: each family has its own formula, and what all of them refuse is one table.
+"""
 
 import copy
 import itertools
@@ -9,7 +12,17 @@ from torch import nn
 
 from jointenergy.errors import DomainError, EnumerationError, InputError, NormalizerError
 from jointenergy.labels import MISSING, LabelSpace
-from jointenergy.models import Box, ConditionalModel, EnergyModel, LogitModel, Product, Reals
+from jointenergy.models import (
+    Box,
+    Concat,
+    ConditionalModel,
+    EnergyModel,
+    InnerProduct,
+    LogitModel,
+    PairModel,
+    Product,
+    Reals,
+)
 from jointenergy.networks import WideResNet
 from tests.tables import BINARY, MIXED, MODELS, D, conditional, logit, make, mask_model, pair
 
@@ -152,6 +165,228 @@ class TestSums:
         torch.testing.assert_close(tempered.log_density(x, missing), by_hand(tempered, x, missing))
 
 
+def linear(n_in, n_out, seed=0):
+    """A seeded linear network, the global random state left as it was."""
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        return nn.Linear(n_in, n_out).double()
+
+
+class NamedHeads(nn.Module):
+    """A head per label of MIXED, as a tuple or as a mapping in another order than the label space has.
+
+    The two labels that change places have equally many values, so that taking heads by place would go unnoticed.
+    """
+
+    def __init__(self, mapping):
+        super().__init__()
+        self.heads = nn.ModuleDict({name: linear(D, c, k) for k, (name, c) in enumerate(SIZES.items())})
+        self.mapping = mapping
+
+    def forward(self, x):
+        if self.mapping:
+            return {name: self.heads[name](x) for name in ("color", "size", "round")}
+        return tuple(self.heads[name](x) for name in ("color", "round", "size"))
+
+
+class TableOfClasses(nn.Module):
+    """An energy that looks each label's index up, with no two values alike."""
+
+    def __init__(self):
+        super().__init__()
+        self.one = nn.Parameter(torch.tensor([2.0, -1.0, 0.5, 4.0], dtype=torch.float64))
+        self.two = nn.Parameter(torch.tensor([0.3, 7.0, -5.0], dtype=torch.float64))
+
+    def forward(self, x, y):
+        return x.sum(1) + self.one[y[:, 0]] + self.two[y[:, 1]]
+
+
+SIZES = {"color": 3, "round": 2, "size": 2}
+PLACES = {"color": 0, "round": 3, "size": 5}  # where each label of MIXED begins in a code
+SQUARE = LabelSpace({"a": 3, "b": 3})
+CLASSES = LabelSpace({"class": 4, "group": 3})
+
+
+def check_formula(model, f):
+    """The model's value at every state is f(row of x, labels), written by hand from raw outputs, one row at a time."""
+    x, _ = data(model)
+    sizes = model.labels.cardinalities
+    states = list(itertools.product(*map(range, sizes)))
+    with torch.no_grad():
+        table = torch.tensor([[float(f(row, y)) for y in states] for row in x], dtype=torch.float64).view(N, *sizes)
+    for i, y in enumerate(states):
+        rows = torch.tensor([y] * N, dtype=torch.int64).view(N, len(sizes))
+        exact = table.view(N, -1)[:, i]
+        torch.testing.assert_close(model.log_density(x, rows).detach(), exact, rtol=1e-10, atol=1e-10)
+    if model.normalizer == "joint":
+        flat = table.view(N, -1)
+        torch.testing.assert_close(model.log_density(x).detach(), flat.logsumexp(1), rtol=1e-10, atol=1e-10)
+        joint = flat.softmax(1).view(N, *sizes)
+        for k, (name, probs) in enumerate(model.label_probs(x).items()):
+            others = [j + 1 for j in range(len(sizes)) if j != k]
+            assert name == model.labels.names[k]
+            marginal = joint.sum(others) if others else joint
+            torch.testing.assert_close(probs.detach(), marginal, rtol=1e-10, atol=1e-10)
+
+
+def code_by_hand(y):
+    """The one-hot code of labels of MIXED, from the places written out above."""
+    code = torch.zeros(7, dtype=torch.float64)
+    for start, value in zip(PLACES.values(), y, strict=True):
+        code[start + value] = 1.0
+    return code
+
+
+class TestFormulas:
+    """f(x, y) of each family from the raw outputs of its network: what no comparison of a model with itself sees."""
+
+    def test_single_logit(self):
+        network = linear(D, 3)
+        model = LogitModel(network, BINARY)
+        check_formula(model, lambda row, y: sum(logit * v for logit, v in zip(network(row), y, strict=True)))
+        x, _ = data(model)
+        logits = network(x)
+        torch.testing.assert_close(model.log_density(x), torch.log(1 + logits.exp()).sum(1))
+        for k, name in enumerate(BINARY):
+            torch.testing.assert_close(model.label_probs(x)[name][:, 1], torch.sigmoid(logits[:, k]))
+
+    def test_single_logit_of_one_label_without_a_dimension(self):
+        network = nn.Sequential(linear(D, 1), nn.Flatten(0))
+        check_formula(LogitModel(network, LabelSpace({"on": 2})), lambda row, y: network(row[None])[0] * y[0])
+
+    def test_single_logit_symmetric(self):
+        network = linear(D, 3)
+        model = LogitModel(network, BINARY, single_logit="symmetric")
+        check_formula(model, lambda row, y: sum(logit * (v - 0.5) for logit, v in zip(network(row), y, strict=True)))
+        x, _ = data(model)
+        torch.testing.assert_close(model.log_density(x), torch.log(2 * torch.cosh(network(x) / 2)).sum(1))
+
+    def test_logits_side_by_side(self):
+        network = linear(D, 7)
+        model = LogitModel(network, MIXED)
+        check_formula(model, lambda row, y: network(row)[y[0]] + network(row)[3 + y[1]] + network(row)[5 + y[2]])
+
+    def test_logits_by_label_and_value(self):
+        network = nn.Sequential(linear(D, 6), nn.Unflatten(1, (2, 3)))
+        model = LogitModel(network, SQUARE)
+        check_formula(model, lambda row, y: network(row[None])[0, 0, y[0]] + network(row[None])[0, 1, y[1]])
+
+    @pytest.mark.parametrize("mapping", [True, False], ids=["by name", "in order"])
+    def test_heads(self, mapping):
+        network = NamedHeads(mapping)
+        heads = network.heads
+        check_formula(
+            LogitModel(network, MIXED),
+            lambda row, y: heads["color"](row)[y[0]] + heads["round"](row)[y[1]] + heads["size"](row)[y[2]],
+        )
+
+    def test_concat_has_the_features_first(self):
+        network = linear(D + 7, 1)
+        weight, bias = network.weight[0], network.bias
+        model = PairModel(Concat(network), MIXED)
+        check_formula(model, lambda row, y: weight[:D] @ row + weight[D:] @ code_by_hand(y) + bias)
+        # With features of as many entries as a code the other order is not a matter of shapes.
+        wide, features = linear(14, 1), linear(D, 7, 1)
+        model = PairModel(Concat(wide), MIXED, features=features)
+        weight = wide.weight[0]
+        check_formula(model, lambda row, y: weight[:7] @ features(row) + weight[7:] @ code_by_hand(y) + wide.bias)
+
+    def test_inner_product(self):
+        of_code, features = linear(7, 4), linear(D, 4, 1)
+        model = PairModel(InnerProduct(of_code), MIXED, features=features)
+
+        def f(row, y):
+            h = of_code.bias + sum(of_code.weight[:, start + v] for start, v in zip(PLACES.values(), y, strict=True))
+            return sum(a * b for a, b in zip(features(row), h, strict=True))
+
+        check_formula(model, f)
+
+    def test_conditional_network_gets_the_indices(self):
+        network = TableOfClasses()
+
+        def f(row, y):
+            return row.sum() + network.one[y[0]] + network.two[y[1]]
+
+        check_formula(ConditionalModel(network, CLASSES), f)
+        check_formula(ConditionalModel(network, CLASSES).with_offsets(assume_equal_constants=True), f)
+        offsets = torch.randn(4, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+        related = ConditionalModel(network, CLASSES).with_offsets(offsets)
+        check_formula(related, lambda row, y: f(row, y) - offsets[y])
+
+    def test_energy(self):
+        network = linear(D, 1)
+        check_formula(EnergyModel(network), lambda row, y: network.weight[0] @ row + network.bias[0])
+
+    @pytest.mark.parametrize("closed", [True, False])
+    def test_product_is_the_sum(self, closed):
+        # The factors have the shared labels in different orders, and equally many values.
+        one, two, energy, joint = linear(D, 7), linear(D, 4, 1), linear(D, 1, 2), linear(D + 7, 1, 3)
+        factors = [
+            LogitModel(one, MIXED, domain=Reals(2.0, 0.5)),
+            LogitModel(two, MIXED.subspace(["size", "round"])),
+            EnergyModel(energy, domain=Reals(0.7)),
+        ]
+        if not closed:
+            factors.append(PairModel(Concat(joint), MIXED))
+
+        def f(row, y):
+            value = one(row)[y[0]] + one(row)[3 + y[1]] + one(row)[5 + y[2]] - ((row - 0.5) ** 2).sum() / 8
+            value = value + two(row)[y[2]] + two(row)[2 + y[1]] + energy(row)[0] - (row**2).sum() / (2 * 0.49)
+            return value if closed else value + joint(torch.cat((row, code_by_hand(y))))[0]
+
+        check_formula(Product(factors), f)
+
+    @pytest.mark.parametrize("inverse_temperature", [0.3, 4.0])
+    def test_tempered(self, inverse_temperature):
+        network = linear(D, 7)
+        domain = Reals(scale=1.5, mean=0.4)
+        tempered = LogitModel(network, MIXED, domain=domain).tempered(inverse_temperature)
+
+        def f(row, y):
+            logits = network(row)
+            value = logits[y[0]] + logits[3 + y[1]] + logits[5 + y[2]] - ((row - 0.4) ** 2).sum() / (2 * 1.5**2)
+            return inverse_temperature * value
+
+        check_formula(tempered, f)
+        # The domain says what bounds the density at infinity: its term is tempered as the whole is.
+        x, _ = data(tempered)
+        assert tempered.domain == Reals(1.5 / inverse_temperature**0.5, 0.4)
+        torch.testing.assert_close(tempered.domain.log_reference(x), inverse_temperature * domain.log_reference(x))
+        assert Reals().tempered(inverse_temperature) == Reals()
+        assert Box(0.0, 1.0).tempered(inverse_temperature) == Box(0.0, 1.0)
+
+    @pytest.mark.parametrize("family", ["logits", "pair", "conditional", "conditional, related", "energy"])
+    def test_reference_term(self, family):
+        with_term, without = (
+            {
+                "logits": lambda d: LogitModel(linear(D, 7), MIXED, domain=d),
+                "pair": lambda d: PairModel(Concat(linear(D + 7, 1)), MIXED, domain=d),
+                "conditional": lambda d: ConditionalModel(TableOfClasses(), CLASSES, domain=d),
+                "conditional, related": lambda d: ConditionalModel(TableOfClasses(), CLASSES, domain=d).with_offsets(
+                    assume_equal_constants=True
+                ),
+                "energy": lambda d: EnergyModel(linear(D, 1), domain=d),
+            }[family](domain)
+            for domain in (Reals(scale=0.8, mean=-0.6), None)
+        )
+        x, y = data(without)
+        exact = torch.tensor(
+            [-sum((float(v) + 0.6) ** 2 for v in row) / (2 * 0.8**2) for row in x], dtype=torch.float64
+        )
+        difference = with_term.log_density(x, y) - without.log_density(x, y)
+        torch.testing.assert_close(difference.detach(), exact, rtol=1e-10, atol=1e-10)
+        if without.normalizer == "joint":
+            # Sums over labels go other ways, by closed form or over states of one x: the term is there once.
+            difference = with_term.log_density(x) - without.log_density(x)
+            torch.testing.assert_close(difference.detach(), exact, rtol=1e-10, atol=1e-10)
+        # Kernels ask for complete labels and for codes without going through a sum.
+        asked = ["log_density_of_complete"] + ["log_density_of_codes"] * (family in ("logits", "pair", "energy"))
+        for name in asked:
+            at = y if name == "log_density_of_complete" else without.labels.one_hot(y, x.dtype)
+            difference = getattr(with_term, name)(x, at) - getattr(without, name)(x, at)
+            torch.testing.assert_close(difference.detach(), exact, rtol=1e-10, atol=1e-10)
+
+
 class TestLogits:
     def test_classifier_keeps_its_weights(self):
         classifier = nn.Linear(D, 4)
@@ -265,18 +500,18 @@ class TestNormalizer:
         offsets = torch.randn(3, 2, 2, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
         related = model.with_offsets(offsets)
         assert (related.normalizer, model.normalizer) == ("joint", "conditional")
-        assert model.offsets is None
-        assert related.network is model.network
+        assert {id(p) for p in related.parameters()} == {id(p) for p in model.parameters()}
         torch.testing.assert_close(
             related.log_density(x, y), model.log_density(x, y) - offsets[y[:, 0], y[:, 1], y[:, 2]]
         )
         assumed = model.with_offsets(assume_equal_constants=True)
-        assert assumed.assume_equal_constants
+        assert assumed.assumptions == ("all labels have equal constants",)
+        assert related.assumptions == model.assumptions == ()
         torch.testing.assert_close(assumed.log_density(x, y), model.log_density(x, y))
         for wrong in (lambda: model.with_offsets(), lambda: model.with_offsets(torch.zeros(3))):
             with pytest.raises(InputError, match="offsets"):
                 wrong()
-        with pytest.raises(InputError, match="contradict"):
+        with pytest.raises(InputError, match="not both"):
             model.with_offsets(offsets, assume_equal_constants=True)
 
 

@@ -1,5 +1,6 @@
 """Random streams: the right laws, independent between chains, draws and elements, and independent of the batch."""
 
+import numpy as np
 import pytest
 import torch
 from scipy import stats
@@ -10,6 +11,52 @@ from tests.checks import ALPHA, chi_square, correlation, histogram
 
 def keys(n: int, seed: int = 0):
     return streams.chain_keys(n, generator=torch.Generator().manual_seed(seed))
+
+
+def unsigned(bits):
+    return bits.numpy().view(np.uint64)
+
+
+def test_bits_are_splitmix64():
+    # The published generator's first outputs from the seed 1234567.
+    published = [
+        6457827717110365317,
+        3203168211198807973,
+        9817491932198370423,
+        4593380528125082431,
+        16408922859458223821,
+    ]
+    assert unsigned(streams._bits(torch.tensor([1234567]), 5))[0].tolist() == published
+
+
+@pytest.mark.parametrize("n", [6, 7])
+def test_normal_is_box_muller_of_disjoint_bits(n):
+    # Radius and angle from the same bits would be dependent, and each marginal would still be normal to the eye.
+    half = (n + 1) // 2
+    bits = unsigned(streams._bits(keys(50), half))
+    first = ((bits >> np.uint64(32)).astype(np.float64) + 0.5) / 2**32
+    second = (bits & np.uint64(2**32 - 1)).astype(np.float64) / 2**32
+    radius = np.sqrt(-2 * np.log(first))
+    exact = np.concatenate((radius * np.cos(2 * np.pi * second), radius * np.sin(2 * np.pi * second)), 1)[:, :n]
+    np.testing.assert_allclose(streams.normal(keys(50), n, torch.float64).numpy(), exact, rtol=1e-10, atol=1e-10)
+    np.testing.assert_allclose(streams.normal(keys(50), n).numpy(), exact, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("word", [0, -1], ids=["all zeros", "all ones"])
+def test_extreme_bits_stay_inside(monkeypatch, word, dtype):
+    # One hash in 2^32: no sample meets it, a long training run does.
+    monkeypatch.setattr(streams, "_bits", lambda k, n: torch.full((len(k), n), word))
+    value = streams.uniform(keys(2), 3, dtype)
+    assert value.dtype == dtype
+    assert (value > 0).all()
+    assert (value < 1).all()
+    # The middle of the first or the last of 2^32 cells, up to rounding: a much smaller number would be an outlier.
+    if word == 0:
+        assert (value == 0.5 / 2**32).all()
+    assert torch.allclose(value, torch.full_like(value, float(word == -1)), atol=1e-6)
+    assert streams.normal(keys(2), 3, dtype).isfinite().all()
+    assert streams.gumbel(keys(2), 3).isfinite().all()
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
