@@ -12,50 +12,64 @@ from PIL import Image
 from typer.testing import CliRunner
 
 import jointenergy
+from jointenergy import recipes
 from jointenergy.cli.main import app
-from jointenergy.recipes.digits_jem import Progress, Settings, train
+from jointenergy.errors import InputError
+from jointenergy.recipes.demo import show
+from jointenergy.training import runs
 
 
 def run(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "jointenergy", *arguments]
-    return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=120, check=False)
+    environment = {k: v for k, v in os.environ.items() if k != "JOINTENERGY_DATA"}
+    return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, timeout=120, check=False)
+
+
+SHORT = ("--set", "iterations=60", "--set", "chain.sampling_steps=20", "--set", "buffer.size=500")
 
 
 def test_demo_writes_a_picture_and_says_how_good_it_is(tmp_path):
-    outcome = CliRunner().invoke(app, ["demo", "--iterations", "60", "--out", str(tmp_path / "new" / "demo")])
+    folder = tmp_path / "new" / "demo"
+    arguments = ["demo", "--out", str(folder), *SHORT]
+    outcome = CliRunner().invoke(app, arguments)
     assert outcome.exit_code == 0
     assert "accuracy on the test digits" in outcome.output
     assert "calibration error" in outcome.output
-    with Image.open(tmp_path / "new" / "demo" / "samples.png") as picture:
+    with Image.open(folder / "samples" / "by-class.png") as picture:
         assert picture.size == ((10 * 10 + 2) * 4,) * 2
+    again = CliRunner().invoke(app, arguments)
+    assert again.output.splitlines()[-4:] == outcome.output.splitlines()[-4:]
+    with pytest.raises(InputError, match="holds another run"):
+        CliRunner().invoke(app, ["demo", "--out", str(folder), "--seed", "1", *SHORT], catch_exceptions=False)
 
 
-def test_demo_learns():
-    # A tenth of the demo: it must be far from chance and the density must know data from chains no longer.
-    seen: list[Progress] = []
-    outcome = train(Settings(iterations=600), 0, seen.append)
-    assert outcome.accuracy > 0.94
-    assert outcome.agreement > 0.9
-    assert outcome.samples.shape == (100, 64)
-    assert abs(seen[-1].log_density_data - seen[-1].log_density_samples) < 1.5
-    assert [p.iteration for p in seen] == list(range(50, 601, 50))
-
-
-def test_demo_is_reproducible_and_leaves_the_global_random_state_alone(untouched_random_state):
-    with untouched_random_state():
-        first, second, other = (train(Settings(iterations=20), seed, lambda p: None) for seed in (1, 1, 2))
-    assert first.samples.equal(second.samples)
-    assert not first.samples.equal(other.samples)
+def test_train_resume_and_recipes(tmp_path):
+    folder = tmp_path / "run"
+    trained = CliRunner().invoke(app, ["train", "digits-jem", "--out", str(folder), *SHORT])
+    assert trained.exit_code == 0
+    assert "accuracy on held-out rows" in trained.output
+    assert (folder / "recipe.toml").exists()
+    assert "complete: 60 iterations" in CliRunner().invoke(app, ["resume", str(folder)]).output
+    assert "digits-jem" in CliRunner().invoke(app, ["recipes"]).output
+    baseline = CliRunner().invoke(
+        app, ["train", "digits-jem", "--baseline", "--time", "0.5s", "--out", str(tmp_path / "b"), *SHORT]
+    )
+    assert baseline.exit_code == 0
+    assert "iterations on this machine" in baseline.output
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_the_whole_demo():
+def test_the_whole_demo(tmp_path):
     # What others reach on this split: accuracy .982 and calibration error .044 (a public JEM), .989 and .0085 (an MLP).
-    outcome = train(Settings(), 0, lambda p: None)
-    assert outcome.accuracy > 0.98
-    assert outcome.ece < 0.02
-    assert outcome.agreement > 0.95
+    run = runs.create(tmp_path / "run", recipes.load("digits-jem"), 0)
+    run.fit()
+    shown = show(run)
+    assert shown.accuracy > 0.98
+    assert shown.ece < 0.02
+    assert shown.agreement > 0.95
+    assert run.health is not None
+    assert run.health.healthy
 
 
 def test_version(tmp_path):
@@ -65,8 +79,15 @@ def test_version(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        (["demo", "--iterations", "0"], "greater than or equal to 1"),
-        (["demo", "--iterations", "many"], "valid integer"),
+        (["demo", "--seed", "-1"], "greater than or equal to 0"),
+        (["demo", "--seed", "many"], "valid integer"),
+        (["demo", "--set", "iterations=0"], "'iterations' got 0"),
+        (["train", "digits-gem"], "did you mean 'digits-jem'"),
+        (["train", "digits-jem", "--set", "chain.step=1"], "did you mean 'steps'"),
+        (["train", "digits-jem", "--time", "soon"], "--time takes a number with s, m or h"),
+        (["train", "digits-jem", "--set", "data.name=mnist"], "--data DIR or JOINTENERGY_DATA names the folder"),
+        (["train", "digits-jem", "--out", "occupied"], "occupied"),
+        (["resume", "nowhere"], "nowhere is no run folder"),
         (["dmeo"], "No such command 'dmeo'. Did you mean 'demo'?"),
         (["demo", "--out", "occupied"], "occupied"),
         (["demo", "--sede", "1"], "--se"),
@@ -80,21 +101,20 @@ def test_nonsense_is_answered_without_a_traceback(arguments, sentence, tmp_path)
     assert "Traceback" not in outcome.stdout + outcome.stderr
 
 
-@pytest.mark.skipif(os.name == "nt", reason="no POSIX signals")
-def test_ctrl_c_ends_with_one_sentence(tmp_path):
+def test_ctrl_c_saves_and_says_how_to_go_on(tmp_path):
     process = subprocess.Popen(
-        [sys.executable, "-m", "jointenergy", "demo", "--iterations", "100000"],
+        [sys.executable, "-m", "jointenergy", "train", "digits-jem", "--out", "run"],
         cwd=tmp_path,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
     )
     deadline = time.monotonic() + 60
-    while not (tmp_path / "runs" / "demo").exists() and time.monotonic() < deadline:
+    while not (tmp_path / "run" / "metrics.csv").exists() and time.monotonic() < deadline:
         time.sleep(0.1)
-    time.sleep(1.0)
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert "stopped by Ctrl-C" in out
+    assert "go on with: jointenergy resume run" in out
     assert "Traceback" not in out + err
+    assert runs.reopen(tmp_path / "run").trainer.iteration >= 50

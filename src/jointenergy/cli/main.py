@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import re
+import signal
 import sys
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.markup import escape
+from rich.table import Table
 
-from jointenergy import __version__
+from jointenergy import __version__, recipes
+from jointenergy.cli.progress import train_with_progress
 from jointenergy.errors import InputError
 from jointenergy.evaluation.pictures import image_grid
-from jointenergy.recipes import digits_jem
+from jointenergy.recipes.demo import SAMPLES_PER_CLASS, show
+from jointenergy.training import loop, runs
+from jointenergy.training.recipe import Recipe
 
 app = typer.Typer(
     name="jointenergy",
@@ -24,6 +31,10 @@ app = typer.Typer(
 )
 console = Console()
 INTERRUPTED = 130  # what a shell expects of a program that Ctrl-C has ended
+DIVERGED = 3
+
+Set = Annotated[list[str], typer.Option("--set", help="Set a key of the recipe, as in --set chain.steps=20.")]
+Seed = Annotated[int, typer.Option(help="The seed of weights, chains and batches.", min=0, max=2**63 - 1)]
 
 
 def _version(asked: bool) -> None:
@@ -41,53 +52,115 @@ def _options(
     """Joint energy-based models of data and labels."""
 
 
+@app.command("recipes")
+def list_recipes() -> None:
+    """List the recipes that come with the library."""
+    table = Table(box=None, pad_edge=False, show_header=False)
+    for name in recipes.names():
+        table.add_row(name, recipes.load(name).description)
+    console.print(table)
+
+
+@app.command()
+def train(
+    recipe: Annotated[str, typer.Argument(help="The name of a recipe, or a TOML file.")],
+    data: Annotated[Path | None, typer.Option(help="The folder of the data; else JOINTENERGY_DATA names it.")] = None,
+    out: Annotated[Path | None, typer.Option(help="The run folder; runs/NAME-SEED if not given.")] = None,
+    seed: Seed = 0,
+    time: Annotated[str, typer.Option(help="Train this long instead of the recipe's iterations: 90s, 20m, 2h.")] = "",
+    baseline: Annotated[bool, typer.Option("--baseline", help="Train by cross-entropy alone, all else equal.")] = False,
+    guard: Annotated[bool, typer.Option(help="Watch the run and mend it when it goes wrong.")] = True,
+    overrides: Set = [],  # noqa: B006 (typer reads the default and copies it)
+) -> None:
+    """Train a recipe; the run folder holds its recipe, metrics, events, checkpoints and samples."""
+    settings = recipes.load(recipe, overrides)
+    if baseline:
+        settings = settings.baseline()
+    if time:
+        settings = replace(settings, iterations=runs.iterations_in(settings, _seconds(time), seed, data_folder=data))
+        console.print(f"{time} are {settings.iterations} iterations on this machine", highlight=False)
+    folder = out or Path("runs") / f"{settings.name}-{seed}"
+    _go(runs.create(folder, settings, seed, data_folder=data, guarded=guard))
+
+
+@app.command()
+def resume(run: Annotated[Path, typer.Argument(help="The run folder.")]) -> None:
+    """Go on with a run that was stopped, exactly where its newest checkpoint is."""
+    opened = runs.reopen(run)
+    at, end = opened.trainer.iteration, opened.trainer.recipe.iterations
+    if at >= end:
+        console.print(f"{run} is complete: {end} iterations", highlight=False, soft_wrap=True)
+        return
+    console.print(f"going on from iteration {at} of {end}", highlight=False)
+    _go(opened)
+
+
 @app.command()
 def demo(
-    out: Annotated[
-        Path, typer.Option(help="The folder for the picture; what is there from before is replaced.")
-    ] = Path("runs/demo"),
-    seed: Annotated[int, typer.Option(help="The seed of weights, chains and batches.", min=0)] = 0,
-    iterations: Annotated[int, typer.Option(help="How long to train.", min=1)] = digits_jem.Settings.iterations,
+    out: Annotated[Path, typer.Option(help="The run folder.")] = Path("runs/demo"),
+    seed: Seed = 0,
+    overrides: Set = [],  # noqa: B006 (typer reads the default and copies it)
 ) -> None:
-    """Train a JEM on the 8 x 8 digits that come with scikit-learn, measure it, and draw samples of each class."""
-    out.mkdir(parents=True, exist_ok=True)
-    settings = digits_jem.Settings(iterations=iterations)
-    try:
-        outcome = _train_with_progress(settings, seed)
-    except KeyboardInterrupt:
-        console.print(
-            "stopped by Ctrl-C before the end of training; nothing was written, start again with the same command"
-        )
-        raise typer.Exit(INTERRUPTED) from None
-    picture = out / "samples.png"
-    image_grid(outcome.samples.view(-1, 1, 8, 8), settings.samples_per_class, digits_jem.BOUNDS, zoom=4).save(picture)
-    console.print(f"accuracy on the test digits     {outcome.accuracy:.1%}", highlight=False)
-    console.print(f"calibration error (ECE)         {outcome.ece:.2%}", highlight=False)
-    console.print(
-        f"samples that are of their class {outcome.agreement:.0%}, judged by the model itself", highlight=False
-    )
+    """Train digits-jem on the 8 x 8 digits that come with scikit-learn, measure it, draw samples of each class."""
+    settings = recipes.load("digits-jem", overrides)
+    run = _resumed_demo(out, settings, seed)
+    if run.trainer.iteration < settings.iterations:
+        _go(run)
+    shown = show(run)
+    picture = out / "samples" / "by-class.png"
+    bounds = (settings.data.low, settings.data.high)
+    image_grid(shown.samples.view(-1, 1, 8, 8), SAMPLES_PER_CLASS, bounds, zoom=4).save(picture)
+    console.print(f"accuracy on the test digits     {shown.accuracy:.1%}", highlight=False)
+    console.print(f"calibration error (ECE)         {shown.ece:.2%}", highlight=False)
+    console.print(f"samples that are of their class {shown.agreement:.0%}, judged by the model itself", highlight=False)
     console.print(f"samples, a row for each digit   {picture}", highlight=False, soft_wrap=True)
 
 
-def _train_with_progress(settings: digits_jem.Settings, seed: int) -> digits_jem.Outcome:
-    columns = (
-        TextColumn("training"),
-        BarColumn(bar_width=12),
-        TextColumn("{task.completed}/{task.total}"),
-        TextColumn(
-            "loss {task.fields[loss]:+.3f}  f(data) {task.fields[data]:.2f}  f(samples) {task.fields[samples]:.2f}"
-        ),
-        TimeRemainingColumn(),
+def _resumed_demo(out: Path, settings: Recipe, seed: int) -> loop.Run:
+    """The demo's own run: begun, or taken up where it was stopped if it is the same."""
+    if (out / runs.ABOUT).exists():
+        run = runs.reopen(out)
+        if run.trainer.recipe == settings and run.trainer.seed == seed:
+            return run
+        raise InputError(f"{out} holds another run: choose another --out, or remove that folder")
+    return runs.create(out, settings, seed)
+
+
+def _go(run: loop.Run) -> None:
+    """Fit with progress on the screen; Ctrl-C saves after the present step, a second one stops at once."""
+
+    def ask_to_stop(*_: object) -> None:
+        run.stop = True
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    before = signal.signal(signal.SIGINT, ask_to_stop)
+    resume_line = f"go on with: jointenergy resume {run.folder}"
+    try:
+        train_with_progress(run, console)
+    except loop.Interrupted as stopped:
+        console.print(f"{stopped}; {resume_line}", highlight=False, soft_wrap=True)
+        raise typer.Exit(INTERRUPTED) from None
+    except KeyboardInterrupt:
+        console.print(f"stopped at once; {resume_line}", highlight=False, soft_wrap=True)
+        raise typer.Exit(INTERRUPTED) from None
+    except loop.Diverged as diverged:
+        _say(str(diverged))
+        raise typer.Exit(DIVERGED) from None
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if run.health is not None:
+        state = "healthy" if run.health.healthy else f"not healthy: {'; '.join(run.health.complaints)}"
+        console.print(f"chains are {state}; {run.interventions} intervention(s)", highlight=False, soft_wrap=True)
+    console.print(
+        f"accuracy on held-out rows {run.accuracy:.1%}; run folder {run.folder}", highlight=False, soft_wrap=True
     )
-    with Progress(*columns, console=console) as progress:
-        task = progress.add_task("", total=settings.iterations, loss=0.0, data=0.0, samples=0.0)
 
-        def show(at: digits_jem.Progress) -> None:
-            progress.update(
-                task, completed=at.iteration, loss=at.loss, data=at.log_density_data, samples=at.log_density_samples
-            )
 
-        return digits_jem.train(settings, seed, show)
+def _seconds(text: str) -> float:
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smh]?)", text.strip())
+    if match is None or float(match[1]) == 0:
+        raise InputError(f"--time takes a number with s, m or h, as in 90s, 20m or 2h, got {text!r}")
+    return float(match[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[match[2]]
 
 
 def main() -> None:
@@ -95,12 +168,14 @@ def main() -> None:
     try:
         app()
     except InputError as error:
-        _fail(str(error))
+        _say(str(error))
     except OSError as error:
-        where = f" {error.filename}" if error.filename else ""
-        _fail(f"the system refused{where}: {error.strerror or error}; choose another folder with --out")
-
-
-def _fail(sentence: str) -> None:
-    Console(stderr=True).print(f"jointenergy: {sentence}", highlight=False, soft_wrap=True, markup=False)
+        where = f" at {error.filename}" if error.filename else ""
+        _say(f"the system refused{where}: {error.strerror or error}; choose another folder with --out, or make room")
+    else:
+        return
     sys.exit(2)
+
+
+def _say(sentence: str) -> None:
+    Console(stderr=True).print(f"jointenergy: {escape(sentence)}", highlight=False, soft_wrap=True)

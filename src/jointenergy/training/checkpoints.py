@@ -1,0 +1,126 @@
+"""training: checkpoints, safetensors and JSON under a checksum, written whole or not at all."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from jointenergy.errors import InputError
+
+TENSORS, VALUES, SUMS = "tensors.safetensors", "values.json", "sha256.json"
+BEST = "best.json"
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """Everything a run needs to go on: tensors by name, plain values, and the iteration it was made after."""
+
+    iteration: int
+    tensors: dict[str, Tensor]
+    values: dict[str, Any]
+
+
+def save(folder: Path, checkpoint: Checkpoint) -> Path:
+    """Write under a temporary name, sync, rename: a crash at any moment leaves the checkpoints that were there."""
+    folder.mkdir(parents=True, exist_ok=True)
+    final = folder / f"iteration-{checkpoint.iteration:08d}"
+    temporary = folder / f".{final.name}.{os.getpid()}.part"
+    shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir()
+    save_file({k: v.detach().cpu().contiguous() for k, v in checkpoint.tensors.items()}, temporary / TENSORS)
+    values = {"iteration": checkpoint.iteration, **checkpoint.values}
+    (temporary / VALUES).write_text(json.dumps(values))
+    sums = {file: _sha256(temporary / file) for file in (TENSORS, VALUES)}
+    (temporary / SUMS).write_text(json.dumps(sums))
+    for file in (TENSORS, VALUES, SUMS):
+        _sync(temporary / file)
+    _sync(temporary)
+    # One of the same iteration is there only where it was damaged and passed over.
+    shutil.rmtree(final, ignore_errors=True)
+    temporary.rename(final)
+    _sync(folder)
+    return final
+
+
+def mark_best(folder: Path, path: Path) -> None:
+    """Remember one of the checkpoints as the best; it is then not pruned."""
+    temporary = folder / f".{BEST}.part"
+    temporary.write_text(json.dumps({"checkpoint": path.name}))
+    _sync(temporary)
+    temporary.replace(folder / BEST)
+    _sync(folder)
+
+
+def best(folder: Path) -> Path | None:
+    """The checkpoint that was marked, if one was."""
+    try:
+        return folder / str(json.loads((folder / BEST).read_text())["checkpoint"])
+    except (OSError, KeyError, TypeError, ValueError):
+        return None
+
+
+def load(path: Path) -> Checkpoint:
+    """A checkpoint that is whole and unaltered, or one sentence."""
+    try:
+        sums: Mapping[str, str] = json.loads((path / SUMS).read_text())
+        for file in (TENSORS, VALUES):
+            if _sha256(path / file) != sums[file]:
+                raise InputError(f"the checkpoint {path} is damaged: {file} does not match its checksum")
+        values = json.loads((path / VALUES).read_text())
+        tensors = load_file(path / TENSORS)
+    except (OSError, KeyError, TypeError, ValueError, SafetensorError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"the checkpoint {path} is damaged: {error}") from None
+    return Checkpoint(values.pop("iteration"), tensors, values)
+
+
+def all_in(folder: Path) -> list[Path]:
+    """The checkpoints of a run, oldest first; unfinished ones do not count."""
+    return sorted(p for p in folder.glob("iteration-*") if p.is_dir())
+
+
+def newest(folder: Path) -> tuple[Checkpoint | None, list[str]]:
+    """The newest checkpoint that is whole, and a sentence for each damaged one that was passed over."""
+    messages: list[str] = []
+    for path in reversed(all_in(folder)):
+        try:
+            return load(path), messages
+        except InputError as error:
+            messages.append(f"{error}; the one before it is used")
+    return None, messages
+
+
+def prune(folder: Path, keep: int, spare: Sequence[str] = ()) -> None:
+    """Remove all but the best, those to `spare` and the newest `keep` checkpoints, and what crashes left behind."""
+    for path in all_in(folder)[:-keep]:
+        if path != best(folder) and path.name not in spare:
+            shutil.rmtree(path)
+    for path in folder.glob(".*.part"):
+        shutil.rmtree(path, ignore_errors=True)
+
+
+def _sha256(path: Path) -> str:
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while block := file.read(1 << 20):
+            digest.update(block)
+    return digest.hexdigest()
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,126 @@
+"""training: healthy or not, one function on held-out data with the function that a user loads."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+
+import torch
+from torch import Tensor
+from torchmetrics.functional.classification import binary_auroc
+
+# The numbers of health, in one place and no fields of a recipe: they were set on runs known to live and known dead.
+AUROC_PERSISTENT = (0.1, 0.9)
+AUROC_FRESH = (0.05, 0.95)
+AUROC_NOISE = 0.99
+GAP = 3.0
+DIVERSITY = 0.5
+AT_BOUNDS = 0.10
+
+
+@dataclass(frozen=True)
+class Health:
+    """What was measured, and the sentences for what is wrong: none when healthy.
+
+    AUROCs say how often f(data) lies above f of the other set. The gap is the difference of the means of f(data) and
+    f(persistent chains) in standard deviations of f(data); diversity is a ratio to the data's own.
+    """
+
+    finite: bool
+    auroc_persistent: float
+    gap: float
+    auroc_noise: float
+    auroc_fresh: float
+    auroc_fresh_long: float
+    diversity: float
+    at_bounds: float
+
+    @property
+    def complaints(self) -> list[str]:
+        if not self.finite:
+            return ["some log-densities or chains are not finite"]
+        said = []
+        if not _within(self.auroc_persistent, AUROC_PERSISTENT):
+            said.append(f"data and persistent chains are told apart (AUROC {self.auroc_persistent:.2f})")
+        if not abs(self.gap) < GAP:
+            said.append(f"the gap between data and persistent chains is {self.gap:.1f} standard deviations")
+        if not self.auroc_noise > AUROC_NOISE:
+            said.append(f"uniform noise is not told from data (AUROC {self.auroc_noise:.3f})")
+        if not _within(self.auroc_fresh, AUROC_FRESH):
+            said.append(f"fresh chains do not look like data (AUROC {self.auroc_fresh:.2f})")
+        if not _within(self.auroc_fresh_long, AUROC_FRESH):
+            said.append(
+                f"fresh chains of ten times the length drift away from data (AUROC {self.auroc_fresh_long:.2f})"
+            )
+        if not self.diversity >= DIVERSITY:
+            said.append(f"samples are all alike (diversity {self.diversity:.2f} of the data's)")
+        if not self.at_bounds <= AT_BOUNDS:
+            said.append(f"{self.at_bounds:.0%} more values lie at the bounds than in the data")
+        return said
+
+    @property
+    def healthy(self) -> bool:
+        return not self.complaints
+
+    def values(self) -> dict[str, float | bool]:
+        return {"healthy": self.healthy, **asdict(self)}
+
+
+def measure(
+    log_density: Callable[[Tensor], Tensor],
+    data: Tensor,
+    persistent: Tensor,
+    fresh: Tensor,
+    run: Callable[[Tensor, int], Tensor],
+    sampling_steps: int,
+    bounds: tuple[float, float],
+    *,
+    generator: torch.Generator,
+) -> Health:
+    """Health of a density: `run(x, steps)` moves chains under it, `fresh` is where the recipe's fresh chains begin."""
+    low, high = bounds
+    noise = torch.rand(data.shape, generator=generator, device=generator.device).to(data) * (high - low) + low
+    short = run(fresh, sampling_steps)
+    long = run(short, 9 * sampling_steps)
+    with torch.no_grad():
+        f_data, f_persistent, f_noise, f_short, f_long = map(log_density, (data, persistent, noise, short, long))
+    finite = all(bool(v.isfinite().all()) for v in (f_data, f_persistent, f_noise, f_short, f_long, short, long))
+    if not finite:
+        nan = math.nan
+        return Health(False, nan, nan, nan, nan, nan, nan, nan)
+    gap = float((f_data.mean() - f_persistent.mean()) / f_data.std().clamp(min=1e-6))
+    return Health(
+        finite=True,
+        auroc_persistent=auroc(f_data, f_persistent),
+        gap=gap,
+        auroc_noise=auroc(f_data, f_noise),
+        auroc_fresh=auroc(f_data, f_short),
+        auroc_fresh_long=auroc(f_data, f_long),
+        diversity=diversity(short) / max(diversity(data), 1e-12),
+        at_bounds=at_bounds(short, bounds) - at_bounds(data, bounds),
+    )
+
+
+def auroc(above: Tensor, below: Tensor) -> float:
+    """How often a value of the first set lies above one of the second; ties count half."""
+    scores = torch.cat((above, below)).double()
+    # torchmetrics puts scores outside [0, 1] through a sigmoid, which ties large ones: ranks have the same order.
+    ranks = scores.unique(return_inverse=True)[1].double()
+    target = torch.cat((torch.ones(len(above)), torch.zeros(len(below)))).long().to(scores.device)
+    return float(binary_auroc(ranks / ranks.max().clamp(min=1.0), target))
+
+
+def diversity(x: Tensor) -> float:
+    """The mean distance between pairs of rows."""
+    return float(torch.pdist(x.flatten(1).float()).mean())
+
+
+def at_bounds(x: Tensor, bounds: tuple[float, float]) -> float:
+    """The share of values within a thousandth of the range from either bound, or beyond."""
+    margin = 1e-3 * (bounds[1] - bounds[0])
+    return float(((x <= bounds[0] + margin) | (x >= bounds[1] - margin)).float().mean())
+
+
+def _within(value: float, limits: tuple[float, float]) -> bool:
+    return limits[0] <= value <= limits[1]

@@ -1,0 +1,36 @@
+"""training: the order in which data rows come, whole epochs shuffled, that a resumed run continues exactly."""
+
+from __future__ import annotations
+
+import hashlib
+
+import torch
+from torch import Tensor
+
+
+def seeded(*parts: int | str) -> torch.Generator:
+    """A generator of its own for each purpose, attempt and rank: streams that share a seed and nothing else."""
+    digest = hashlib.sha256("/".join(str(p) for p in parts).encode()).digest()
+    return torch.Generator().manual_seed(int.from_bytes(digest[:8], "little") >> 1)
+
+
+class Order:
+    """Row numbers in batches: a shuffled pass over all rows, then another; the last rows of a pass join the next."""
+
+    def __init__(self, n_rows: int, batch_size: int, generator: torch.Generator) -> None:
+        self.n_rows, self.batch_size = n_rows, batch_size
+        self.generator = generator
+        self.pending = torch.empty(0, dtype=torch.int64)
+
+    def next(self) -> Tensor:
+        while len(self.pending) < self.batch_size:
+            self.pending = torch.cat((self.pending, torch.randperm(self.n_rows, generator=self.generator)))
+        batch, self.pending = self.pending[: self.batch_size], self.pending[self.batch_size :]
+        return batch
+
+    def state_dict(self) -> dict[str, Tensor]:
+        return {"pending": self.pending.clone(), "generator": self.generator.get_state()}
+
+    def load_state_dict(self, state: dict[str, Tensor]) -> None:
+        self.pending = state["pending"].clone()
+        self.generator.set_state(state["generator"])
