@@ -72,7 +72,7 @@ def train(
     guard: Annotated[bool, typer.Option(help="Watch the run and mend it when it goes wrong.")] = True,
     overrides: Set = [],  # noqa: B006 (typer reads the default and copies it)
 ) -> None:
-    """Train a recipe; the run folder holds its recipe, metrics, events, checkpoints and samples."""
+    """Train a recipe; the run folder holds its recipe, metrics, events and checkpoints."""
     settings = recipes.load(recipe, overrides)
     if baseline:
         settings = settings.baseline()
@@ -108,6 +108,7 @@ def demo(
         _go(run)
     shown = show(run)
     picture = out / "samples" / "by-class.png"
+    picture.parent.mkdir(exist_ok=True)
     bounds = (settings.data.low, settings.data.high)
     image_grid(shown.samples.view(-1, 1, 8, 8), SAMPLES_PER_CLASS, bounds, zoom=4).save(picture)
     console.print(f"accuracy on the test digits     {shown.accuracy:.1%}", highlight=False)

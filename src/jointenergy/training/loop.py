@@ -79,7 +79,6 @@ class Run:
 
     def begin(self) -> None:
         """Write the recipe and the first checkpoint: from here on the run can be resumed."""
-        (self.folder / "samples").mkdir(parents=True, exist_ok=True)
         (self.folder / "recipe.toml").write_text(write(self.trainer.recipe))
         self._save(checked=False)
 
