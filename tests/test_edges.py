@@ -1,6 +1,7 @@
 """Edges where densities and kernels once did something silently wrong, or said nothing a user could read."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -17,12 +18,13 @@ from jointenergy.kernels import (
     GibbsWithGradients,
     Langevin,
     SingleSiteGibbs,
+    State,
     Target,
     last,
     run,
 )
 from jointenergy.labels import MISSING, LabelSpace
-from jointenergy.models import EnergyModel, LogitModel, PairModel, Product
+from jointenergy.models import Concat, EnergyModel, LogitModel, PairModel, Product
 from jointenergy.starts import ClassGaussianStart, GivenStart, UniformStart
 from tests.checks import ALPHA, chi_square, histogram
 from tests.exact import index_of, label_law
@@ -153,6 +155,89 @@ def test_enumeration_comes_in_pieces(monkeypatch):
     assert max(seen[1:]) <= 20 < seen[0]
 
 
+def eleven(prefix):
+    return LabelSpace.binary([f"{prefix}{i}" for i in range(11)])
+
+
+class TestBlocksThroughWrappers:
+    """Tempering, offsets, nesting: what could be summed apart before still can."""
+
+    def test_tempered_nested_and_assumed(self):
+        apart = [pair(eleven("a")).double(), pair(eleven("b")).double()]
+        big, x = Product(apart), X.double()
+        exact = sum(f.log_density(x) for f in apart)
+        energy = EnergyModel(nn.Linear(D, 1)).double()
+        torch.testing.assert_close(Product([big]).log_density(x), exact)
+        torch.testing.assert_close(Product([big, energy]).log_density(x), exact + energy.log_density(x))
+        torch.testing.assert_close(big.with_offsets(assume_equal_constants=True).log_density(x), exact)
+        tempered = sum(f.tempered(0.5).log_density(x) for f in apart)
+        torch.testing.assert_close(big.tempered(0.5).log_density(x), tempered)
+        kernel, target = ExactGibbs(), Target(Product([big, energy]))
+        assert last(kernel, target, kernel.init(target, x, generator=generator()), 1).y.shape == (4, 22)
+
+    def test_a_closed_form_stays_closed(self):
+        attributes = LabelSpace.binary([f"a{i}" for i in range(23)])
+        model = LogitModel(nn.Linear(D, 23), attributes, normalizer="conditional")
+        assumed = model.with_offsets(assume_equal_constants=True)
+        logits = model.network(X)
+        torch.testing.assert_close(assumed.log_density(X), nn.functional.softplus(logits).sum(1))
+        single = logit(LabelSpace({"k": 4}), normalizer="conditional")
+        one = single.with_offsets(torch.arange(4.0))
+        assert one.factorized
+        expected = (single.network(X) - torch.arange(4.0)).logsumexp(1)
+        torch.testing.assert_close(one.log_density(X), expected)
+
+    def test_conditional_labels_through_wrappers(self):
+        inner = Product([conditional(), logit(LabelSpace({"style": 3}))])
+        y = torch.tensor([[0, 1, 0, MISSING]] * 4)
+        for model in (inner.tempered(0.5), Product([inner, EnergyModel(nn.Linear(D, 1))])):
+            assert model.log_density(X, y).shape == (4,)
+            with pytest.raises(NormalizerError):
+                model.log_density(X)
+
+    def test_no_labels_at_all(self):
+        free, labeled = PairModel(Concat(nn.Linear(D, 1)), LabelSpace.none()), pair()
+        energy = EnergyModel(nn.Linear(D, 1))
+        assert free.label_probs(X) == {}
+        assumed = energy.with_offsets(assume_equal_constants=True)
+        torch.testing.assert_close(assumed.log_density(X), energy.log_density(X))
+        both = Product([free, labeled])
+        torch.testing.assert_close(both.log_density(X), free.log_density(X) + labeled.log_density(X))
+        kernel = ExactGibbs()
+        assert last(kernel, Target(both), kernel.init(Target(both), X, generator=generator()), 1).y.shape == (4, 3)
+
+
+def test_a_state_changed_by_hand_is_looked_at_again():
+    model = pair()
+    kernel, target = Langevin(0.1, 0.1), Target(model)
+    state = kernel.init(target, X, torch.zeros(4, 3, dtype=torch.int64), generator=generator())
+    freed = replace(state, y=torch.tensor([[0, MISSING, 0]] * 4))
+    _, info = next(run(kernel, target, freed, 1))
+    torch.testing.assert_close(info.log_density, model.log_density(X, freed.y).detach())
+    by_hand = State(state.x, state.y, state.keys)
+    assert last(BlockGibbs(ExactGibbs(), kernel), target, by_hand, 1).x.shape == (4, D)
+
+
+def test_a_step_is_recomputed_wherever_a_step_is_made():
+    kernel = Langevin(0.1, 0.1)
+    for model in (EnergyModel(Flat()), pair()):
+        with torch.inference_mode():
+            target = Target(model, given_x=X.clone(), mask=torch.tensor([True, False, False]))
+            state = kernel.init(target, X.clone(), generator=generator())
+            after = kernel.step(target, state)[0].x
+        with torch.no_grad():
+            assert torch.equal(kernel.recompute(target, state).detach(), after)
+
+
+def test_given_values_of_x_are_a_copy():
+    given, mask = X.clone(), torch.ones(4, D, dtype=torch.bool)
+    target = Target(pair(), given_x=given, mask=mask)
+    given.fill_(9.0)
+    mask.fill_(False)
+    state = Langevin(0.1, 0.1).init(target, torch.zeros(4, D), generator=generator())
+    assert torch.equal(last(Langevin(0.1, 0.1), target, state, 2).x, X)
+
+
 class TestOffsets:
     """The remedy that the error names exists for every family."""
 
@@ -221,6 +306,12 @@ BOXED = make("unconditional", torch.float32)
         (lambda: Langevin(True, 0.1), "positive step_size, got True"),
         (lambda: Langevin(0.1, 0.1, bounds=(0.0,)), "bounds"),
         (lambda: Langevin(0.1, 0.1, schedule=3), "PolynomialDecay"),
+        (lambda: Langevin(0.1, 0.1, bounds=3.0), "bounds"),
+        (lambda: Langevin.at_temperature("a"), "positive step_size, got a"),
+        (lambda: pair().tempered("a"), "inverse temperature must be positive"),
+        (lambda: SPACE.from_one_hot([1]), "5 entries a row, got list"),
+        (lambda: Target(3), "a target needs a JointModel, got int"),
+        (lambda: BOXED.log_likelihood([[1.0]], log_normalizer=0.0), "tensor of floats, got list"),
         (lambda: Langevin.at_temperature(1.0, 0.0), "Langevin needs a finite positive temperature"),
         (lambda: Target(pair(), given_x=X, mask=[True]), "mask must be a boolean tensor"),
         (lambda: Target(pair(), given_y=torch.zeros(0, 3, dtype=torch.int64)), "given_y has no rows"),

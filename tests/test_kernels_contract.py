@@ -438,7 +438,7 @@ BOXED = EnergyModel(MLP((D, 2, 1)).double(), domain=Box(1.0, 2.0))
         (lambda t, g: MALA(1.0, temperature=0.0), "positive temperature"),
         (lambda t, g: BlockGibbs(MALA(1.0), MALA(1.0)), "y_kernel must move labels alone, got MALA"),
         (lambda t, g: BlockGibbs(ExactGibbs(), ExactGibbs()), "x_kernel must move x alone, got ExactGibbs"),
-        (lambda t, g: BlockGibbs(ExactGibbs(), MALA(1.0), x_steps=0), "x_steps must be a positive whole number, got 0"),
+        (lambda t, g: BlockGibbs(ExactGibbs(), MALA(1.0), x_steps=0), "x_steps must be an integer of at least 1"),
         (lambda t, g: Target(t.model, given_y={"colour": 1}), "no label called 'colour'"),
         (lambda t, g: Target(t.model, given_y={"color": 7}), "takes the values 0 to 2, got 7"),
         (lambda t, g: Target(t.model, given_x=GOOD), "given_x and mask go together"),

@@ -206,8 +206,8 @@ class LabelSpace:
 
     def from_one_hot(self, code: Tensor) -> Tensor:
         """Codes `[..., n_codes]` as labels `[..., L]`: the largest entry of each block."""
-        if code.ndim < 1 or code.shape[-1] != self.n_codes:
-            raise InputError(f"codes of {self!r} have {self.n_codes} entries a row, got shape {tuple(code.shape)}")
+        if not isinstance(code, Tensor) or code.ndim < 1 or code.shape[-1] != self.n_codes:
+            raise InputError(f"codes of {self!r} have {self.n_codes} entries a row, got {_form(code)}")
         blocks = code.split(self.cardinalities, dim=-1) if len(self) else ()
         if not blocks:
             return torch.zeros(*code.shape[:-1], 0, dtype=torch.int64, device=code.device)
@@ -234,3 +234,7 @@ class LabelSpace:
     def _names_shown(self) -> str:
         shown = ", ".join(self.names[:5]) or "no labels"
         return shown + (", ..." if len(self) > 5 else "")
+
+
+def _form(value: object) -> str:
+    return f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__

@@ -26,6 +26,8 @@ class Target:
     def __init__(
         self, model: JointModel, *, given_y: Given = None, given_x: Tensor | None = None, mask: Tensor | None = None
     ) -> None:
+        if not isinstance(model, JointModel):
+            raise InputError(f"a target needs a JointModel, got {type(model).__name__}")
         self.model = model
         self.given_y: Tensor | None = None
         if given_y is not None:
@@ -42,6 +44,10 @@ class Target:
                 raise InputError(f"mask must be a boolean tensor, True where x is held, got {kind}")
             if tuple(mask.shape) not in (tuple(given_x.shape), tuple(given_x.shape[1:])):
                 raise InputError(f"mask must have the shape of x or of one row of it, got {tuple(mask.shape)}")
+            # Copies: what is given stays as it was, whatever becomes of the caller's tensors.
+            with torch.inference_mode(False):
+                given_x = ordinary(given_x).clone()
+                mask = ordinary(mask).clone().to(given_x.device)
         self.given_x = given_x
         self.mask = mask
 
@@ -81,7 +87,10 @@ class Target:
 
     def moving(self, change: Tensor) -> Tensor:
         """A change of x, zero where x is held."""
-        return change if self.mask is None else change.masked_fill(self.mask, 0.0)
+        if self.mask is None:
+            return change
+        self.mask = self.mask.to(change.device)
+        return change.masked_fill(self.mask, 0.0)
 
     @staticmethod
     def _check_rows(name: str, given: Tensor, rows: Tensor) -> None:
@@ -159,7 +168,9 @@ class Kernel(ABC):
         else:
             model.check_summable(y)
         self.check_start(target, x)
-        return State(ordinary(x).clone(), ordinary(y).clone(), keys, complete=not bool((y == MISSING).any()))
+        with torch.inference_mode(False):
+            x, y, keys = (ordinary(t).clone() for t in (x, y, keys))
+        return State(x, y, keys, complete=not bool((y == MISSING).any()))
 
     def check_start(self, target: Target, x: Tensor) -> None:
         """Refuse, in one sentence, a target or a start that this kernel cannot sample."""
@@ -178,7 +189,7 @@ def evaluate_x(target: Target, state: State) -> Evaluation:
     with torch.inference_mode(False), torch.enable_grad():
         x, y = ordinary(state.x).requires_grad_(), ordinary(state.y)
         value = log_density_at(target, x, y, complete=state.complete)
-        gradient = _gradient(value, x)
+        gradient = gradient_of(value, x)
     return Evaluation("x", value.detach(), target.moving(gradient))
 
 
@@ -189,7 +200,7 @@ def evaluate_code(target: Target, state: State) -> Evaluation:
     with torch.inference_mode(False), torch.enable_grad():
         code = target.model.labels.code_of(ordinary(state.y), state.x.dtype).requires_grad_()
         value = target.model.log_density_of_codes(ordinary(state.x), code)
-        gradient = _gradient(value, code)
+        gradient = gradient_of(value, code)
     return Evaluation("code", value.detach(), gradient)
 
 
@@ -199,11 +210,11 @@ def log_density_at(target: Target, x: Tensor, y: Tensor, *, complete: bool) -> T
     return model.log_density_of_complete(x, y) if complete else model.log_density_unchecked(x, y)
 
 
-def _gradient(value: Tensor, at: Tensor) -> Tensor:
+def gradient_of(value: Tensor, at: Tensor, *, create_graph: bool = False) -> Tensor:
     """The gradient of each row's value; zero where a density is flat and nothing leads back to the input."""
     if not value.requires_grad:
         return torch.zeros_like(at)
-    (gradient,) = torch.autograd.grad(value.sum(), at, allow_unused=True)
+    (gradient,) = torch.autograd.grad(value.sum(), at, allow_unused=True, create_graph=create_graph)
     return torch.zeros_like(at) if gradient is None else gradient
 
 

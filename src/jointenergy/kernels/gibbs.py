@@ -36,6 +36,8 @@ class ExactGibbs(Kernel):
             # Blocks are independent given x: each has a key of its own.
             blocks = model.blocks()
             for (block, columns), block_key in zip(blocks, streams.split(key, len(blocks)), strict=True):
+                if len(columns) == 0:
+                    continue
                 y[:, columns] = _draw(block, state.x, open_labels[:, columns], block_key)
         return replace(state, y=y, keys=keys, step=state.step + 1, evaluation=None), Info()
 

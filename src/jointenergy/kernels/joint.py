@@ -8,6 +8,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from jointenergy.errors import InputError
+from jointenergy.inputs import check_count
 from jointenergy.kernels.base import Info, Kernel, State, Target
 
 
@@ -35,8 +36,7 @@ class BlockGibbs(Kernel):
             raise InputError(f"y_kernel must move labels alone, got {type(self.y_kernel).__name__}")
         if not self.x_kernel.moves_x or self.x_kernel.moves_y:
             raise InputError(f"x_kernel must move x alone, got {type(self.x_kernel).__name__}")
-        if isinstance(self.x_steps, bool) or not isinstance(self.x_steps, int) or self.x_steps < 1:
-            raise InputError(f"x_steps must be a positive whole number, got {self.x_steps}")
+        check_count("x_steps", self.x_steps)
 
     def check_start(self, target: Target, x: Tensor) -> None:
         self.y_kernel.check_start(target, x)

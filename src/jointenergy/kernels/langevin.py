@@ -11,8 +11,8 @@ from torch import Tensor
 
 from jointenergy import streams
 from jointenergy.errors import InputError
-from jointenergy.inputs import check_positive
-from jointenergy.kernels.base import Info, Kernel, State, Target, evaluate_x, log_density_at
+from jointenergy.inputs import check_positive, is_number, ordinary
+from jointenergy.kernels.base import Info, Kernel, State, Target, evaluate_x, gradient_of, log_density_at
 
 
 @dataclass(frozen=True)
@@ -56,7 +56,7 @@ class Langevin(Kernel):
         check_positive(self, "noise_scale", self.noise_scale, zero=True)
         if self.gradient_clamp is not None:
             check_positive(self, "gradient_clamp", self.gradient_clamp)
-        if self.bounds is not None and not (len(self.bounds) == 2 and self.bounds[0] < self.bounds[1]):
+        if self.bounds is not None and not _ordered_pair(self.bounds):
             raise InputError(f"Langevin needs bounds (low, high) with low < high, got {self.bounds}")
         if self.schedule is not None and not isinstance(self.schedule, PolynomialDecay):
             raise InputError(f"Langevin needs a schedule such as PolynomialDecay(0.6), got {self.schedule!r}")
@@ -64,8 +64,9 @@ class Langevin(Kernel):
     @classmethod
     def at_temperature(cls, step_size: float, temperature: float = 1.0) -> Langevin:
         """The kernel with the noise that belongs to a temperature."""
+        check_positive(cls, "step_size", step_size)
         check_positive(cls, "temperature", temperature)
-        return cls(step_size, math.sqrt(2.0 * max(step_size, 0.0) * temperature))
+        return cls(step_size, math.sqrt(2.0 * step_size * temperature))
 
     @property
     def temperature(self) -> float:
@@ -80,10 +81,12 @@ class Langevin(Kernel):
 
     def recompute(self, target: Target, state: State) -> Tensor:
         """The x that `step` gives, with its graph to the weights: what a loss on where a step leads is made of."""
-        x = state.x.detach().requires_grad_()
-        value = log_density_at(target, x, state.y, complete=state.complete)
-        (gradient,) = torch.autograd.grad(value.sum(), x, create_graph=True)
-        return self._move(target, state, target.moving(gradient))[0]
+        with torch.inference_mode(False), torch.enable_grad():
+            state = replace(state, x=ordinary(state.x), y=ordinary(state.y), keys=ordinary(state.keys))
+            x = state.x.clone().requires_grad_()
+            value = log_density_at(target, x, state.y, complete=state.complete)
+            gradient = gradient_of(value, x, create_graph=True)
+            return self._move(target, state, target.moving(gradient))[0]
 
     def _move(self, target: Target, state: State, gradient: Tensor) -> tuple[Tensor, Tensor]:
         keys, key = streams.split(state.keys, 2)
@@ -97,3 +100,7 @@ class Langevin(Kernel):
             x = x.clamp(*self.bounds)
         # What is held may lie outside the bounds, and is not even rounded: -0.0 + 0.0 is 0.0.
         return target.hold_x(x), keys
+
+
+def _ordered_pair(bounds: object) -> bool:
+    return isinstance(bounds, tuple) and len(bounds) == 2 and all(map(is_number, bounds)) and bounds[0] < bounds[1]

@@ -116,6 +116,8 @@ class JointModel(nn.Module, ABC):
         if self.factorized:
             closed = self.label_logits(x)
             return closed.bias + self._block_logsumexp(closed.logits, y).sum(1)
+        if len(self.labels) == 0:
+            return self.log_density_of_complete(x, y)
         blocks = self.blocks()
         if len(blocks) > 1:
             return torch.stack([b.log_density_unchecked(x, y[:, columns]) for b, columns in blocks]).sum(0)
@@ -159,6 +161,8 @@ class JointModel(nn.Module, ABC):
             open_logits = self.label_logits(x).logits.masked_fill(~self.labels.allowed(y), -torch.inf)
             blocks = open_logits.split(self.labels.cardinalities, dim=1)
             return {name: b.softmax(1) for name, b in zip(self.labels, blocks, strict=True)}
+        if len(self.labels) == 0:
+            return {}
         blocks = self.blocks()
         if len(blocks) > 1:
             found = [b.label_probs(x, y[:, columns]) for b, columns in blocks]
@@ -178,6 +182,7 @@ class JointModel(nn.Module, ABC):
                 "a likelihood needs a domain on which the density has a normalizer: declare domain=Box(low, high), or "
                 "domain=Reals(scale) for a Gaussian reference term"
             )
+        x = self.check_x(x)
         log_z = torch.as_tensor(log_normalizer, dtype=x.dtype, device=x.device)
         if log_z.ndim > 1 or log_z.numel() not in (1, len(x)):
             raise InputError(f"log_normalizer must be one number or one per row, got shape {tuple(log_z.shape)}")

@@ -49,18 +49,20 @@ class Product(JointModel):
 
     def conditional_columns(self) -> list[int]:
         """The labels of the conditional factors: those of joint factors alone may be summed."""
-        pairs = zip(self.factors, self._columns, strict=True)
-        return sorted({k for f, columns in pairs if getattr(f, "normalizer", "") == "conditional" for k in columns})
+        parts = self._parts(self._columns, torch.device("cpu"))
+        conditional = [(f, columns.tolist()) for f, columns in parts if f.normalizer == "conditional"]
+        return sorted({columns[j] for f, columns in conditional for j in f.conditional_columns()})
 
     def blocks(self) -> list[tuple[JointModel, Tensor]]:
         """Factors that share labels go together; labels that do not meet are summed apart."""
         groups: list[tuple[set[int], list[JointModel]]] = []
-        for factor, columns in self._parts(self._columns, torch.device("cpu")):
-            own, members = set(columns.tolist()), [factor]
-            meeting = [g for g in groups if g[0] & own]
-            for g in meeting:
-                own, members = own | g[0], g[1] + members
-            groups = [g for g in groups if not any(g is m for m in meeting)] + [(own, members)]
+        for factor, places in self._parts(self._columns, torch.device("cpu")):
+            for part, columns in factor.blocks():
+                own, members = set(places[columns].tolist()), [part]
+                meeting = [g for g in groups if g[0] & own]
+                for g in meeting:
+                    own, members = own | g[0], g[1] + members
+                groups = [g for g in groups if not any(g is m for m in meeting)] + [(own, members)]
         if len(groups) == 1:
             return super().blocks()
         found = []

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from jointenergy.errors import InputError
-from jointenergy.models.base import JointModel
+from jointenergy.models.base import JointModel, LabelLogits
 
 
 class Related(JointModel):
@@ -34,6 +34,20 @@ class Related(JointModel):
         weight = next(model.parameters(), None)
         moved = offsets if offsets is None or weight is None else offsets.to(weight.device)
         self.register_buffer("offsets", moved)
+        # One label's offsets go into its logits; several labels' tie them to each other.
+        self.factorized = model.factorized and (offsets is None or len(wanted) == 1)
+
+    def label_logits(self, x: Tensor) -> LabelLogits:
+        closed = self.model.label_logits(x)
+        if self.offsets is None:
+            return closed
+        return LabelLogits(closed.bias, closed.logits - self.offsets.to(closed.logits.dtype))
+
+    def blocks(self) -> list[tuple[JointModel, Tensor]]:
+        inner = self.model.blocks()
+        if self.offsets is not None or len(inner) == 1:
+            return super().blocks()
+        return [(Related(block, None, assume_equal_constants=True), columns) for block, columns in inner]
 
     def log_density_of_complete(self, x: Tensor, y: Tensor) -> Tensor:
         value = self.model.log_density_of_complete(x, y)

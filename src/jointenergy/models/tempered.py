@@ -7,6 +7,7 @@ import math
 from torch import Tensor
 
 from jointenergy.errors import InputError
+from jointenergy.inputs import is_number
 from jointenergy.models.base import JointModel, LabelLogits
 
 
@@ -14,7 +15,7 @@ class Tempered(JointModel):
     """The law that chains of temperature 1 / inverse_temperature sample; labels are summed after the tempering."""
 
     def __init__(self, model: JointModel, inverse_temperature: float) -> None:
-        if not (math.isfinite(inverse_temperature) and inverse_temperature > 0):
+        if not (is_number(inverse_temperature) and math.isfinite(inverse_temperature) and inverse_temperature > 0):
             raise InputError(f"the inverse temperature must be positive and finite, got {inverse_temperature}")
         super().__init__(
             model.labels,
@@ -29,6 +30,15 @@ class Tempered(JointModel):
     def label_logits(self, x: Tensor) -> LabelLogits:
         closed = self.model.label_logits(x)
         return LabelLogits(closed.bias * self.inverse_temperature, closed.logits * self.inverse_temperature)
+
+    def blocks(self) -> list[tuple[JointModel, Tensor]]:
+        inner = self.model.blocks()
+        if len(inner) == 1:
+            return super().blocks()
+        return [(Tempered(block, self.inverse_temperature), columns) for block, columns in inner]
+
+    def conditional_columns(self) -> list[int]:
+        return self.model.conditional_columns()
 
     def log_density_of_codes(self, x: Tensor, code: Tensor) -> Tensor:
         return self.model.log_density_of_codes(x, code) * self.inverse_temperature
