@@ -6,9 +6,6 @@ BIN := $(VENV)/bin
 # Written last, so an interrupted set-up leaves none and is taken up again.
 STAMP := $(VENV)/.set-up-finished
 
-# Threads that wait for each other by spinning are fifty times slower where another program holds a core.
-export OMP_WAIT_POLICY ?= PASSIVE
-
 .DEFAULT_GOAL := help
 .PHONY: help setup demo lint test test-all clean
 
