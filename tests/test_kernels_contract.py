@@ -156,8 +156,6 @@ def test_float32(kernel):
 @pytest.mark.parametrize("held", [False, True], ids=["free", "given labels and a mask"])
 @pytest.mark.parametrize("name", KERNELS)
 def test_cuda_agrees_with_cpu(name, held):
-    if not torch.cuda.is_available():
-        pytest.skip("no GPU")
     kernel, model = KERNELS[name], make("pair")
     given_x, mask, given_y = partly_given(model)
     given = {"given_x": given_x, "mask": mask, "given_y": given_y} if held else {}
