@@ -4,9 +4,9 @@ import pytest
 import torch
 from torchmetrics.functional.classification import multiclass_calibration_error
 
+from jointenergy.data.pictures import image_grid
 from jointenergy.errors import InputError
 from jointenergy.evaluation.calibration import expected_calibration_error
-from jointenergy.evaluation.pictures import image_grid
 
 
 def predictions(n=2000, classes=5, sharpness=2.0):

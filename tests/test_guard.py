@@ -78,13 +78,15 @@ def gaussian_health(drift=0.0, scale=1.0):
     def draw(n=200):
         return torch.randn(n, 8, generator=g)
 
-    def density(x):
+    y = torch.zeros(200, 0, dtype=torch.int64)
+
+    def density(x, y):
         return -(x**2).sum(1) / 2
 
-    def run(x, steps):
-        return scale * draw(len(x)) + drift * (steps > 50)
+    def run(x, y, steps):
+        return scale * draw(len(x)) + drift * (steps > 50), y
 
-    return measure(density, draw(), draw(), draw() * 0, run, 10, (-6.0, 6.0), generator=g)
+    return measure(density, (draw(), y), (draw(), y), (draw() * 0, y), run, 10, (-6.0, 6.0), generator=g)
 
 
 def test_a_right_density_with_right_chains_is_healthy():

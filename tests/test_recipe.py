@@ -8,8 +8,10 @@ import pytest
 from jointenergy import recipes
 from jointenergy.errors import InputError
 from jointenergy.training import recipe
-from jointenergy.training.build import learning_rate_factor, objective_of
-from jointenergy.training.recipe import MLPNetwork, OptimizerSettings, Recipe
+from jointenergy.training.build import learning_rate_factor, objectives_of
+from jointenergy.training.feeds import data_of
+from jointenergy.training.recipe import Recipe
+from jointenergy.training.settings import MLPNetwork, OptimizerSettings
 
 
 @pytest.mark.parametrize("name", recipes.names())
@@ -33,7 +35,7 @@ def test_overrides():
 def test_baseline_keeps_all_but_the_objective():
     loaded = recipes.load("digits-jem")
     baseline = loaded.baseline()
-    assert [t.name for t in objective_of(baseline).terms] == ["log_p_y_given_x"]
+    assert [t.name for o in objectives_of(baseline, data_of(baseline)) for t in o.terms] == ["log_p_y_given_x"]
     assert replace(baseline, name=loaded.name, objective=loaded.objective) == loaded
 
 
@@ -52,7 +54,7 @@ def test_a_file_of_ones_own(tmp_path):
         (["chain.steps=0"], "'chain.steps' got 0"),
         (["chain.noise_scale=-1.0"], "'chain.noise_scale' got -1.0"),
         (["model.network.hiden=[3]"], "no key 'model.network.hiden': did you mean 'hidden'"),
-        (["model.family=logit"], "'logits' or 'pair'"),
+        (["model.family=logit"], "'logits', 'pair', 'conditional' or 'unconditional'"),
         (["chain=3"], "'chain' got 3"),
         (["chain.steps.more=3"], "'steps' is a value, not a table"),
         (["chain.steps"], "--set needs key=value"),

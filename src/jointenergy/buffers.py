@@ -106,6 +106,28 @@ class Buffer(ABC):
         return Drawn(self._x[slots], self._y[slots], self._age[slots], slots)
 
     @final
+    def draw_matching(self, given: Tensor, *, generator: torch.Generator) -> tuple[Drawn, Tensor]:
+        """A state for each row of labels, from different slots: one that agrees with them, or else any that is left.
+
+        The rows that found none are said, bool `[n]`: their chains should begin afresh.
+        """
+        if len(given) > len(self):
+            raise InputError(f"the buffer holds {len(self):,} states and {len(given):,} were asked for")
+        wanted = self.labels.given(given, len(given), self.device).to(self.device)
+        order = self._shuffled(len(self), generator)
+        free = torch.ones(len(self), dtype=torch.bool, device=self.device)
+        slots = torch.full((len(wanted),), -1, dtype=torch.int64, device=self.device)
+        patterns, pattern_of_row = wanted.unique(dim=0, return_inverse=True)
+        for p, pattern in enumerate(patterns):
+            rows = (pattern_of_row == p).nonzero()[:, 0]
+            candidates = order[(self._agrees(pattern) & free)[order]][: len(rows)]
+            slots[rows[: len(candidates)]] = candidates
+            free[candidates] = False
+        unmatched = slots < 0
+        slots[unmatched] = order[free[order]][: int(unmatched.sum())]
+        return Drawn(self._x[slots], self._y[slots], self._age[slots], slots), unmatched
+
+    @final
     def matching(self, given: Mapping[str, int | str]) -> Tensor:
         """The slots, in order, whose states agree with the given labels; a missing label agrees with none."""
         return self._agrees(self.labels.encode(given, device=self.device)[0]).nonzero()[:, 0]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 from rich.console import Console, Group
 from rich.live import Live
@@ -16,8 +17,11 @@ NAMES = {"f_data": "f(data)", "f_samples": "f(samples)", "log_p_x": "log p(x)", 
 HIDDEN = {"iteration", "seconds"}
 
 
-def train_with_progress(run: Run, console: Console) -> None:
-    """`fit`, shown."""
+def train_with_progress(run: Run, console: Console, also: Callable[[Report], None] | None = None) -> None:
+    """`fit`, shown by the first process of a run; `also` is called with each report."""
+    if not run.world.first:
+        run.fit()
+        return
     progress = Progress(
         TextColumn("{task.completed}/{task.total}"),
         BarColumn(),
@@ -32,11 +36,13 @@ def train_with_progress(run: Run, console: Console) -> None:
     with Live(Group(progress, figures), console=console, refresh_per_second=4) as live:
 
         def show(at: Report) -> None:
+            if also is not None:
+                also(at)
             if at.event is not None:
                 live.console.print(f"iteration {at.iteration}: {escape(at.event)}", highlight=False)
                 return
             speed = (at.iteration - began_at) / max(run.seconds - began_seconds, 1e-9)
-            progress.update(task, completed=at.iteration, speed=f"{speed:.0f} it/s")
+            progress.update(task, completed=at.iteration, speed=f"{speed:.3g} it/s")
             figures.plain = _figures(at.values, run)
 
         run.report = show

@@ -4,6 +4,7 @@ from jointenergy.data.augmentations import ColorJitter, GaussianBlur, RandomCrop
 from jointenergy.data.base import Dataset, Split, split
 from jointenergy.data.folders import image_folder
 from jointenergy.data.idx import idx_files, idx_folder, read_idx
+from jointenergy.data.pictures import image_grid, picture_of
 from jointenergy.data.registry import READERS, load
 from jointenergy.data.toy import eight_gaussians, toy_log_density
 from jointenergy.data.transforms import (
@@ -35,7 +36,9 @@ __all__ = [
     "idx_files",
     "idx_folder",
     "image_folder",
+    "image_grid",
     "load",
+    "picture_of",
     "read_idx",
     "split",
     "toy_log_density",

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from jointenergy.data import load
 from jointenergy.evaluation.calibration import expected_calibration_error
-from jointenergy.kernels import Target, last
+from jointenergy.kernels import Target
 from jointenergy.starts import UniformStart
 from jointenergy.training.loop import Run
 from jointenergy.training.order import seeded
@@ -38,8 +38,8 @@ def show(run: Run) -> Shown:
     accuracy = float((probabilities.argmax(1) == test.y[:, 0]).float().mean())
     classes = torch.arange(model.labels.n_codes).repeat_interleave(SAMPLES_PER_CLASS)[:, None]
     noise = UniformStart(recipe.data.low, recipe.data.high, event_shape=(64,)).draw(classes, generator=generator)
-    target, kernel = Target(model, given_y=classes), run.trainer.chains.kernel
-    samples = last(kernel, target, kernel.init(target, noise, generator=generator), recipe.chain.sampling_steps).x
+    steps = recipe.chain.sampling_steps
+    samples = run.trainer.chains.sample(Target(model, given_y=classes), noise, classes, steps, generator=generator).x
     with torch.no_grad():
         agreement = float((model.label_probs(samples)["digit"].argmax(1) == classes[:, 0]).float().mean())
     return Shown(accuracy, expected_calibration_error(probabilities, test.y), samples, agreement)

@@ -1,23 +1,29 @@
-"""training: from a recipe and its data to the model, the chains, the objective and the optimizer."""
+"""training: from a recipe and its data to the model, the chains, the objectives and the optimizer."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from jointenergy.buffers import Buffer, ReplayBuffer, ReservoirBuffer
-from jointenergy.data import Dataset, Scale, load, split
 from jointenergy.errors import InputError
 from jointenergy.kernels import BlockGibbs, ExactGibbs, GibbsWithGradients, Kernel, Langevin, SingleSiteGibbs
-from jointenergy.labels import LabelSpace
-from jointenergy.models import Box, Concat, JointModel, LogitModel, PairModel, Reals
-from jointenergy.networks import MLP, WideResNet
-from jointenergy.objectives import EnergyL2, KLTerm, LogPX, LogPXY, LogPYGivenX, Objective, Term
+from jointenergy.models import Box, Concat, Domain, EnergyModel, JointModel, LogitModel, Normalizer, PairModel, Reals
+from jointenergy.networks import MLP, DSpritesFeatures, GibbsJemCNN, WideResNet, dsprites_head
+from jointenergy.objectives import (
+    EnergyL2,
+    KLTerm,
+    LogPX,
+    LogPXGivenY,
+    LogPXY,
+    LogPYGivenX,
+    Objective,
+    Term,
+    frequency_weights,
+)
 from jointenergy.starts import (
     ClassGaussianStart,
     FrequencyLabels,
@@ -29,8 +35,11 @@ from jointenergy.starts import (
     XStart,
 )
 from jointenergy.training.chains import Chains
+from jointenergy.training.distributed import World
+from jointenergy.training.feeds import TrainingData, augmentation_of
 from jointenergy.training.order import seeded
-from jointenergy.training.recipe import MLPNetwork, Recipe
+from jointenergy.training.recipe import Recipe
+from jointenergy.training.settings import DSpritesNetwork, MLPNetwork, WideResNetNetwork
 
 LABEL_KERNELS: dict[str, Kernel] = {
     "exact": ExactGibbs(),
@@ -39,58 +48,65 @@ LABEL_KERNELS: dict[str, Kernel] = {
 }
 
 
-@dataclass(frozen=True)
-class TrainingData:
-    """Rows scaled to the recipe's bounds, on the training device: those that are learned from, and held-out ones."""
-
-    x: Tensor
-    y: Tensor
-    x_held: Tensor
-    y_held: Tensor
-    labels: LabelSpace
-
-    @property
-    def event_shape(self) -> tuple[int, ...]:
-        return tuple(self.x.shape[1:])
-
-
-def data_of(recipe: Recipe, folder: Path | None = None, device: torch.device | str = "cpu") -> TrainingData:
-    """The training split, scaled, with the recipe's share held out; the held-out rows are the same for every seed."""
-    dataset = load(recipe.data.name, folder, "train")
-    if dataset.x.dtype == torch.uint8:
-        scaled = Scale(recipe.data.low, recipe.data.high)(dataset.x)
-        dataset = Dataset(scaled, dataset.y, dataset.labels, dataset.name)
-    rest, held = (part.to(device) for part in split(dataset, recipe.data.validation, seed=0))
-    return TrainingData(rest.x, rest.y, held.x, held.y, dataset.labels)
-
-
 def model_of(recipe: Recipe, data: TrainingData, seed: int) -> JointModel:
     """The model with seeded weights; the global random state is left as it was."""
-    settings, labels = recipe.model, data.labels
+    settings = recipe.model
     domain = Box(recipe.data.low, recipe.data.high) if settings.domain == "box" else Reals(settings.reference_scale)
-    network = settings.network
-    size = math.prod(data.event_shape)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(int(seeded(seed, "weights").initial_seed()))
-        if isinstance(network, MLPNetwork):
-            if settings.family == "pair":
-                mlp = MLP((size + labels.n_codes, *network.hidden, 1), activation=network.activation)
-                return PairModel(Concat(mlp), labels, domain=domain, event_shape=data.event_shape).to(data.x.device)
-            mlp = MLP((size, *network.hidden, labels.n_codes), activation=network.activation)
-            body: nn.Module = nn.Sequential(nn.Flatten(), mlp) if len(data.event_shape) > 1 else mlp
-        else:
-            if settings.family == "pair" or len(data.event_shape) != 3:
-                raise InputError("a wide-resnet gives logits of images: use model.family = 'logits' and image data")
-            norm = None if network.norm == "none" else network.norm
-            body = WideResNet(
-                network.depth,
-                network.width,
-                n_classes=labels.n_codes,
-                in_channels=data.event_shape[0],
-                norm=norm,
-                activation=network.activation,
+        return _model(recipe, data, domain).to(data.x.device)
+
+
+def _model(recipe: Recipe, data: TrainingData, domain: Domain) -> JointModel:
+    family, labels = recipe.model.family, data.labels
+    common: dict[str, Any] = {"domain": domain, "event_shape": data.event_shape}
+    if family == "logits":
+        return LogitModel(_of_x(recipe, data, labels.n_codes), labels, **common)
+    if family == "unconditional":
+        return EnergyModel(_of_x(recipe, data, 1), **common)
+    features, head = _of_pairs(recipe, data)
+    normalizer: Normalizer = "joint" if family == "pair" else "conditional"
+    return PairModel(head, labels, features=features, normalizer=normalizer, **common)
+
+
+def _of_x(recipe: Recipe, data: TrainingData, n_out: int) -> nn.Module:
+    """The recipe's network of x alone."""
+    network, shape = recipe.model.network, data.event_shape
+    if isinstance(network, MLPNetwork):
+        mlp = MLP((math.prod(shape), *network.hidden, n_out), activation=network.activation)
+        return nn.Sequential(nn.Flatten(), mlp) if len(shape) > 1 else mlp
+    if isinstance(network, WideResNetNetwork):
+        if len(shape) != 3:
+            raise InputError(f"a wide-resnet takes images, and rows of {recipe.data.name!r} are {shape}")
+        return WideResNet(
+            network.depth,
+            network.width,
+            n_classes=n_out,
+            in_channels=shape[0],
+            norm=None if network.norm == "none" else network.norm,
+            activation=network.activation,
+        )
+    if isinstance(network, DSpritesNetwork):
+        raise InputError("the dsprites-cnn is a network of x and labels: use model.family = 'pair' or 'conditional'")
+    if shape != (3, 64, 64):
+        raise InputError(f"the gibbs-jem-cnn takes images of 3 x 64 x 64, and rows of {recipe.data.name!r} are {shape}")
+    return GibbsJemCNN(n_out, activation=network.activation)
+
+
+def _of_pairs(recipe: Recipe, data: TrainingData) -> tuple[nn.Module, nn.Module]:
+    """The recipe's network of x and one-hot labels: features of x, and the head that sees them beside the code."""
+    network, shape, n_codes = recipe.model.network, data.event_shape, data.labels.n_codes
+    if isinstance(network, MLPNetwork):
+        mlp = MLP((math.prod(shape) + n_codes, *network.hidden, 1), activation=network.activation)
+        return nn.Flatten(), Concat(mlp)
+    if isinstance(network, DSpritesNetwork):
+        if shape != (1, 32, 32):
+            raise InputError(
+                f"the dsprites-cnn takes images of 1 x 32 x 32, and rows of {recipe.data.name!r} are {shape}"
             )
-        return LogitModel(body, labels, domain=domain, event_shape=data.event_shape).to(data.x.device)
+        activation = network.activation
+        return DSpritesFeatures(activation=activation), Concat(dsprites_head(n_codes, activation=activation))
+    raise InputError(f"the {network.kind} is a network of x alone: use model.family = 'logits' or 'unconditional'")
 
 
 def kernel_of(recipe: Recipe) -> Kernel:
@@ -103,7 +119,7 @@ def kernel_of(recipe: Recipe) -> Kernel:
 
 
 def start_of(recipe: Recipe, data: TrainingData) -> Start:
-    """Chains that move no labels have them all missing: they sample log p(x)."""
+    """Where chains begin; those that sample log p(x) and move no labels have them all missing."""
     x_start: XStart
     if recipe.start.x == "uniform":
         x_start = UniformStart(recipe.data.low, recipe.data.high, data.event_shape, device=data.x.device)
@@ -113,7 +129,7 @@ def start_of(recipe: Recipe, data: TrainingData) -> Start:
         bounds = (recipe.data.low, recipe.data.high)
         x_start = ClassGaussianStart.fit(data.x, data.y, data.labels, bounds=bounds if recipe.chain.clamp else None)
     label_start: LabelStart
-    if recipe.chain.label_kernel == "none":
+    if recipe.chain.label_kernel == "none" and recipe.objective.log_p_x_given_y == 0:
         label_start = MissingLabels(data.labels)
     elif recipe.start.labels == "uniform":
         label_start = UniformLabels(data.labels)
@@ -122,39 +138,50 @@ def start_of(recipe: Recipe, data: TrainingData) -> Start:
     return Start(x_start, label_start)
 
 
-def chains_of(recipe: Recipe, data: TrainingData, seed: int, *, guarded: bool = True) -> Chains:
-    """The chains with their buffer, a replay buffer filled with fresh starts."""
+def chains_of(recipe: Recipe, data: TrainingData, seed: int, world: World, *, guarded: bool = True) -> Chains:
+    """The chains with this process's shard of the buffer, filled with fresh starts."""
     buffer: Buffer | None = None
     if recipe.buffer.kind != "none":
         kind = ReplayBuffer if recipe.buffer.kind == "replay" else ReservoirBuffer
         size = max(recipe.buffer.size, recipe.batch_size)
-        buffer = kind(size, data.event_shape, data.labels, device=data.x.device)
+        buffer = kind(world.share(size, "buffer.size"), data.event_shape, data.labels, device=data.x.device)
+    bounds = (recipe.data.low, recipe.data.high)
+    if recipe.chain.augment and len(data.event_shape) != 3:
+        raise InputError(f"chain.augment changes images, and rows of {recipe.data.name!r} are {data.event_shape}")
     chains = Chains(
         kernel_of(recipe),
         recipe.chain.steps,
         start_of(recipe, data),
         buffer,
         recipe.buffer.restart,
-        seeded(seed, "chains", 0),
-        (recipe.data.low, recipe.data.high),
+        seeded(seed, "chains", 0, world.rank, device=data.x.device),
+        bounds,
         guarded,
+        augmentation_of(recipe.chain.augment, bounds),
+        recipe.chain.augment_every,
     )
     if buffer is not None:
-        buffer.store(chains.fresh(buffer.capacity), generator=chains.generator)
+        # In pieces: the draws of ten thousand images are large.
+        for _ in range(0, buffer.capacity, 1000):
+            n = min(1000, buffer.capacity - len(buffer))
+            buffer.store(chains.fresh(n), generator=chains.generator)
     return chains
 
 
-def objective_of(recipe: Recipe) -> Objective:
-    """The terms whose weight is not zero."""
+def objectives_of(recipe: Recipe, data: TrainingData) -> list[Objective]:
+    """The terms whose weight is not zero, in one objective, or log p(y | x) in one of its own for separate batches."""
     weights = recipe.objective
+    label_weights = frequency_weights(data.y, data.labels) if weights.frequency_weights else None
+    classifier = LogPYGivenX(weights.log_p_y_given_x, label_weights)
     terms: list[Term] = [
         LogPX(weights.log_p_x),
-        LogPYGivenX(weights.log_p_y_given_x),
         LogPXY(weights.log_p_xy),
+        LogPXGivenY(weights.log_p_x_given_y),
         EnergyL2(weights.energy_l2),
-        KLTerm(weights.kl),
+        KLTerm(weights.kl, weights.entropy),
     ]
-    return Objective(tuple(t for t in terms if t.weight > 0))
+    groups: list[list[Term]] = [terms, [classifier]] if recipe.data.separate_batches else [[*terms, classifier]]
+    return [Objective(tuple(t for t in group if t.weight > 0)) for group in groups]
 
 
 def optimizer_of(recipe: Recipe, model: JointModel) -> torch.optim.Optimizer:

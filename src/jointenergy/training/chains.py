@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
 from jointenergy.buffers import Buffer, Drawn, restart
-from jointenergy.kernels import Kernel, State, Target, run
-from jointenergy.models import JointModel
+from jointenergy.kernels import BlockGibbs, Kernel, Langevin, State, Target, last, run
 from jointenergy.starts import Start
+from jointenergy.training.feeds import Change
 
 # Set well beyond all that living chains were seen to do, and far short of what one sick chain does to a gradient.
 EXTREME = 50.0  # median distances from the median log-density, and 5 nats more
@@ -25,6 +26,13 @@ class Moved:
     before_last: State
     state: State
     sick: Tensor
+    fresh: Drawn
+    """Where each chain would begin anew."""
+
+    @property
+    def x(self) -> Tensor:
+        """Where the chains are; a sick one stays where it began."""
+        return torch.where(_over(self.sick, self.state.x), self.drawn.x, self.state.x)
 
 
 @dataclass
@@ -40,21 +48,41 @@ class Chains:
     bounds: tuple[float, float]
     guarded: bool = True
     """Whether sick chains are purged: begun afresh, and without weight in the objective."""
+    augmentation: Sequence[Change] = ()
+    """What is done to chains that are drawn from the buffer, and to fresh ones every so often while they are run."""
+    augment_every: int = 0
 
     def __post_init__(self) -> None:
         self.n_purged = torch.zeros((), dtype=torch.int64)
 
-    def draw(self, n: int) -> Drawn:
-        fresh = self.fresh(n)
+    @property
+    def langevin(self) -> Langevin:
+        """The part of the kernel that moves x."""
+        kernel = self.kernel.x_kernel if isinstance(self.kernel, BlockGibbs) else self.kernel
+        assert isinstance(kernel, Langevin)
+        return kernel
+
+    def draw(self, n: int, given: Tensor | None = None) -> tuple[Drawn, Drawn]:
+        """Chains to move, and where each would begin afresh.
+
+        With labels given these are chains of the buffer that have them, and fresh ones where it has none.
+        """
+        fresh = self.fresh(n, given)
         if self.buffer is None:
-            return fresh
-        drawn = restart(self.buffer.draw(n, generator=self.generator), fresh, self.restart, generator=self.generator)
+            return fresh, fresh
+        if given is None:
+            drawn, unmatched = self.buffer.draw(n, generator=self.generator), None
+        else:
+            drawn, unmatched = self.buffer.draw_matching(given, generator=self.generator)
+        for change in self.augmentation:
+            drawn = replace(drawn, x=change(drawn.x, self.generator))
+        drawn = restart(drawn, fresh, self.restart, generator=self.generator)
         lost = self.lost(drawn.x)
         self.n_purged = self.n_purged + lost.sum()
-        return self.replace(drawn, lost, fresh)
+        return self.replace(drawn, lost if unmatched is None else lost | unmatched, fresh), fresh
 
-    def fresh(self, n: int) -> Drawn:
-        return Drawn.fresh(*self.start.draw(n, generator=self.generator))
+    def fresh(self, n: int, given: Tensor | None = None) -> Drawn:
+        return Drawn.fresh(*self.start.draw(n, generator=self.generator, given=given))
 
     def lost(self, x: Tensor) -> Tensor:
         """Chains that are not finite, or far outside the data's range."""
@@ -67,21 +95,19 @@ class Chains:
     @staticmethod
     def replace(drawn: Drawn, sick: Tensor, fresh: Drawn) -> Drawn:
         """The sick chains begun afresh in their own slots."""
-        over = sick.view(-1, *(1,) * (drawn.x.ndim - 1))
         return Drawn(
-            torch.where(over, fresh.x, drawn.x),
+            torch.where(_over(sick, drawn.x), fresh.x, drawn.x),
             torch.where(sick[:, None], fresh.y, drawn.y),
             torch.where(sick, fresh.age, drawn.age),
             drawn.slots,
         )
 
-    def move(self, model: JointModel, drawn: Drawn) -> Moved:
-        target = Target(model)
+    def move(self, target: Target, drawn: Drawn, fresh: Drawn) -> Moved:
         before = state = self.kernel.init(target, drawn.x, drawn.y, generator=self.generator)
         log_density: Tensor | None = None
         for later, info in run(self.kernel, target, state, self.steps):
             before, state, log_density = state, later, info.log_density
-        return Moved(drawn, before, state, self.sick(state.x, log_density))
+        return Moved(drawn, before, state, self.sick(state.x, log_density), fresh)
 
     def sick(self, x: Tensor, log_density: Tensor | None) -> Tensor:
         """Lost chains, and those whose log-density lies far from all the others': they would rule the gradient."""
@@ -97,7 +123,7 @@ class Chains:
             return
         self.n_purged = self.n_purged + moved.sick.sum()
         after = moved.drawn.after(moved.state.x, moved.state.y, self.steps)
-        self.buffer.store(self.replace(after, moved.sick, self.fresh(len(after))), generator=self.generator)
+        self.buffer.store(self.replace(after, moved.sick, moved.fresh), generator=self.generator)
 
     def sweep(self) -> None:
         """Begin afresh every chain of the buffer that is lost, not only those of the last draw."""
@@ -108,3 +134,25 @@ class Chains:
             fresh = self.fresh(len(slots))
             self.n_purged = self.n_purged + len(slots)
             self.buffer.store(Drawn(fresh.x, fresh.y, fresh.age, slots), generator=self.generator)
+
+    def others(self, n: int) -> Tensor:
+        """x of other chains: of the buffer, or fresh ones where there is none."""
+        if self.buffer is None:
+            return self.fresh(n).x
+        return self.buffer.draw(min(n, len(self.buffer)), generator=self.generator).x
+
+    def sample(self, target: Target, x: Tensor, y: Tensor, steps: int, *, generator: torch.Generator) -> State:
+        """Chains of a trained model from x and y, apart from those of training."""
+        state = self.kernel.init(target, x, y, generator=generator)
+        stretch = self.augment_every if self.augmentation and self.augment_every else steps
+        while steps > 0:
+            state = last(self.kernel, target, state, min(stretch, steps))
+            steps -= stretch
+            if steps > 0:  # what is shown has been moved by the model last
+                for change in self.augmentation:
+                    state = replace(state, x=target.hold_x(change(state.x, generator)))
+        return state
+
+
+def _over(rows: Tensor, x: Tensor) -> Tensor:
+    return rows.view(-1, *(1,) * (x.ndim - 1))

@@ -52,8 +52,11 @@ def save(folder: Path, checkpoint: Checkpoint) -> Path:
     return final
 
 
-def mark_best(folder: Path, path: Path) -> None:
-    """Remember one of the checkpoints as the best; it is then not pruned."""
+def mark_best(folder: Path, path: Path | None) -> None:
+    """Remember one of the checkpoints as the best, or none; it is then not pruned."""
+    if path is None:
+        (folder / BEST).unlink(missing_ok=True)
+        return
     temporary = folder / f".{BEST}.part"
     temporary.write_text(json.dumps({"checkpoint": path.name}))
     _sync(temporary)

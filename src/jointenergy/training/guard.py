@@ -20,6 +20,7 @@ GAP_TROUBLE = 3.0  # the limit of health
 SICK_SHARE = 0.25  # more sick chains than purging can be the answer to
 NORM_JUMP = 30.0  # a gradient norm, against the median of its history
 LEVEL_JUMP = 8.0  # the level of f(data), against its history, in standard deviations of f(data)
+LEVEL_RANGE = 2.0  # and in ranges of that history: a level that drifts steadily is no jump
 FROZEN = 1e-5  # mean movement of a chain in a step, as a share of the data's range
 DIVERSITY = 0.3  # spread of the chains, as a share of the data's
 AT_BOUNDS = 0.35  # more values at the bounds than in the data
@@ -77,7 +78,10 @@ class Guard:
         self._last("not finite", False, PATIENCE, "")
         warm = self.seen > WARMUP
         norm = statistics.median(self.norms) if len(self.norms) > WARMUP // 2 else math.inf
-        level = statistics.median(self.levels) if len(self.levels) > WARMUP // 2 else s.f_data
+        level, level_range = s.f_data, 0.0
+        if len(self.levels) > WARMUP // 2:
+            level, level_range = statistics.median(self.levels), max(self.levels) - min(self.levels)
+        jump = max(LEVEL_JUMP * max(s.f_data_spread, 0.1), LEVEL_RANGE * level_range)
         signs = [
             ("gap", abs(s.gap) > GAP_TROUBLE, f"f(data) and f(samples) are {s.gap:+.1f} standard deviations apart"),
             ("sick", s.sick > SICK_SHARE, f"{s.sick:.0%} of the chains are sick"),
@@ -88,15 +92,19 @@ class Guard:
             ),
             (
                 "level",
-                abs(s.f_data - level) > LEVEL_JUMP * max(s.f_data_spread, 0.1),
+                abs(s.f_data - level) > jump,
                 f"f(data) jumped from {level:.1f} to {s.f_data:.1f}",
             ),
             ("frozen", s.movement < FROZEN, "the chains do not move"),
             ("diversity", s.spread < DIVERSITY, f"the chains are all alike (spread {s.spread:.2f} of the data's)"),
             ("bounds", s.at_bounds > AT_BOUNDS, f"{s.at_bounds:.0%} more values lie at the bounds than in the data"),
         ]
-        self.norms.append(s.gradient_norm)
-        self.levels.append(s.f_data)
+        # What looks wrong is no history: it would soon look like what is usual.
+        suspect = {name for name, bad, _ in signs if bad}
+        if "norm" not in suspect:
+            self.norms.append(s.gradient_norm)
+        if "level" not in suspect:
+            self.levels.append(s.f_data)
         for name, bad, reason in signs:
             judgment = self._last(name, bad and warm, PATIENCE, reason)
             if judgment.verdict == "trouble":
@@ -105,10 +113,10 @@ class Guard:
         judgment = self._last("lag", lagging, PATIENCE * 2, "the chains lag behind the data")
         return Judgment("lagging", judgment.reason) if judgment.verdict == "trouble" else Judgment("fine")
 
-    def forget(self) -> None:
-        """After a rollback or a change of course: counts begin anew, the history stays as it was restored."""
+    def restore(self, state: dict[str, Any]) -> None:
+        """After a rollback: the history of the point that the run went back to, no sign counted against it."""
+        self.load_state_dict(state)
         self.counts.clear()
-        self.seen = 0
 
     def _last(self, name: str, bad: bool, patience: int, reason: str) -> Judgment:
         self.counts[name] = self.counts.get(name, 0) + 1 if bad else max(self.counts.get(name, 0) - 1, 0)

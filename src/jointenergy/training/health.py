@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 import torch
 from torch import Tensor
@@ -17,6 +17,9 @@ AUROC_NOISE = 0.99
 GAP = 3.0
 DIVERSITY = 0.5
 AT_BOUNDS = 0.10
+
+Joint = tuple[Tensor, Tensor]
+"""States x with their labels y."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +63,12 @@ class Health:
         return said
 
     @property
+    def drifting(self) -> bool:
+        """Whether all that is wrong is that fresh chains leave the data: what they are trained with is too short."""
+        stayed = replace(self, auroc_fresh=0.5, auroc_fresh_long=0.5)
+        return not self.healthy and stayed.healthy
+
+    @property
     def healthy(self) -> bool:
         return not self.complaints
 
@@ -68,27 +77,32 @@ class Health:
 
 
 def measure(
-    log_density: Callable[[Tensor], Tensor],
-    data: Tensor,
-    persistent: Tensor,
-    fresh: Tensor,
-    run: Callable[[Tensor, int], Tensor],
+    log_density: Callable[[Tensor, Tensor], Tensor],
+    data: Joint,
+    persistent: Joint,
+    fresh: Joint,
+    run: Callable[[Tensor, Tensor, int], Joint],
     sampling_steps: int,
     bounds: tuple[float, float],
     *,
     generator: torch.Generator,
 ) -> Health:
-    """Health of a density: `run(x, steps)` moves chains under it, `fresh` is where the recipe's fresh chains begin."""
+    """Health of a density of states (x, y): `run` moves chains under it, `fresh` is where the recipe's begin."""
     low, high = bounds
-    noise = torch.rand(data.shape, generator=generator, device=generator.device).to(data) * (high - low) + low
-    short = run(fresh, sampling_steps)
-    long = run(short, 9 * sampling_steps)
+    noise = torch.rand(data[0].shape, generator=generator, device=generator.device).to(data[0]) * (high - low) + low
+    nan = math.nan
+    dead = Health(False, nan, nan, nan, nan, nan, nan, nan)
+    short = run(*fresh, sampling_steps)
+    if not _finite(short[0], persistent[0]):
+        return dead
+    long = run(*short, 9 * sampling_steps)
+    if not _finite(long[0]):
+        return dead
     with torch.no_grad():
-        f_data, f_persistent, f_noise, f_short, f_long = map(log_density, (data, persistent, noise, short, long))
-    finite = all(bool(v.isfinite().all()) for v in (f_data, f_persistent, f_noise, f_short, f_long, short, long))
-    if not finite:
-        nan = math.nan
-        return Health(False, nan, nan, nan, nan, nan, nan, nan)
+        values = [log_density(*state) for state in (data, persistent, (noise, data[1]), short, long)]
+    if not _finite(*values):
+        return dead
+    f_data, f_persistent, f_noise, f_short, f_long = values
     gap = float((f_data.mean() - f_persistent.mean()) / f_data.std().clamp(min=1e-6))
     return Health(
         finite=True,
@@ -97,8 +111,8 @@ def measure(
         auroc_noise=auroc(f_data, f_noise),
         auroc_fresh=auroc(f_data, f_short),
         auroc_fresh_long=auroc(f_data, f_long),
-        diversity=diversity(short) / max(diversity(data), 1e-12),
-        at_bounds=at_bounds(short, bounds) - at_bounds(data, bounds),
+        diversity=diversity(short[0]) / max(diversity(data[0]), 1e-12),
+        at_bounds=float(at_bounds(short[0], bounds) - at_bounds(data[0], bounds)),
     )
 
 
@@ -116,10 +130,14 @@ def diversity(x: Tensor) -> float:
     return float(torch.pdist(x.flatten(1).float()).mean())
 
 
-def at_bounds(x: Tensor, bounds: tuple[float, float]) -> float:
+def at_bounds(x: Tensor, bounds: tuple[float, float]) -> Tensor:
     """The share of values within a thousandth of the range from either bound, or beyond."""
     margin = 1e-3 * (bounds[1] - bounds[0])
-    return float(((x <= bounds[0] + margin) | (x >= bounds[1] - margin)).float().mean())
+    return ((x <= bounds[0] + margin) | (x >= bounds[1] - margin)).float().mean()
+
+
+def _finite(*tensors: Tensor) -> bool:
+    return all(bool(t.isfinite().all()) for t in tensors)
 
 
 def _within(value: float, limits: tuple[float, float]) -> bool:

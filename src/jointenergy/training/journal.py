@@ -12,9 +12,10 @@ from typing import Any
 
 
 class Journal:
-    """The two files of a run folder, flushed line by line."""
+    """The two files of a run folder, flushed line by line; a silent one counts and writes nothing."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, silent: bool = False) -> None:
+        self.silent = silent
         self.metrics_path, self.events_path = folder / "metrics.csv", folder / "events.jsonl"
         self.n_metrics, self.n_events = 0, 0
         self.columns: list[str] = []
@@ -22,18 +23,21 @@ class Journal:
     def metrics(self, row: dict[str, float | int]) -> None:
         fresh = self.n_metrics == 0
         self.columns = list(row) if fresh else self.columns
+        self.n_metrics += 1
+        if self.silent:
+            return
         with self.metrics_path.open("w" if fresh else "a", newline="") as file:
             writer = csv.DictWriter(file, self.columns, extrasaction="ignore")
             if fresh:
                 writer.writeheader()
             writer.writerow(row)
-        self.n_metrics += 1
 
     def event(self, kind: str, iteration: int, sentence: str, **values: Any) -> dict[str, Any]:  # noqa: ANN401 (JSON)
         line = {"event": kind, "iteration": iteration, "says": sentence, **values}
-        with self.events_path.open("a") as file:
-            file.write(json.dumps(line) + "\n")
         self.n_events += 1
+        if not self.silent:
+            with self.events_path.open("a") as file:
+                file.write(json.dumps(line) + "\n")
         return line
 
     def state_dict(self) -> dict[str, Any]:
@@ -42,12 +46,14 @@ class Journal:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.cut_metrics(state)
         self.n_events = state["n_events"]
-        _cut(self.events_path, self.n_events)
+        if not self.silent:
+            _cut(self.events_path, self.n_events)
 
     def cut_metrics(self, state: dict[str, Any]) -> None:
         """Metrics alone: after a rollback the events still tell what happened."""
         self.n_metrics, self.columns = state["n_metrics"], state["columns"]
-        _cut(self.metrics_path, self.n_metrics + 1 if self.n_metrics else 0)
+        if not self.silent:
+            _cut(self.metrics_path, self.n_metrics + 1 if self.n_metrics else 0)
 
 
 def _cut(path: Path, n_lines: int) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import shutil
 import time
 from collections.abc import Callable
@@ -12,20 +13,19 @@ from typing import Any
 import torch
 
 from jointenergy.errors import InputError
-from jointenergy.training import checkpoints
+from jointenergy.training import checkpoints, evidence, measure, state
 from jointenergy.training.checkpoints import Checkpoint
-from jointenergy.training.guard import Guard, Judgment
+from jointenergy.training.guard import Guard, Judgment, Signals
 from jointenergy.training.health import Health
 from jointenergy.training.journal import Journal
 from jointenergy.training.recipe import write
+from jointenergy.training.recovery import FIRST, MAX_TRIES, Recovery, raise_steps
 from jointenergy.training.trainer import Trainer
 
 TELL = 25  # iterations that purged chains are counted up for one event
 WATCH = 5  # iterations between two looks of the guard
-MAX_ATTEMPTS = 6  # rollbacks before a run gives up
-MAX_STEPS = 8  # times the recipe's chain steps, at the most
-STEPS_UP = 1.5  # what one raise multiplies the chain steps by
-RATE_DOWN = 0.5  # what one lowering multiplies the learning rate by
+LATE, LATE_CHECKS = 0.5, 3  # a run not healthy by this share of it and after so many checks is helped all the same
+INTERVENTIONS = ("purge", "skip", "steps", "rollback")
 
 
 class Interrupted(RuntimeError):  # noqa: N818 (it says what happened)
@@ -57,21 +57,26 @@ class Run:
     guard: Guard = field(default_factory=Guard)
     health: Health | None = None
     accuracy: float = float("nan")
-    best_accuracy: float = -1.0
+    best_accuracy: float | None = None
+    """Of the best healthy checkpoint so far; None while no checkpoint was found healthy."""
     interventions: int = 0
     seconds: float = 0.0
     stop: bool = False
     """Set from outside to end the run after the present step, saved."""
-    last_healthy: str = "iteration-00000000"
-    """Where a rollback goes: the newest checkpoint found healthy, the first of the run until there is one."""
+    recovery: Recovery = field(default_factory=Recovery)
     n_purged: int = 0
     unhealthy: int = 0
     """Checks in a row that found the run unhealthy."""
 
     def __post_init__(self) -> None:
-        self.guarded = self.trainer.guarded
-        self.journal = Journal(self.folder)
+        self.guarded, self.world = self.trainer.guarded, self.trainer.world
+        self.journal = Journal(self.folder, silent=not self.world.first)
         self._shown: dict[str, float] = {}
+        self._signals: Signals | None = None
+
+    @property
+    def last_healthy(self) -> str:
+        return self.recovery.last_healthy
 
     @property
     def checkpoint_folder(self) -> Path:
@@ -79,7 +84,10 @@ class Run:
 
     def begin(self) -> None:
         """Write the recipe and the first checkpoint: from here on the run can be resumed."""
-        (self.folder / "recipe.toml").write_text(write(self.trainer.recipe))
+        if self.world.first:
+            (self.folder / "recipe.toml").write_text(write(self.trainer.recipe))
+        for warning in self.trainer.warnings:
+            self._event("warning", warning)
         self._save(checked=False)
 
     def resume(self) -> None:
@@ -87,20 +95,20 @@ class Run:
         found, messages = checkpoints.newest(self.checkpoint_folder)
         if found is None:
             raise InputError(f"{self.folder} has no checkpoint that is whole: start the run again in a new folder")
-        self.trainer.restore(found)
+        changed = state.restore(self.trainer, found)
         values = found.values
         self.journal.load_state_dict(values["journal"])
         self.guard.load_state_dict(values["guard"])
         self.best_accuracy, self.interventions = values["best_accuracy"], values["interventions"]
-        self.last_healthy, self.n_purged, self._shown = values["last_healthy"], values["n_purged"], values["shown"]
-        self.unhealthy = values["unhealthy"]
+        self.recovery.load_state_dict(values["recovery"])
+        self.n_purged, self._shown, self.unhealthy = values["n_purged"], values["shown"], values["unhealthy"]
         self.accuracy, self.seconds = values["accuracy"], values["seconds"]
         self.health = Health(**values["health"]) if values["health"] is not None else None
         for message in messages:
             self._event("damaged", message)
-        for path in checkpoints.all_in(self.checkpoint_folder):
-            if path.name > f"iteration-{found.iteration:08d}":
-                shutil.rmtree(path)
+        if changed is not None:
+            self._event("resumed", changed)
+        self._remove_after(f"iteration-{found.iteration:08d}")
 
     def fit(self) -> None:
         """To the recipe's last iteration, or `Diverged` when all tries are spent."""
@@ -109,13 +117,14 @@ class Run:
             began = time.perf_counter()
             self.before_step(trainer)
             loss, moved, norm = trainer.step()
-            judgment = Judgment("fine")
-            if moved is not None and trainer.iteration % WATCH == 0:
-                signals = trainer.signals(loss, moved, norm)
-                judgment = self.guard.judge(signals)
-                self._shown = {"f_data": signals.f_data, "f_samples": signals.f_samples, "gap": signals.gap}
+            judgment, watched = Judgment("fine"), trainer.iteration % WATCH == 0
+            if moved is not None and watched:
+                self._signals = measure.signals(trainer, loss, moved, norm)
+                judgment = self.guard.judge(self._signals)
+                seen = self._signals
+                self._shown = {"f_data": seen.f_data, "f_samples": seen.f_samples, "gap": seen.gap}
             self.seconds += time.perf_counter() - began
-            if self.guarded and self._react(judgment):
+            if self.guarded and watched and self._react(judgment):
                 continue
             if trainer.iteration % cadence.log == 0:
                 parts = {name: float(value) for name, value in loss.parts.items()}
@@ -123,20 +132,24 @@ class Run:
             checked = trainer.iteration % cadence.check == 0 or trainer.iteration == trainer.recipe.iterations
             if checked and self._check():
                 continue
-            if checked or self.stop or trainer.iteration % cadence.checkpoint == 0:
+            # Processes agree when to stop, at an iteration that all of them look at.
+            stopping = (self.world.size == 1 or watched) and self.world.any(self.stop, trainer.data.x.device)
+            if checked or stopping or trainer.iteration % cadence.checkpoint == 0:
                 self._save(checked=checked)
-            if self.stop:
+            if stopping:
                 raise Interrupted(f"stopped after iteration {trainer.iteration}, all of it saved in {self.folder}")
 
     # What is done about trouble.
 
     def _tell_purges(self) -> None:
         """Say what the step has mended by itself: chains begun afresh, batches left out."""
-        trainer = self.trainer
-        if bool(trainer.chains.n_purged):
-            trainer.chains.sweep()
-            self.n_purged += int(trainer.chains.n_purged)
-            trainer.chains.n_purged = torch.zeros_like(trainer.chains.n_purged)
+        trainer, chains = self.trainer, self.trainer.chains
+        purged = int(self.world.sum(chains.n_purged.to(trainer.data.x.device)))
+        if purged:
+            before = chains.n_purged
+            chains.sweep()
+            self.n_purged += purged + int(chains.n_purged - before)
+            chains.n_purged = torch.zeros_like(chains.n_purged)
         # One line for a spell of purging, not one for each step of it.
         if self.n_purged and trainer.iteration % TELL == 0:
             self._event("purge", f"{self.n_purged} chain(s) were sick and begun afresh", chains=self.n_purged)
@@ -155,72 +168,81 @@ class Run:
         self._roll_back(judgment.reason)
         return True
 
-    def _raise_steps(self, reason: str) -> None:
-        trainer = self.trainer
-        most = MAX_STEPS * trainer.recipe.chain.steps
-        if trainer.chains.steps < most:
-            before = trainer.chains.steps
-            trainer.chains.steps = min(most, max(before + 1, round(before * STEPS_UP)))
-            self._event("steps", f"{reason}: chain steps go from {before} to {trainer.chains.steps}")
+    def _raise_steps(self, reason: str) -> bool:
+        """Whether there were more steps to be had."""
+        raised = raise_steps(self.trainer)
+        if raised is not None:
+            self._event("steps", f"{reason}: chain steps go from {raised[0]} to {raised[1]}")
+        return raised is not None
 
     def _roll_back(self, reason: str) -> None:
-        """To the last healthy checkpoint, with new streams, then more steps, then a lower learning rate."""
-        trainer = self.trainer
-        at = trainer.iteration
-        if trainer.attempt >= MAX_ATTEMPTS:
-            self._event("diverged", f"{reason}; all {MAX_ATTEMPTS} tries are spent")
-            raise Diverged(
-                f"the run diverged at iteration {at} and {MAX_ATTEMPTS} rollbacks did not help ({reason}); its last "
-                f"healthy weights are in {self.checkpoint_folder}, what happened is in {self.folder / 'events.jsonl'}"
-            )
-        attempt, steps, scale = trainer.attempt + 1, trainer.chains.steps, trainer.learning_rate_scale
-        checkpoint = self._last_healthy()
-        trainer.restore_weights(checkpoint)
-        trainer.attempt = attempt
-        trainer.chains.steps, trainer.learning_rate_scale = steps, scale
-        trainer.new_streams()
+        """To a healthy checkpoint, the data order going on past the bad batch, and on from there by another course."""
+        trainer, at = self.trainer, self.trainer.iteration
+        evidence.picture(self.folder, trainer, f"trouble-{at:08d}")
+        if self.recovery.spent:
+            self._give_up(reason)
+        name = self.recovery.begin_try(at)
+        self._remove_after(name)  # later ones are in doubt
+        checkpoint = checkpoints.load(self.checkpoint_folder / name)
+        state.restore_weights(trainer, checkpoint)
+        self._keep_a_best(name, checkpoint)
+        course = self.recovery.change_course(trainer)
         self.journal.cut_metrics(checkpoint.values["journal"])
-        self.guard.forget()
-        course = "new random streams"
-        if attempt % 3 == 2:
-            most = MAX_STEPS * trainer.recipe.chain.steps
-            trainer.chains.steps = min(most, max(steps + 1, round(steps * STEPS_UP)))
-            course = f"chain steps go from {steps} to {trainer.chains.steps}"
-        elif attempt % 3 == 0:
-            trainer.learning_rate_scale = scale * RATE_DOWN
-            course = f"the learning rate is multiplied by {trainer.learning_rate_scale:g}"
-        self._event(
-            "rollback",
-            f"{reason}: back from iteration {at} to {trainer.iteration}, {course}",
-            attempt=attempt,
-            rolled_back_at=at,
+        self.guard.restore(checkpoint.values["guard"])
+        says = f"{reason}: back from iteration {at} to {trainer.iteration}, {course}"
+        self._event("rollback", says, attempt=trainer.attempt, rolled_back_at=at)
+
+    def _keep_a_best(self, name: str, checkpoint: Checkpoint) -> None:
+        """Where the best weights are among those in doubt, the best are now those that the run went back to."""
+        best = checkpoints.best(self.checkpoint_folder)
+        gone = self.world.from_first(lambda: best is not None and not best.exists())
+        if gone:
+            self.best_accuracy = None if name == FIRST else checkpoint.values["accuracy"]
+            if self.world.first:
+                checkpoints.mark_best(self.checkpoint_folder, None if name == FIRST else self.checkpoint_folder / name)
+
+    def _give_up(self, reason: str) -> None:
+        """Leave evidence, and say where it is."""
+        evidence.diverged(self.folder, self.trainer, reason, self._signals, self.health)
+        self._event("diverged", f"{reason}; all {MAX_TRIES} tries are spent")
+        raise Diverged(
+            f"the run diverged at iteration {self.trainer.iteration} and {MAX_TRIES} rollbacks did not help "
+            f"({reason}); its last healthy weights are in {self.checkpoint_folder / self.last_healthy}, what happened "
+            f"is in {self.folder / 'events.jsonl'} and {self.folder / evidence.DIVERGED}, pictures are in "
+            f"{self.folder / evidence.PICTURES}"
         )
 
-    def _last_healthy(self) -> Checkpoint:
-        """The newest checkpoint found healthy, or the first of the run. Later ones are removed: they are in doubt."""
-        for path in checkpoints.all_in(self.checkpoint_folder):
-            if path.name > self.last_healthy:
+    def _remove_after(self, name: str) -> None:
+        self.world.wait()
+        for path in checkpoints.all_in(self.checkpoint_folder) if self.world.first else ():
+            if path.name > name:
                 shutil.rmtree(path)
-        return checkpoints.load(self.checkpoint_folder / self.last_healthy)
 
     # What is written.
 
     def _check(self) -> bool:
         """Measure accuracy and health; whether the run was set back because it lost its health."""
         trainer = self.trainer
-        self.accuracy = trainer.accuracy()
+        self.accuracy = self.world.from_first(lambda: measure.accuracy(trainer))
         if not trainer.uses_chains:
             return False
-        self.health = trainer.health()
+        self.health = self.world.from_first(lambda: measure.check(trainer))
+        evidence.picture(self.folder, trainer, f"iteration-{trainer.iteration:08d}")
         ended = trainer.iteration >= trainer.recipe.iterations
         self.unhealthy = 0 if self.health.healthy else self.unhealthy + 1
         # Early in a run chains have yet to arrive; one that has been healthy must stay so.
-        if self.health.healthy or (self.best_accuracy < 0 and not ended):
+        early = self.best_accuracy is None and (
+            self.unhealthy < LATE_CHECKS or trainer.iteration < LATE * trainer.recipe.iterations
+        )
+        if self.health.healthy or (early and not ended):
             return False
         reason = self.health.complaints[0]
         self._event("unhealthy", reason)
+        # Chains that only drift when they run long were not run for long enough: more steps, and the run goes on.
+        if self.guarded and not ended and self.health.drifting and self._raise_steps(reason):
+            return False
         # One bad check on the way may be chance; a run must not end on one.
-        if not self.guarded or self.best_accuracy < 0 or (self.unhealthy < 2 and not ended):
+        if not self.guarded or self.best_accuracy is None or (self.unhealthy < 2 and not ended):
             return False
         self._roll_back(reason)
         self.unhealthy = 0
@@ -229,12 +251,14 @@ class Run:
 
     def _save(self, *, checked: bool) -> None:
         """A checkpoint; one whose health was checked just now may be the best, or one to roll back to."""
-        healthy = checked and (not self.trainer.uses_chains or (self.health is not None and self.health.healthy))
-        better = healthy and self.accuracy > self.best_accuracy
+        trainer = self.trainer
+        healthy = checked and (not trainer.uses_chains or (self.health is not None and self.health.healthy))
+        # Where labels cannot be compared the accuracy is no number, and the newest healthy weights are the best.
+        better = healthy and (self.best_accuracy is None or not self.accuracy <= self.best_accuracy)
         if better:
-            self.best_accuracy = self.accuracy
+            self.best_accuracy = self.accuracy if math.isfinite(self.accuracy) else 0.0
         if healthy:
-            self.last_healthy = f"iteration-{self.trainer.iteration:08d}"
+            self.recovery.found_healthy(trainer.iteration)
         values: dict[str, Any] = {
             "journal": self.journal.state_dict(),
             "guard": self.guard.state_dict(),
@@ -242,7 +266,7 @@ class Run:
             "interventions": self.interventions,
             "accuracy": self.accuracy,
             "seconds": self.seconds,
-            "last_healthy": self.last_healthy,
+            "recovery": self.recovery.state_dict(),
             "n_purged": self.n_purged,
             "shown": self._shown,
             "unhealthy": self.unhealthy,
@@ -250,10 +274,13 @@ class Run:
             if self.health is None
             else {k: v for k, v in self.health.values().items() if k != "healthy"},
         }
-        path = checkpoints.save(self.checkpoint_folder, self.trainer.checkpoint(values))
-        if better:
-            checkpoints.mark_best(self.checkpoint_folder, path)
-        checkpoints.prune(self.checkpoint_folder, self.trainer.recipe.cadence.keep, spare=[self.last_healthy])
+        checkpoint = state.save(trainer, values)
+        if self.world.first:
+            path = checkpoints.save(self.checkpoint_folder, checkpoint)
+            if better:
+                checkpoints.mark_best(self.checkpoint_folder, path)
+            checkpoints.prune(self.checkpoint_folder, trainer.recipe.cadence.keep, spare=self.recovery.healthy)
+        self.world.wait()
 
     def _log(self, values: dict[str, float]) -> None:
         row = {"iteration": self.trainer.iteration, **values, **self._shown, "steps": self.trainer.chains.steps}
@@ -261,7 +288,7 @@ class Run:
         self.report(Report(self.trainer.iteration, self.trainer.recipe.iterations, {**row, "accuracy": self.accuracy}))
 
     def _event(self, kind: str, sentence: str, **values: Any) -> None:  # noqa: ANN401 (JSON)
-        if kind in ("purge", "skip", "steps", "rollback"):
+        if kind in INTERVENTIONS:
             self.interventions += 1
         self.journal.event(kind, self.trainer.iteration, sentence, **values)
         self.report(Report(self.trainer.iteration, self.trainer.recipe.iterations, {}, event=sentence))

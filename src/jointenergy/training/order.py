@@ -8,10 +8,10 @@ import torch
 from torch import Tensor
 
 
-def seeded(*parts: int | str) -> torch.Generator:
+def seeded(*parts: int | str, device: torch.device | str = "cpu") -> torch.Generator:
     """A generator of its own for each purpose, attempt and rank: streams that share a seed and nothing else."""
     digest = hashlib.sha256("/".join(str(p) for p in parts).encode()).digest()
-    return torch.Generator().manual_seed(int.from_bytes(digest[:8], "little") >> 1)
+    return torch.Generator(device).manual_seed(int.from_bytes(digest[:8], "little") >> 1)
 
 
 class Order:
@@ -22,9 +22,14 @@ class Order:
         self.generator = generator
         self.pending = torch.empty(0, dtype=torch.int64)
 
-    def next(self) -> Tensor:
+    def ahead(self) -> Tensor:
+        """The rows of the next batch, which stay to come."""
         while len(self.pending) < self.batch_size:
             self.pending = torch.cat((self.pending, torch.randperm(self.n_rows, generator=self.generator)))
+        return self.pending[: self.batch_size]
+
+    def next(self) -> Tensor:
+        self.ahead()
         batch, self.pending = self.pending[: self.batch_size], self.pending[self.batch_size :]
         return batch
 

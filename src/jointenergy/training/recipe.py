@@ -1,4 +1,4 @@
-"""training: everything that a recipe may set, as frozen dataclasses that TOML is validated against."""
+"""training: a recipe, read from TOML, validated against the settings, written back complete."""
 
 from __future__ import annotations
 
@@ -6,140 +6,32 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Any
 
 import tomli_w
-from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import TypeAdapter, ValidationError
 
 from jointenergy.errors import InputError
 from jointenergy.labels import nearest
-
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Fraction = Annotated[float, Field(ge=0, le=1)]
-Count = Annotated[int, Field(ge=1)]
-
-
-class _Strict:
-    """Unknown keys are errors; numbers are not made of strings."""
-
-    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid", strict=False, str_max_length=200)
-
-
-@dataclass(frozen=True)
-class DataSettings(_Strict):
-    """What is trained on, and how it is scaled. `noise` is added to every training row of x, drawn afresh each time."""
-
-    name: str = "digits"
-    low: float = -1.0
-    high: float = 1.0
-    noise: NotNegative = 0.0
-    validation: Annotated[float, Field(gt=0, lt=0.5)] = 0.1
+from jointenergy.objectives import preset
+from jointenergy.training.settings import (
+    NETWORKS,
+    BufferSettings,
+    CadenceSettings,
+    ChainSettings,
+    Count,
+    DataSettings,
+    ModelSettings,
+    ObjectiveSettings,
+    OptimizerSettings,
+    StartSettings,
+    Strict,
+    WideResNetNetwork,
+)
 
 
 @dataclass(frozen=True)
-class MLPNetwork(_Strict):
-    kind: Literal["mlp"] = "mlp"
-    hidden: tuple[Count, ...] = (256, 256)
-    activation: str = "silu"
-
-
-@dataclass(frozen=True)
-class WideResNetNetwork(_Strict):
-    kind: Literal["wide-resnet"] = "wide-resnet"
-    depth: Count = 28
-    width: Count = 10
-    norm: Literal["none", "batch"] = "none"
-    activation: str = "leaky_relu"
-
-
-Network = Annotated[MLPNetwork | WideResNetNetwork, Field(discriminator="kind")]
-
-
-@dataclass(frozen=True)
-class ModelSettings(_Strict):
-    """`domain` is the box of the data's bounds, or R^D with a Gaussian reference term of `reference_scale`."""
-
-    family: Literal["logits", "pair"] = "logits"
-    network: Network = field(default_factory=MLPNetwork)
-    domain: Literal["box", "reals"] = "box"
-    reference_scale: Positive = 1.0
-
-
-@dataclass(frozen=True)
-class ObjectiveSettings(_Strict):
-    """The weights of the likelihood terms and the regularizers; a weight of zero leaves a term out."""
-
-    log_p_x: NotNegative = 1.0
-    log_p_y_given_x: NotNegative = 1.0
-    log_p_xy: NotNegative = 0.0
-    energy_l2: NotNegative = 0.0
-    kl: NotNegative = 0.0
-
-
-@dataclass(frozen=True)
-class ChainSettings(_Strict):
-    """Langevin on x, clamped to the data's bounds if `clamp`; a label kernel makes it block Gibbs on x and y."""
-
-    steps: Count = 20
-    step_size: Positive = 1.0
-    noise_scale: NotNegative = 0.01
-    gradient_clamp: Positive | None = None
-    clamp: bool = False
-    sampling_steps: Count = 200
-    label_kernel: Literal["none", "exact", "single-site", "gibbs-with-gradients"] = "none"
-    x_steps: Count = 1
-
-
-@dataclass(frozen=True)
-class BufferSettings(_Strict):
-    """`kind = "none"` starts every chain afresh: short-run chains."""
-
-    kind: Literal["replay", "reservoir", "none"] = "replay"
-    size: Count = 10_000
-    restart: Fraction = 0.05
-
-
-@dataclass(frozen=True)
-class StartSettings(_Strict):
-    """Where fresh chains begin."""
-
-    x: Literal["uniform", "batch", "class-gaussians"] = "uniform"
-    labels: Literal["uniform", "frequency"] = "uniform"
-
-
-@dataclass(frozen=True)
-class OptimizerSettings(_Strict):
-    """`weight_decay` is decoupled and shrinks matrices alone (Adam with it is AdamW); `weight_prior` is the scale of a
-    Gaussian prior on all weights, an L2 term per data row."""
-
-    name: Literal["adam", "sgd"] = "adam"
-    learning_rate: Positive = 1e-4
-    beta1: Fraction = 0.9
-    beta2: Fraction = 0.999
-    momentum: Fraction = 0.9
-    weight_decay: NotNegative = 0.0
-    weight_prior: Positive | None = None
-    clip_norm: Positive | None = None
-    warmup: Annotated[int, Field(ge=0)] = 0
-    decay: Literal["none", "cosine", "staircase"] = "none"
-    decay_factor: Positive = 0.3
-    decay_at: tuple[Fraction, ...] = ()
-    ema: Fraction = 0.999
-
-
-@dataclass(frozen=True)
-class CadenceSettings(_Strict):
-    """How often, in iterations: rows of metrics, checks of health and validation accuracy, checkpoints."""
-
-    log: Count = 50
-    check: Count = 500
-    checkpoint: Count = 500
-    keep: Count = 3
-
-
-@dataclass(frozen=True)
-class Recipe(_Strict):
+class Recipe(Strict):
     """One experiment, complete: nothing that changes its result is set anywhere else but the seed."""
 
     name: str
@@ -157,20 +49,70 @@ class Recipe(_Strict):
 
     def baseline(self) -> Recipe:
         """The same network, data and schedule trained by cross-entropy alone."""
-        alone = ObjectiveSettings(log_p_x=0.0, log_p_y_given_x=1.0)
-        return replace(self, name=f"{self.name}-baseline", objective=alone)
+        if self.model.family in ("conditional", "unconditional"):
+            raise InputError(f"{self.name!r} has no baseline: a {self.model.family} model classifies nothing")
+        alone = ObjectiveSettings(log_p_x=0.0, log_p_y_given_x=1.0, frequency_weights=self.objective.frequency_weights)
+        data = replace(self.data, separate_batches=False)
+        return replace(self, name=f"{self.name}-baseline", objective=alone, data=data)
 
 
 _RECIPE = TypeAdapter(Recipe)
+_KINDS: dict[str, Any] = {network.kind: network for network in NETWORKS}
 
 
 def parse(values: Mapping[str, Any], source: str) -> Recipe:
     """A recipe from nested mappings, or one sentence naming the key that is wrong and the nearest right one."""
+    values = dict(values)
     try:
-        recipe = _RECIPE.validate_python(dict(values))
+        if isinstance(values.get("objective"), str):
+            values["objective"] = _weights(values["objective"])
+        recipe = _RECIPE.validate_python(values)
+        _check(recipe)
     except ValidationError as error:
         raise InputError(f"{source}: {_sentence(error.errors()[0])}") from None
+    except InputError as error:
+        raise InputError(f"{source}: {error}") from None
     return recipe
+
+
+def _weights(name: str) -> dict[str, float]:
+    """The weights of a preset objective: `objective = "jem"` is short for its table."""
+    weights = {t.name: t.weight for t in preset(name).terms}
+    return {"log_p_x": 0.0, "log_p_y_given_x": 0.0, **weights}
+
+
+def _check(recipe: Recipe) -> None:
+    """Settings that contradict each other, each in one sentence with its remedy."""
+    objective, network, family = recipe.objective, recipe.model.network, recipe.model.family
+    density = objective.log_p_x + objective.log_p_xy + objective.log_p_x_given_y
+    joint = objective.log_p_x + objective.log_p_y_given_x + objective.log_p_xy
+    if density + objective.log_p_y_given_x == 0:
+        raise InputError("all likelihood terms have weight 0: give one, such as objective.log_p_x = 1")
+    if density == 0 and objective.kl + objective.energy_l2 > 0:
+        raise InputError("objective.kl and objective.energy_l2 need a density term beside them, such as log_p_x")
+    if objective.entropy > 0 and objective.kl == 0:
+        raise InputError("objective.entropy is a part of the KL term: set objective.kl as well")
+    if recipe.optimizer.name == "adam" and recipe.optimizer.weight_decay > 0:
+        raise InputError("Adam with decoupled weight decay is AdamW: set optimizer.name = 'adamw'")
+    if isinstance(network, WideResNetNetwork) and network.norm == "batch" and not recipe.model.allow_batch_statistics:
+        raise InputError(
+            "batch norm makes each row's density depend on the rows beside it: set model.allow_batch_statistics = true "
+            "to train it all the same, or model.network.norm = 'none'"
+        )
+    if recipe.data.separate_batches and not (density > 0 and objective.log_p_y_given_x > 0):
+        raise InputError("data.separate_batches needs log_p_y_given_x and a density term: set it to false")
+    if recipe.chain.augment_every > 0 and not recipe.chain.augment:
+        raise InputError("chain.augment_every needs something in chain.augment, such as ['flip']")
+    if recipe.data.missing_x > 0 and (recipe.data.augment or recipe.chain.augment):
+        raise InputError("rows with masked x cannot be augmented: set data.missing_x = 0, or augment nothing")
+    if objective.log_p_x_given_y > 0 and density > objective.log_p_x_given_y and recipe.chain.label_kernel == "none":
+        raise InputError(
+            "log_p_x_given_y beside another density term needs chains that move labels: set chain.label_kernel"
+        )
+    if family == "conditional" and joint > 0:
+        raise InputError("a conditional model knows p(x | y) alone: use objective.log_p_x_given_y and no other term")
+    if family == "unconditional" and joint + objective.log_p_x_given_y > objective.log_p_x:
+        raise InputError("an unconditional model knows p(x) alone: use objective.log_p_x and no other term")
 
 
 def read(path: Path, overrides: Sequence[str] = ()) -> Recipe:
@@ -210,7 +152,7 @@ def _override(values: dict[str, Any], override: str) -> None:
 
 def _sentence(error: Mapping[str, Any]) -> str:
     """pydantic's first error in one sentence; tags of unions are no part of a key."""
-    location = [str(p) for p in error["loc"] if p not in ("mlp", "wide-resnet")]
+    location = [str(p) for p in error["loc"] if p not in _KINDS]
     key = ".".join(location)
     if error["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
         known = _keys_beside(error["loc"])
@@ -223,9 +165,9 @@ def _sentence(error: Mapping[str, Any]) -> str:
 def _keys_beside(location: Sequence[str | int]) -> list[str]:
     """The keys that stand in the table of a wrong one."""
     table: Any = Recipe
-    names = {"data": DataSettings, "model": ModelSettings, "objective": ObjectiveSettings, "chain": ChainSettings}
-    names |= {"buffer": BufferSettings, "start": StartSettings, "optimizer": OptimizerSettings}
-    names |= {"cadence": CadenceSettings, "mlp": MLPNetwork, "wide-resnet": WideResNetNetwork}
+    names: dict[str, Any] = {"data": DataSettings, "model": ModelSettings, "objective": ObjectiveSettings, **_KINDS}
+    names |= {"chain": ChainSettings, "buffer": BufferSettings, "start": StartSettings}
+    names |= {"optimizer": OptimizerSettings, "cadence": CadenceSettings}
     for part in location[:-1]:
         table = names.get(str(part), table)
     return [f.name for f in fields(table)]

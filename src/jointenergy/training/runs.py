@@ -5,49 +5,93 @@ from __future__ import annotations
 import json
 import time
 from pathlib import Path
+from typing import Any
+
+import torch
 
 from jointenergy.errors import InputError
-from jointenergy.training.build import data_of
+from jointenergy.training.distributed import World, device_of
+from jointenergy.training.feeds import data_of
 from jointenergy.training.loop import Run
 from jointenergy.training.recipe import Recipe, read
-from jointenergy.training.trainer import Trainer
+from jointenergy.training.trainer import ALONE, Trainer
 
-ABOUT = "run.json"  # what a run is beside its recipe: seed, guard, where its data lies
+ABOUT = "run.json"  # what a run is beside its recipe: seed, guard, where its data lies, what must be said of it
 MEASURED = 30  # iterations that a time is measured by
 
 
-def create(folder: Path, settings: Recipe, seed: int, *, data_folder: Path | None = None, guarded: bool = True) -> Run:
+def create(
+    folder: Path,
+    settings: Recipe,
+    seed: int,
+    *,
+    data_folder: Path | None = None,
+    guarded: bool = True,
+    device: torch.device | str = "cpu",
+    world: World = ALONE,
+) -> Run:
     """A new run in a folder of its own, ready to `fit`. One that is there already is never overwritten."""
-    if folder.exists() and any(folder.iterdir()):
-        raise InputError(f"{folder} is not empty: go on with `jointenergy resume {folder}`, or choose another --out")
-    trainer = Trainer(settings, data_of(settings, data_folder), seed, guarded=guarded)
-    folder.mkdir(parents=True, exist_ok=True)
-    about = {"seed": seed, "guarded": guarded, "data": None if data_folder is None else str(data_folder.absolute())}
-    (folder / ABOUT).write_text(json.dumps(about))
+    world.from_first(lambda: _check_empty(folder))
+    data = data_of(settings, data_folder, device, seed)
+    trainer = Trainer(settings, data, seed, guarded=guarded, world=world)
+    if world.first:
+        folder.mkdir(parents=True, exist_ok=True)
+        known = {
+            "seed": seed,
+            "guarded": guarded,
+            "data": None if data_folder is None else str(data_folder.absolute()),
+            "device": torch.device(device).type,
+            "warnings": trainer.warnings,
+        }
+        (folder / ABOUT).write_text(json.dumps(known))
+    world.wait()
     run = Run(folder, trainer)
     run.begin()
     return run
 
 
-def reopen(folder: Path) -> Run:
-    """The run of a folder, as it was at its newest whole checkpoint."""
+def _check_empty(folder: Path) -> None:
+    if folder.exists() and any(folder.iterdir()):
+        raise InputError(f"{folder} is not empty: go on with `jointenergy resume {folder}`, or choose another --out")
+
+
+def about(folder: Path) -> dict[str, Any]:
+    """What a run is beside its recipe."""
     try:
-        about = json.loads((folder / ABOUT).read_text())
+        found: dict[str, Any] = json.loads((folder / ABOUT).read_text())
     except (OSError, ValueError):
         raise InputError(f"{folder} is no run folder: {ABOUT} is missing or damaged") from None
+    return found
+
+
+def reopen(folder: Path, *, device: torch.device | str | None = None, world: World = ALONE) -> Run:
+    """The run of a folder, as it was at its newest whole checkpoint, on the device it had unless another is named."""
+    known = about(folder)
     settings = read(folder / "recipe.toml")
-    data_folder = None if about["data"] is None else Path(about["data"])
-    run = Run(folder, Trainer(settings, data_of(settings, data_folder), about["seed"], guarded=about["guarded"]))
+    data_folder = None if known["data"] is None else Path(known["data"])
+    data = data_of(settings, data_folder, device or device_of(known["device"]), known["seed"])
+    run = Run(folder, Trainer(settings, data, known["seed"], guarded=known["guarded"], world=world))
     run.resume()
     return run
 
 
-def iterations_in(settings: Recipe, seconds: float, seed: int, *, data_folder: Path | None = None) -> int:
+def iterations_in(
+    settings: Recipe,
+    seconds: float,
+    seed: int,
+    *,
+    data_folder: Path | None = None,
+    device: torch.device | str = "cpu",
+    world: World = ALONE,
+) -> int:
     """How many iterations fit into a time, by a short run that is thrown away: schedules count iterations only."""
-    trainer = Trainer(settings, data_of(settings, data_folder), seed)
+    trainer = Trainer(settings, data_of(settings, data_folder, device, seed), seed, world=world)
     for _ in range(MEASURED // 3):
         trainer.step()
     began = time.perf_counter()
     for _ in range(MEASURED):
         trainer.step()
-    return max(1, int(seconds / ((time.perf_counter() - began) / MEASURED)))
+    if trainer.data.x.is_cuda:
+        torch.cuda.synchronize()
+    each = (time.perf_counter() - began) / MEASURED
+    return world.from_first(lambda: max(1, int(seconds / each)))

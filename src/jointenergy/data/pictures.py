@@ -1,6 +1,8 @@
-"""evaluation: pictures of samples, grids that a person can look at."""
+"""data: pictures of rows, which a person can look at: grids of images, points of a plane."""
 
 from __future__ import annotations
+
+import math
 
 from PIL import Image
 from torch import Tensor
@@ -24,3 +26,28 @@ def image_grid(x: Tensor, columns: int, bounds: tuple[float, float], zoom: int =
     array = grid[0].numpy() if channels == 1 else grid.permute(1, 2, 0).numpy()
     picture = Image.fromarray(array)
     return picture.resize((picture.width * zoom, picture.height * zoom), Image.Resampling.NEAREST)
+
+
+def picture_of(x: Tensor, bounds: tuple[float, float], n: int = 64) -> Image.Image | None:
+    """The first rows as a picture: images as a grid, square vectors as grey images, others as points of their first two
+    dimensions; None for rows of a single number."""
+    x = x[:n].detach().cpu().float()
+    shape = tuple(x.shape[1:])
+    side = math.isqrt(math.prod(shape))
+    if len(shape) == 1 and side >= 4 and side * side == shape[0]:
+        x = x.view(-1, 1, side, side)
+    elif len(shape) == 2:
+        x = x[:, None]
+    if x.ndim == 4 and x.shape[1] in (1, 3):
+        zoom = max(1, 24 // x.shape[2])
+        return image_grid(x, columns=8, bounds=bounds, zoom=zoom)
+    flat = x.flatten(1)
+    if flat.shape[1] < 2:
+        return None
+    size, (low, high) = 240, bounds
+    canvas = Image.new("L", (size, size), 255)
+    places = ((flat[:, :2] - low) / (high - low) * (size - 1)).nan_to_num(-1.0).round().long()
+    for across, up in places.tolist():
+        if 0 <= across < size and 0 <= up < size:
+            canvas.putpixel((across, size - 1 - up), 0)
+    return canvas

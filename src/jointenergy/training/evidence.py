@@ -1,0 +1,41 @@
+"""training: what a run leaves for a person to look at: pictures of its chains, and the facts when it has to give up."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from pathlib import Path
+
+from jointenergy.data import picture_of
+from jointenergy.training.guard import Signals
+from jointenergy.training.health import Health
+from jointenergy.training.trainer import Trainer
+
+PICTURES = "samples"
+DIVERGED = "diverged.json"
+
+
+def picture(folder: Path, trainer: Trainer, name: str) -> None:
+    """The persistent chains of the first process, as they are now."""
+    buffer = trainer.chains.buffer
+    if not trainer.world.first or buffer is None:
+        return
+    drawn = picture_of(buffer.state_dict()["x"][: len(buffer)], trainer.chains.bounds)
+    if drawn is not None:
+        (folder / PICTURES).mkdir(exist_ok=True)
+        drawn.save(folder / PICTURES / f"{name}.png")
+
+
+def diverged(folder: Path, trainer: Trainer, reason: str, signals: Signals | None, health: Health | None) -> None:
+    """The last that was known of a run that could not be kept healthy."""
+    if trainer.world.first:
+        facts = {
+            "reason": reason,
+            "iteration": trainer.iteration,
+            "attempts": trainer.attempt,
+            "chain_steps": trainer.chains.steps,
+            "learning_rate_scale": trainer.learning_rate_scale,
+            "signals": None if signals is None else asdict(signals),
+            "health": None if health is None else health.values(),
+        }
+        (folder / DIVERGED).write_text(json.dumps(facts, indent=2))

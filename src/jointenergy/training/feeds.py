@@ -1,0 +1,134 @@
+"""training: data on its way into a step: rows in their order, changed as the recipe says, each process its share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from jointenergy.data import (
+    ColorJitter,
+    Dataset,
+    Dequantize,
+    DequantizeBinary,
+    GaussianBlur,
+    GaussianNoise,
+    RandomCrop,
+    RandomFlip,
+    Scale,
+    load,
+    split,
+)
+from jointenergy.errors import InputError
+from jointenergy.labels import MISSING, LabelSpace
+from jointenergy.objectives import Batch
+from jointenergy.training.distributed import World
+from jointenergy.training.order import Order, seeded
+from jointenergy.training.recipe import Recipe
+from jointenergy.training.settings import DataSettings
+
+Augment = RandomCrop | RandomFlip | ColorJitter | GaussianBlur
+Change = Callable[[Tensor, torch.Generator], Tensor]
+
+
+@dataclass(frozen=True)
+class TrainingData:
+    """Rows scaled to the recipe's bounds, on the training device: those that are learned from, and held-out ones.
+
+    `mask` is True where x is observed (None: everywhere). Held-out rows are complete.
+    """
+
+    x: Tensor
+    y: Tensor
+    x_held: Tensor
+    y_held: Tensor
+    labels: LabelSpace
+    mask: Tensor | None = None
+
+    @property
+    def event_shape(self) -> tuple[int, ...]:
+        return tuple(self.x.shape[1:])
+
+
+def data_of(
+    recipe: Recipe, folder: Path | None = None, device: torch.device | str = "cpu", seed: int = 0
+) -> TrainingData:
+    """The training split, scaled, with the recipe's share held out; the held-out rows are the same for every seed."""
+    settings = recipe.data
+    dataset = load(settings.name, folder, "train")
+    if dataset.x.dtype == torch.uint8:
+        dataset = Dataset(Scale(settings.low, settings.high)(dataset.x), dataset.y, dataset.labels, dataset.name)
+    labels = dataset.labels
+    if recipe.model.family == "unconditional":
+        labels = LabelSpace.none()
+        dataset = Dataset(dataset.x, dataset.y[:, :0], labels, dataset.name)
+    rest, held = split(dataset, settings.validation, seed=0)
+    y, mask = rest.y, None
+    if settings.missing_labels > 0:
+        hidden = torch.rand(y.shape, generator=seeded(seed, "missing labels")) < settings.missing_labels
+        y = y.masked_fill(hidden, MISSING)
+    if settings.missing_x > 0:
+        mask = torch.rand(rest.x.shape, generator=seeded(seed, "missing x")) >= settings.missing_x
+        mask = mask.to(device)
+    return TrainingData(rest.x.to(device), y.to(device), held.x.to(device), held.y.to(device), labels, mask)
+
+
+def augmentation_of(names: Sequence[str], bounds: tuple[float, float]) -> list[Change]:
+    """The random changes of images called crop, flip, color and blur, one after the other."""
+    known: dict[str, Augment] = {
+        "crop": RandomCrop(4),
+        "flip": RandomFlip(),
+        "color": ColorJitter(bounds=bounds),
+        "blur": GaussianBlur(),
+    }
+    return [_change(known[name]) for name in names]
+
+
+def _change(augment: Augment) -> Change:
+    return lambda x, generator: augment(x, generator=generator)
+
+
+def changes_of(settings: DataSettings, *, augment: bool) -> list[Change]:
+    """What is done to rows each time they are used: dequantized, augmented, noised."""
+    low, high = settings.low, settings.high
+    changes: list[Change] = []
+    if settings.dequantize == "bytes":
+        scale = Scale(low, high)
+        changes.append(lambda x, g: low + (high - low) * Dequantize()(scale.inverse(x), generator=g))
+    elif settings.dequantize == "binary":
+        changes.append(lambda x, g: low + (high - low) * DequantizeBinary()((x - low) / (high - low), generator=g))
+    if augment:
+        changes += augmentation_of(settings.augment, (low, high))
+    if settings.noise > 0:
+        changes.append(lambda x, g: GaussianNoise(settings.noise)(x, generator=g))
+    return changes
+
+
+class Feed:
+    """Batches of changed rows. The order of rows is the run's; of each batch a process has its own share."""
+
+    def __init__(
+        self, data: TrainingData, recipe: Recipe, seed: int, world: World, name: str, *, augment: bool
+    ) -> None:
+        self.data, self.seed, self.world, self.name = data, seed, world, name
+        self.share = world.share(recipe.batch_size, "batch_size")
+        self.order = Order(len(data.x), recipe.batch_size, seeded(seed, name, "order"))
+        self.changes = changes_of(recipe.data, augment=augment)
+        if augment and recipe.data.augment and len(data.event_shape) != 3:
+            raise InputError(f"data.augment changes images, and rows of {recipe.data.name!r} are {data.event_shape}")
+        self.new_stream(0)
+
+    def new_stream(self, attempt: int) -> None:
+        """A stream derived from the seed and the attempt, this process's own."""
+        self.generator = seeded(self.seed, self.name, "noise", attempt, self.world.rank, device=self.data.x.device)
+
+    def next(self) -> tuple[Batch, Tensor]:
+        """A batch, and the numbers of its rows."""
+        rows = self.order.next()[self.share * self.world.rank :][: self.share].to(self.data.x.device)
+        x = self.data.x[rows]
+        for change in self.changes:
+            x = change(x, self.generator)
+        return Batch(x, self.data.y[rows], None if self.data.mask is None else self.data.mask[rows]), rows

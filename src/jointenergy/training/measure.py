@@ -1,0 +1,110 @@
+"""training: what is measured of a trainer: the guard's signals, health, accuracy on held-out rows."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from jointenergy.kernels import Target, last
+from jointenergy.labels import MISSING
+from jointenergy.objectives import Loss, summable
+from jointenergy.training import build, health
+from jointenergy.training.chains import Moved
+from jointenergy.training.guard import Signals
+from jointenergy.training.order import seeded
+from jointenergy.training.statistics import frozen
+from jointenergy.training.trainer import Trainer
+
+HELD_ROWS = 256  # rows of held-out data that a check of health looks at
+LABEL_STEPS = 100  # of a label kernel, where labels are too many to go through and have to be drawn
+SCORED_AT_ONCE = 1000  # rows
+
+
+def signals(trainer: Trainer, loss: Loss, moved: Moved, norm: Tensor) -> Signals:
+    """What the guard reads, the same in all processes; one look of the present weights at data to come and chains."""
+    with torch.no_grad(), frozen(trainer.model):
+        parts = _signals(trainer, loss, moved, norm)
+    trainer.world.mean([parts])
+    return Signals(*parts.tolist())
+
+
+def _signals(trainer: Trainer, loss: Loss, moved: Moved, norm: Tensor) -> Tensor:
+    feed, data = trainer.feeds[0], trainer.data
+    rows = feed.order.ahead()[feed.share * trainer.world.rank :][: feed.share].to(data.x.device)
+    x_data = data.x[rows] if data.mask is None else data.x_held[: feed.share]
+    y_data = data.y[rows] if data.mask is None else data.y_held[: feed.share]
+    f = trainer.model.log_density_unchecked(x_data, trainer.scored(y_data))
+    x, y, well = moved.state.x, trainer.scored(moved.state.y), ~moved.sick
+    well = well | ~well.any()  # where all are sick there is nothing else to look at
+    g = trainer.model.log_density_unchecked(x, y)[well]
+    low, high = trainer.chains.bounds
+    steps = max(trainer.chains.steps, 1)
+    return torch.stack(
+        (
+            loss.total.detach(),
+            norm,
+            f.mean(),
+            f.std(correction=0),
+            g.mean(),
+            g.std(correction=0),
+            moved.sick.float().mean(),
+            (x - moved.drawn.x)[well].abs().mean() / (steps * (high - low)),
+            x[well].std(0, correction=0).mean() / x_data.std(0, correction=0).mean(),
+            health.at_bounds(x[well], trainer.chains.bounds) - health.at_bounds(x_data, trainer.chains.bounds),
+        )
+    )
+
+
+def check(trainer: Trainer) -> health.Health:
+    """Health of the averaged weights, with chains of their own, from a stream that training never sees."""
+    data, chains = trainer.data, trainer.chains
+    generator = seeded(trainer.seed, "health", trainer.iteration, device=data.x.device)
+    n = min(HELD_ROWS, len(data.x_held))
+    x, y = chains.start.draw(n, generator=generator)
+    target = Target(trainer.ema)
+
+    def run(begin: Tensor, labels: Tensor, steps: int) -> tuple[Tensor, Tensor]:
+        state = chains.sample(target, begin, labels, steps, generator=generator)
+        return state.x, state.y
+
+    if chains.buffer is None:
+        persistent = run(x, y, chains.steps)
+    else:
+        drawn = chains.buffer.draw(min(n, len(chains.buffer)), generator=generator)
+        persistent = drawn.x, drawn.y
+    return health.measure(
+        lambda at, labels: trainer.ema.log_density(at, trainer.scored(labels)),
+        (data.x_held[:n], data.y_held[:n]),
+        persistent,
+        (x, y),
+        run,
+        trainer.recipe.chain.sampling_steps,
+        chains.bounds,
+        generator=generator,
+    )
+
+
+@torch.no_grad()
+def accuracy(trainer: Trainer) -> float:
+    """Of the averaged weights on the held-out rows, over all label entries; NaN where labels cannot be compared."""
+    model, data = trainer.ema, trainer.data
+    known = data.y_held != MISSING
+    if model.normalizer == "conditional" or not bool(known.any()):
+        return math.nan
+    right = []
+    for x in data.x_held.split(SCORED_AT_ONCE):
+        if summable(model):
+            right.append(torch.stack([p.argmax(1) for p in model.label_probs(x).values()], dim=1))
+        else:
+            right.append(_drawn_labels(trainer, x))
+    return float((torch.cat(right) == data.y_held)[known].float().mean())
+
+
+def _drawn_labels(trainer: Trainer, x: Tensor) -> Tensor:
+    """Labels drawn given x by the recipe's own kernel, where going through all of them is out of the question."""
+    kernel = build.LABEL_KERNELS[trainer.recipe.chain.label_kernel]
+    target = Target(trainer.ema)
+    generator = seeded(trainer.seed, "labels", trainer.iteration, device=x.device)
+    return last(kernel, target, kernel.init(target, x, generator=generator), LABEL_STEPS).y

@@ -1,0 +1,79 @@
+"""training: where a run in trouble goes back to, and what it does differently from there."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from jointenergy.training.trainer import Trainer
+
+MAX_TRIES = 6  # rollbacks from the same trouble before a run gives up
+TRIES_BEFORE_FARTHER = 2  # rollbacks to one checkpoint before an earlier one is taken
+KEEP_HEALTHY = 3  # healthy checkpoints that a rollback may go to, beside the first of the run
+MAX_STEPS = 8  # times the recipe's chain steps, at the most
+STEPS_UP = 1.5  # what one raise multiplies the chain steps by
+RATE_DOWN = 0.5  # what one lowering multiplies the learning rate by
+FIRST = "iteration-00000000"
+
+
+@dataclass
+class Recovery:
+    """The memory of a run's troubles. Tries count until the run is healthy beyond the farthest of them."""
+
+    healthy: list[str] = field(default_factory=lambda: [FIRST])
+    """Where a rollback may go: checkpoints found healthy, the newest last, behind the first of the run."""
+    tries: int = 0
+    trouble: int = 0
+    """The farthest iteration at which there was trouble."""
+
+    @property
+    def last_healthy(self) -> str:
+        return self.healthy[-1]
+
+    @property
+    def spent(self) -> bool:
+        return self.tries >= MAX_TRIES
+
+    def found_healthy(self, iteration: int) -> None:
+        """The checkpoint of this iteration is one to go back to."""
+        self.healthy = [FIRST, *self.healthy[1:][1 - KEEP_HEALTHY :], f"iteration-{iteration:08d}"]
+        if iteration > self.trouble:
+            self.tries = 0
+
+    def begin_try(self, at: int) -> str:
+        """The checkpoint to go back to: the newest found healthy, and where that has not helped, the one before it.
+
+        A run may look healthy for a while when it is already lost.
+        """
+        if self.tries and self.tries % TRIES_BEFORE_FARTHER == 0 and len(self.healthy) > 1:
+            self.healthy.pop()
+        self.tries, self.trouble = self.tries + 1, max(self.trouble, at)
+        return self.last_healthy
+
+    def change_course(self, trainer: Trainer) -> str:
+        """New random streams; at the second try more chain steps as well, at the third a lower learning rate."""
+        trainer.attempt += 1
+        trainer.new_streams()
+        raised = raise_steps(trainer) if self.tries % 3 == 2 else None
+        if raised is not None:
+            return f"chain steps go from {raised[0]} to {raised[1]}"
+        if self.tries % 3 == 0:
+            trainer.learning_rate_scale *= RATE_DOWN
+            return f"the learning rate is multiplied by {trainer.learning_rate_scale:g}"
+        return "new random streams"
+
+    def state_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.healthy, self.tries, self.trouble = list(state["healthy"]), state["tries"], state["trouble"]
+
+
+def raise_steps(trainer: Trainer) -> tuple[int, int] | None:
+    """More chain steps: how many there were and are, or None when there are no more to be had."""
+    before = trainer.chains.steps
+    more = min(MAX_STEPS * trainer.recipe.chain.steps, max(before + 1, round(before * STEPS_UP)))
+    if more <= before:
+        return None
+    trainer.chains.steps = more
+    return before, more

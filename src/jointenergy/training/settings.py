@@ -1,0 +1,187 @@
+"""training: everything that a recipe may set, as frozen dataclasses; the defaults are values that were really used."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Annotated, ClassVar, Literal
+
+from pydantic import ConfigDict, Field
+
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+Fraction = Annotated[float, Field(ge=0, le=1)]
+Share = Annotated[float, Field(ge=0, lt=1)]
+Count = Annotated[int, Field(ge=1)]
+CountOrNone = Annotated[int, Field(ge=0)]
+
+Augmentation = Literal["crop", "flip", "color", "blur"]
+
+
+class Strict:
+    """Unknown keys are errors; numbers are not made of strings."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid", strict=False, str_max_length=200)
+
+
+@dataclass(frozen=True)
+class DataSettings(Strict):
+    """What is trained on, and how it is changed each time a row is used: dequantized, augmented, then noised.
+
+    With `separate_batches` the augmentation is for log p(y | x) alone: the other terms have a batch of their own rows,
+    not augmented. `missing_labels` and `missing_x` are the shares of entries hidden from training, chosen by the seed.
+    """
+
+    name: str = "digits"
+    low: float = -1.0
+    high: float = 1.0
+    validation: Annotated[float, Field(gt=0, lt=0.5)] = 0.1
+    dequantize: Literal["none", "bytes", "binary"] = "none"
+    augment: tuple[Augmentation, ...] = ()
+    separate_batches: bool = False
+    noise: NotNegative = 0.0
+    missing_labels: Share = 0.0
+    missing_x: Share = 0.0
+
+
+@dataclass(frozen=True)
+class MLPNetwork(Strict):
+    kind: Literal["mlp"] = "mlp"
+    hidden: tuple[Count, ...] = (256, 256)
+    activation: str = "silu"
+
+
+@dataclass(frozen=True)
+class WideResNetNetwork(Strict):
+    """`norm = "batch"` needs `model.allow_batch_statistics`: its chains sample a function of the batch."""
+
+    kind: Literal["wide-resnet"] = "wide-resnet"
+    depth: Count = 28
+    width: Count = 10
+    norm: Literal["none", "batch"] = "none"
+    activation: str = "leaky_relu"
+
+
+@dataclass(frozen=True)
+class GibbsJemNetwork(Strict):
+    """The CNN of Gibbs-JEM, for images of 3 x 64 x 64."""
+
+    kind: Literal["gibbs-jem-cnn"] = "gibbs-jem-cnn"
+    activation: str = "silu"
+
+
+@dataclass(frozen=True)
+class DSpritesNetwork(Strict):
+    """The CNN with its MLP of the mixed joint EBM, for images of 1 x 32 x 32."""
+
+    kind: Literal["dsprites-cnn"] = "dsprites-cnn"
+    activation: str = "elu"
+
+
+Network = Annotated[
+    MLPNetwork | WideResNetNetwork | GibbsJemNetwork | DSpritesNetwork,
+    Field(discriminator="kind"),
+]
+NETWORKS = (MLPNetwork, WideResNetNetwork, GibbsJemNetwork, DSpritesNetwork)
+
+
+@dataclass(frozen=True)
+class ModelSettings(Strict):
+    """`domain` is the box of the data's bounds, or R^D with a Gaussian reference term of `reference_scale`.
+
+    Families: `logits` of a classifier, `pair` (any network of x and one-hot y), `conditional` (p(x | y) alone, one
+    unknown normalizer for each label), `unconditional` (no labels).
+    """
+
+    family: Literal["logits", "pair", "conditional", "unconditional"] = "logits"
+    network: Network = field(default_factory=MLPNetwork)
+    domain: Literal["box", "reals"] = "box"
+    reference_scale: Positive = 1.0
+    allow_batch_statistics: bool = False
+
+
+@dataclass(frozen=True)
+class ObjectiveSettings(Strict):
+    """The weights of the likelihood terms and the regularizers; a weight of zero leaves a term out.
+
+    `entropy` weighs the nearest-neighbor entropy inside the KL term. `frequency_weights` lets each value of a label
+    count alike in log p(y | x), however rare it is.
+    """
+
+    log_p_x: NotNegative = 1.0
+    log_p_y_given_x: NotNegative = 1.0
+    log_p_xy: NotNegative = 0.0
+    log_p_x_given_y: NotNegative = 0.0
+    energy_l2: NotNegative = 0.0
+    kl: NotNegative = 0.0
+    entropy: NotNegative = 0.0
+    frequency_weights: bool = False
+
+
+@dataclass(frozen=True)
+class ChainSettings(Strict):
+    """Langevin on x, clamped to the data's bounds if `clamp`; a label kernel makes it block Gibbs on x and y.
+
+    `augment` changes chains when they are drawn from the buffer, and every `augment_every` steps when a trained model
+    is sampled (0: never). `completion_steps` are the steps that complete a row's missing labels and masked x.
+    """
+
+    steps: Count = 20
+    step_size: Positive = 1.0
+    noise_scale: NotNegative = 0.01
+    gradient_clamp: Positive | None = None
+    clamp: bool = False
+    sampling_steps: Count = 200
+    label_kernel: Literal["none", "exact", "single-site", "gibbs-with-gradients"] = "none"
+    x_steps: Count = 1
+    completion_steps: Count = 10
+    augment: tuple[Augmentation, ...] = ()
+    augment_every: CountOrNone = 0
+
+
+@dataclass(frozen=True)
+class BufferSettings(Strict):
+    """`kind = "none"` starts every chain afresh: short-run chains."""
+
+    kind: Literal["replay", "reservoir", "none"] = "replay"
+    size: Count = 10_000
+    restart: Fraction = 0.05
+
+
+@dataclass(frozen=True)
+class StartSettings(Strict):
+    """Where fresh chains begin."""
+
+    x: Literal["uniform", "batch", "class-gaussians"] = "uniform"
+    labels: Literal["uniform", "frequency"] = "uniform"
+
+
+@dataclass(frozen=True)
+class OptimizerSettings(Strict):
+    """`weight_decay` is decoupled and shrinks matrices alone; with Adam that is AdamW, which must be called so.
+
+    `weight_prior` is the scale of a Gaussian prior on all weights, an L2 term per data row.
+    """
+
+    name: Literal["adam", "adamw", "sgd"] = "adam"
+    learning_rate: Positive = 1e-4
+    beta1: Fraction = 0.9
+    beta2: Fraction = 0.999
+    momentum: Fraction = 0.9
+    weight_decay: NotNegative = 0.0
+    weight_prior: Positive | None = None
+    clip_norm: Positive | None = None
+    warmup: CountOrNone = 0
+    decay: Literal["none", "cosine", "staircase"] = "none"
+    decay_factor: Positive = 0.3
+    decay_at: tuple[Fraction, ...] = ()
+    ema: Fraction = 0.999
+
+
+@dataclass(frozen=True)
+class CadenceSettings(Strict):
+    """How often, in iterations: rows of metrics, checks of health and validation accuracy, checkpoints."""
+
+    log: Count = 50
+    check: Count = 500
+    checkpoint: Count = 500
+    keep: Count = 3

@@ -1,0 +1,114 @@
+"""training: a trainer as a checkpoint, and back, in place; on as many processes as it was made by, or on others."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from jointenergy.errors import InputError
+from jointenergy.training.checkpoints import Checkpoint
+from jointenergy.training.order import seeded
+from jointenergy.training.trainer import Trainer
+
+
+def save(trainer: Trainer, values: dict[str, Any]) -> Checkpoint:
+    """Everything: what all processes share from this one, and the buffer, streams and completions of each."""
+    tensors: dict[str, Tensor] = {}
+    tensors |= {f"model/{k}": v for k, v in trainer.model.state_dict().items()}
+    tensors |= {f"ema/{k}": v for k, v in trainer.ema.state_dict().items()}
+    for i, state in trainer.optimizer.state_dict()["state"].items():
+        tensors |= {f"optimizer/{i}/{k}": torch.as_tensor(v) for k, v in state.items()}
+    for feed in trainer.feeds:
+        tensors |= {f"order/{feed.name}/{k}": v for k, v in feed.order.state_dict().items()}
+    for name, value in _own(trainer).items():
+        for rank, part in enumerate(trainer.world.gather(value)):
+            tensors[f"ranks/{rank}/{name}"] = part
+    course = {
+        "attempt": trainer.attempt,
+        "steps": trainer.chains.steps,
+        "learning_rate_scale": trainer.learning_rate_scale,
+        "n_skipped": trainer.n_skipped,
+        "world_size": trainer.world.size,
+    }
+    return Checkpoint(trainer.iteration, tensors, {**course, **values})
+
+
+def _own(trainer: Trainer) -> dict[str, Tensor]:
+    """What each process has of its own."""
+    own = {"streams/chains": trainer.chains.generator.get_state()}
+    own |= {f"streams/{feed.name}": feed.generator.get_state() for feed in trainer.feeds}
+    own |= {f"completions/{k}": v for k, v in trainer.completions.state_dict().items()}
+    if trainer.chains.buffer is not None:
+        own |= {f"buffer/{k}": v for k, v in trainer.chains.buffer.state_dict().items()}
+    return own
+
+
+def restore(trainer: Trainer, checkpoint: Checkpoint) -> str | None:
+    """All of it, exactly, as if the run had never stopped; a sentence where the number or kind of processes changed."""
+    restore_weights(trainer, checkpoint)
+    values = checkpoint.values
+    trainer.attempt = values["attempt"]
+    trainer.chains.steps = values["steps"]
+    trainer.learning_rate_scale = values["learning_rate_scale"]
+    trainer.n_skipped = values["n_skipped"]
+    for feed in trainer.feeds:
+        feed.order.load_state_dict(under(checkpoint.tensors, f"order/{feed.name}/"))
+    own = under(checkpoint.tensors, f"ranks/{min(trainer.world.rank, values['world_size'] - 1)}/")
+    trainer.completions.load_state_dict(under(own, "completions/"))
+    streams = under(own, "streams/")
+    generators = {"chains": trainer.chains.generator} | {feed.name: feed.generator for feed in trainer.feeds}
+    same_device = all(streams[k].numel() == g.get_state().numel() for k, g in generators.items())
+    if values["world_size"] == trainer.world.size and same_device:
+        for name, generator in generators.items():
+            generator.set_state(streams[name])
+        return None
+    # Streams belong to a process on a kind of device: others begin anew, at a point that no earlier one has used.
+    for name, generator in generators.items():
+        parts = (trainer.seed, name, "resumed", trainer.iteration, trainer.world.size, trainer.world.rank)
+        generator.set_state(seeded(*parts, device=generator.device).get_state())
+    return (
+        f"made by {values['world_size']} process(es), resumed by {trainer.world.size} on {trainer.data.x.device.type}: "
+        "random streams begin anew"
+    )
+
+
+def restore_weights(trainer: Trainer, checkpoint: Checkpoint) -> None:
+    """Weights, averaged weights, optimizer, buffer and iteration; the data order and the streams go on."""
+    tensors = checkpoint.tensors
+    try:
+        trainer.model.load_state_dict(under(tensors, "model/"))
+        trainer.ema.load_state_dict(under(tensors, "ema/"))
+    except RuntimeError:
+        raise InputError("the checkpoint is of another network than the recipe's") from None
+    state: dict[int, dict[str, Tensor]] = {}
+    for name, value in under(tensors, "optimizer/").items():
+        index, key = name.split("/")
+        state.setdefault(int(index), {})[key] = value
+    groups = trainer.optimizer.state_dict()["param_groups"]
+    trainer.optimizer.load_state_dict({"state": state, "param_groups": groups})
+    if trainer.chains.buffer is not None:
+        shards = [under(tensors, f"ranks/{r}/buffer/") for r in range(checkpoint.values["world_size"])]
+        trainer.chains.buffer.load_state_dict(shard_of(shards, trainer.world.rank, trainer.world.size))
+    trainer.iteration = checkpoint.iteration
+
+
+def shard_of(shards: list[dict[str, Tensor]], rank: int, size: int) -> dict[str, Tensor]:
+    """The part of a process in the states of all shards, dealt out anew where their number has changed."""
+    if len(shards) == size:
+        return shards[rank]
+    n_seen = sum(int(s["n_seen"]) for s in shards)
+    # Used slots come first in a buffer: those of all shards before the empty ones, then every size-th to each process.
+    used = [min(int(s["n_seen"]), len(s["x"])) for s in shards]
+    dealt: dict[str, Tensor] = {"n_seen": torch.tensor(n_seen // size + (rank < n_seen % size))}
+    for name in ("x", "y", "age"):
+        full = torch.cat([s[name][:n] for s, n in zip(shards, used, strict=True)])
+        empty = torch.cat([s[name][n:] for s, n in zip(shards, used, strict=True)])
+        dealt[name] = torch.cat((full, empty))[rank::size]
+    return dealt
+
+
+def under(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    """The tensors whose names begin with a prefix, without it."""
+    return {k[len(prefix) :]: v for k, v in tensors.items() if k.startswith(prefix)}

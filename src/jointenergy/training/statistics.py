@@ -1,0 +1,28 @@
+"""training: networks with batch statistics, which a recipe must allow: how they are recognized and kept in check."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from torch import nn
+from torch.nn.modules.batchnorm import _BatchNorm
+
+
+def batch_statistics(model: nn.Module) -> bool:
+    """Whether a row's value depends on the rows beside it while the network trains."""
+    return any(isinstance(m, _BatchNorm) for m in model.modules())
+
+
+@contextmanager
+def frozen(model: nn.Module) -> Iterator[None]:
+    """Running statistics are those of data: chains, which pass through the network far more often, leave them alone."""
+    layers = [m for m in model.modules() if isinstance(m, _BatchNorm)]
+    momenta = [m.momentum for m in layers]
+    for layer in layers:
+        layer.momentum = 0.0
+    try:
+        yield
+    finally:
+        for layer, momentum in zip(layers, momenta, strict=True):
+            layer.momentum = momentum

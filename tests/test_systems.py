@@ -1,0 +1,300 @@
+"""Every system of the papers through the trainer: conditional models, missing labels, masked x, separate batches."""
+
+import json
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+from jointenergy import recipes
+from jointenergy.buffers import Drawn, ReplayBuffer
+from jointenergy.data import load
+from jointenergy.errors import InputError
+from jointenergy.kernels import Target
+from jointenergy.labels import MISSING, LabelSpace
+from jointenergy.training import measure, runs
+from jointenergy.training.feeds import TrainingData, data_of
+from jointenergy.training.order import seeded
+from jointenergy.training.statistics import frozen
+from jointenergy.training.trainer import Trainer
+from tests.small import accuracy, small, trained
+
+FEW = ("iterations=40", "cadence.check=20", "chain.sampling_steps=5", "buffer.size=300")
+NO_LABEL_TERMS = ("objective.log_p_x=0", "objective.log_p_y_given_x=0")
+
+
+def images(n=600, side=8):
+    digits = load("digits", split="train")
+    x, y = digits.x[:n].view(-1, 1, 8, 8), digits.y[:n]
+    return TrainingData(x, y, x[-100:], y[-100:], digits.labels)
+
+
+def test_igebm_conditions_each_negative_on_its_rows_labels(tmp_path):
+    run = trained(tmp_path / "run", *FEW, "model.family=conditional", "objective=igebm")
+    trainer = run.trainer
+    assert trainer.needs == {"given_y"}
+    assert math.isnan(run.accuracy)
+    assert run.health is not None
+    assert run.health.finite
+    batch, rows = trainer.feeds[0].next()
+    assert batch.y is not None
+    moved = trainer.move(batch, len(rows))
+    assert torch.equal(moved.state.y, batch.y)
+    assert torch.equal(moved.drawn.y, batch.y)
+
+
+def test_p_of_x_given_y_and_y_given_x_factored(tmp_path):
+    run = trained(tmp_path / "run", *FEW, "objective.log_p_x=0", "objective.log_p_x_given_y=1", "iterations=100")
+    assert accuracy(run) > 0.3
+    assert run.health is not None
+
+
+def test_unconditional_models_have_no_labels(tmp_path):
+    run = trained(tmp_path / "run", *FEW, "model.family=unconditional", "objective.log_p_y_given_x=0")
+    assert len(run.trainer.data.labels) == 0
+    assert math.isnan(run.accuracy)
+    with pytest.raises(InputError, match="classifies nothing"):
+        run.trainer.recipe.baseline()
+
+
+def test_few_labels_are_enough_to_learn_from(tmp_path):
+    run = trained(tmp_path / "run", "data.missing_labels=0.8", "iterations=300", "cadence.check=300")
+    hidden = (run.trainer.data.y == MISSING).float().mean()
+    assert 0.75 < hidden < 0.85
+    assert run.trainer.needs == {"negatives"}  # the sum over labels is exact
+    assert accuracy(run) > 0.8
+
+
+def test_labels_beyond_enumeration_are_completed_by_chains_that_persist():
+    # 24 binary labels, each a pixel above its mean: far more states than are ever enumerated.
+    x = load("digits", split="train").x[:400]
+    labels = LabelSpace({f"pixel{k}": 2 for k in range(24)})
+    y = (x[:, 10:34] > x[:, 10:34].mean(0)).long()
+    hidden = torch.rand(y.shape, generator=seeded(0)) < 0.3
+    data = TrainingData(x, y.masked_fill(hidden, MISSING), x[-50:], y[-50:], labels)
+    kernel = ("model.family=pair", "chain.label_kernel=gibbs-with-gradients", "chain.completion_steps=5")
+    recipe = small(*FEW, *kernel, *NO_LABEL_TERMS, "objective.log_p_xy=1", "objective.log_p_y_given_x=0.5")
+    trainer = Trainer(recipe, data, 0)
+    assert trainer.needs == {"negatives", "given_x", "given_xy"}
+    for _ in range(12):  # two visits of each row
+        trainer.step()
+    kept = trainer.completions.y["given_xy"]
+    assert (kept != MISSING).all()
+    assert torch.equal(kept[~hidden], y[~hidden])
+    before = kept.clone()
+    trainer.step()
+    changed = (kept != before).any(1)
+    assert 0 < changed.sum() <= recipe.batch_size
+    assert 0.0 <= measure.accuracy(trainer) <= 1.0
+    with pytest.raises(InputError, match=r"chain\.label_kernel"):
+        Trainer(small(*FEW, "model.family=pair", "objective=mixed"), data, 0)
+
+
+def test_masked_x_is_completed_and_what_is_seen_is_held(tmp_path):
+    run = trained(tmp_path / "run", *FEW, "data.missing_x=0.3", "chain.label_kernel=exact", "objective=mixed")
+    trainer = run.trainer
+    assert trainer.needs == {"negatives", "given_xy"}
+    batch, rows = trainer.feeds[0].next()
+    assert batch.mask is not None
+    assert 0.6 < batch.mask.float().mean() < 0.8
+    drawn = trainer.completions.draw("given_xy", trainer.model, batch, rows, generator=seeded(1))
+    assert torch.equal(drawn.x[batch.mask], batch.x[batch.mask])
+    assert torch.equal(drawn.y, batch.y)
+    assert not torch.equal(drawn.x, batch.x)
+    assert torch.equal(trainer.completions.x["given_xy"][rows][~batch.mask], drawn.x[~batch.mask])
+
+
+def test_a_batch_of_nan_leaves_completions_sound():
+    recipe = small(*FEW, "data.missing_x=0.3", "chain.label_kernel=exact", "objective=mixed")
+    trainer = Trainer(recipe, data_of(recipe), 0)
+    trainer.data.x[:] = torch.nan
+    before = [p.clone() for p in trainer.model.parameters()]
+    loss, _, _ = trainer.step()
+    assert not loss.total.isfinite()
+    assert all(torch.equal(a, b) for a, b in zip(before, trainer.model.parameters(), strict=True))
+    assert trainer.completions.x["given_xy"].isfinite().all()
+
+
+def test_separate_batches_augment_the_classifiers_rows_alone():
+    recipe = small(*FEW, "data.augment=['crop', 'flip']", "data.separate_batches=true", "data.noise=0")
+    trainer = Trainer(recipe, images(), 0)
+    assert [[t.name for t in o.terms] for o in trainer.objectives] == [["log_p_x"], ["log_p_y_given_x"]]
+    plain, augmented = trainer.feeds
+    (first, rows), (second, others) = plain.next(), augmented.next()
+    assert torch.equal(first.x, trainer.data.x[rows])
+    assert not torch.equal(rows, others)
+    assert not torch.equal(second.x, trainer.data.x[others])
+    loss, moved, _ = trainer.step()
+    assert set(loss.parts) == {"log_p_x", "log_p_y_given_x"}
+    assert moved is not None
+    together = Trainer(small(*FEW, "data.augment=['flip']", "data.noise=0"), images(), 0)
+    batch, rows = together.feeds[0].next()
+    assert not torch.equal(batch.x, together.data.x[rows])
+    with pytest.raises(InputError, match=r"data\.augment changes images"):
+        Trainer(recipe, data_of(recipe), 0)
+
+
+def test_chains_are_augmented_when_drawn_and_every_so_often_when_sampled():
+    settings = ("chain.augment=['flip']", "chain.augment_every=2", "chain.noise_scale=0", "buffer.restart=0")
+    trainer = Trainer(small(*FEW, *settings), images(), 0)
+    chains = trainer.chains
+    drawn, _ = chains.draw(64)
+    assert chains.buffer is not None
+    stored = chains.buffer.state_dict()["x"][drawn.slots]
+    flipped = (drawn.x == stored.flip(3)).flatten(1).all(1)
+    same = (drawn.x == stored).flatten(1).all(1)
+    assert (flipped | same).all()
+    assert 10 < flipped.sum() < 54
+
+    class Flat(nn.Module):
+        """No slope: what moves such a chain is the augmentation alone."""
+
+        def forward(self, x):
+            return x.new_zeros(len(x), 10)
+
+    trainer.model.network = Flat()
+    target = Target(trainer.model)
+    x, y = drawn.x, drawn.y
+    once = chains.sample(target, x, y, 2, generator=seeded(0)).x
+    thrice = chains.sample(target, x, y, 7, generator=seeded(0)).x
+    assert torch.equal(once, x)
+    assert not torch.equal(thrice, x)
+
+
+def test_dequantized_rows_stay_in_their_cells():
+    recipe = small(*FEW, "data.dequantize=bytes", "data.noise=0")
+    pixels = torch.randint(256, (200, 64), generator=seeded(0), dtype=torch.uint8)
+    x = pixels.float() / 255 * 2 - 1
+    y = torch.zeros(200, 1, dtype=torch.int64)
+    trainer = Trainer(recipe, TrainingData(x, y, x[:50], y[:50], LabelSpace({"class": 2})), 0)
+    batch, rows = trainer.feeds[0].next()
+    assert torch.equal(((batch.x + 1) / 2 * 256).floor().to(torch.uint8), pixels[rows])
+    again = trainer.feeds[0].changes[0](x[rows], seeded(7))
+    assert not torch.equal(again, batch.x)
+    binary = small(*FEW, "data.dequantize=binary", "data.noise=0")
+    x = (pixels > 127).float() * 2 - 1
+    trainer = Trainer(binary, TrainingData(x, y, x[:50], y[:50], LabelSpace({"class": 2})), 0)
+    batch, rows = trainer.feeds[0].next()
+    assert torch.equal((batch.x > 0) * 2.0 - 1, x[rows])
+    assert not torch.equal(batch.x, x[rows])
+
+
+def test_kl_with_entropy_and_frequency_weights_train(tmp_path):
+    run = trained(
+        tmp_path / "run", *FEW, "objective.kl=0.3", "objective.entropy=0.3", "objective.frequency_weights=true"
+    )
+    assert run.trainer.needs >= {"last_step", "neighbors"}
+    assert all(p.isfinite().all() for p in run.trainer.model.parameters())
+    short = trained(
+        tmp_path / "short", *FEW, "iterations=5", "objective.kl=0.3", "objective.entropy=0.3", "buffer.kind=none"
+    )
+    assert short.trainer.iteration == 5
+
+
+class TestBatchStatistics:
+    recipe = (
+        "model.network={kind='wide-resnet', depth=10, width=1, norm='batch'}",
+        "iterations=4",
+        "cadence.check=4",
+        "chain.steps=2",
+        "chain.sampling_steps=2",
+        "buffer.size=64",
+    )
+
+    def test_refused_unless_the_recipe_says_so(self):
+        with pytest.raises(InputError, match=r"model\.allow_batch_statistics = true"):
+            small(*self.recipe)
+
+    def test_the_run_carries_a_warning(self, tmp_path, monkeypatch):
+        monkeypatch.setattr(runs, "data_of", lambda *_: images(200))
+        run = runs.create(tmp_path / "run", small(*self.recipe, "model.allow_batch_statistics=true"), 0)
+        run.fit()
+        said = json.loads((tmp_path / "run" / runs.ABOUT).read_text())["warnings"]
+        assert "function of the batch" in said[0]
+        assert "function of the batch" in (tmp_path / "run" / "events.jsonl").read_text()
+        kept = dict(run.trainer.ema.named_buffers())
+        for name, value in run.trainer.model.named_buffers():
+            assert torch.equal(value, kept[name])
+
+    def test_chains_leave_running_statistics_alone(self):
+        trainer = Trainer(small(*self.recipe, "model.allow_batch_statistics=true"), images(200), 0)
+        means = [b.clone() for n, b in trainer.model.named_buffers() if n.endswith("running_mean")]
+        with frozen(trainer.model):
+            trainer.move(None, 32)
+        after = [b for n, b in trainer.model.named_buffers() if n.endswith("running_mean")]
+        assert all(torch.equal(a, b) for a, b in zip(means, after, strict=True))
+        trainer.step()
+        assert not torch.equal(means[0], after[0])
+
+
+@pytest.mark.parametrize(
+    ("overrides", "sentence"),
+    [
+        (("objective=gem",), "or 'jem'"),
+        (NO_LABEL_TERMS, "all likelihood terms have weight 0"),
+        (("objective.log_p_x=0", "objective.kl=1"), "need a density term"),
+        (("objective.entropy=1",), r"set objective\.kl as well"),
+        (("optimizer.name=adam",), "set optimizer.name = 'adamw'"),
+        (("data.separate_batches=true", "objective.log_p_y_given_x=0"), "set it to false"),
+        (("chain.augment_every=3",), r"something in chain\.augment"),
+        (("model.family=conditional",), r"use objective\.log_p_x_given_y and no other"),
+        (("model.family=unconditional",), r"use objective\.log_p_x and no other"),
+        (("data.missing_x=0.1", "data.augment=['flip']"), "masked x"),
+        (("objective.log_p_x_given_y=1",), r"chain\.label_kernel"),
+    ],
+)
+def test_settings_that_contradict_each_other(overrides, sentence):
+    with pytest.raises(InputError, match=sentence) as raised:
+        recipes.load("digits-jem", overrides)
+    assert "\n" not in str(raised.value)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "sentence"),
+    [
+        (("model.network={kind='wide-resnet'}",), "takes images"),
+        (("model.network={kind='gibbs-jem-cnn'}",), "3 x 64 x 64"),
+        (("model.network={kind='dsprites-cnn'}",), "'pair' or 'conditional'"),
+        (("model.network={kind='dsprites-cnn'}", "model.family=pair"), "1 x 32 x 32"),
+        (("model.network={kind='wide-resnet'}", "model.family=pair"), "a network of x alone"),
+        (("chain.augment=['flip']",), "changes images"),
+    ],
+)
+def test_networks_and_data_that_do_not_fit(overrides, sentence):
+    recipe = small(*overrides)
+    with pytest.raises(InputError, match=sentence):
+        Trainer(recipe, data_of(recipe), 0)
+
+
+def test_the_dsprites_network_trains_on_images_of_its_size():
+    x = torch.rand(80, 1, 32, 32, generator=seeded(0)) * 2 - 1
+    y = torch.randint(16, (80, 2), generator=seeded(1))
+    data = TrainingData(x, y, x[:20], y[:20], LabelSpace({"across": 16, "down": 16}))
+    overrides = ("model.network={kind='dsprites-cnn'}", "model.family=pair", "objective=mixed", "batch_size=8")
+    trainer = Trainer(small(*FEW, *overrides, "chain.label_kernel=gibbs-with-gradients", "chain.steps=2"), data, 0)
+    loss, _, _ = trainer.step()
+    assert loss.total.isfinite()
+
+
+def test_buffers_deal_out_states_by_label():
+    labels = LabelSpace({"class": 3})
+    buffer = ReplayBuffer(30, (2,), labels)
+    y = torch.arange(30)[:, None] % 2
+    buffer.store(Drawn.fresh(y.float().expand(-1, 2), y))
+    wanted = torch.tensor([0] * 10 + [1] * 4 + [2] * 3 + [MISSING])[:, None]
+    drawn, unmatched = buffer.draw_matching(wanted, generator=seeded(0))
+    assert drawn.slots is not None
+    assert len(drawn.slots.unique()) == len(wanted)
+    assert torch.equal(unmatched, wanted[:, 0] == 2)
+    known = (wanted != MISSING) & (wanted != 2)
+    assert torch.equal(drawn.y[known], wanted[known])
+    with pytest.raises(InputError, match="31 were asked for"):
+        buffer.draw_matching(torch.zeros(31, 1, dtype=torch.int64), generator=seeded(0))
+
+
+def test_presets_in_recipes_are_short_for_their_weights():
+    recipe = small("objective=gibbs-jem", "chain.label_kernel=exact")
+    assert (recipe.objective.log_p_xy, recipe.objective.kl, recipe.objective.log_p_x) == (1.0, 0.3, 0.0)
+    assert replace(recipe.objective, kl=0.0) == small("objective=mixed").objective
