@@ -15,11 +15,14 @@ from rich.markup import escape
 from rich.table import Table
 
 from jointenergy import __version__, recipes
+from jointenergy.cli import reproduce
 from jointenergy.cli.progress import train_with_progress
+from jointenergy.cli.tracking import tracker
+from jointenergy.data import image_grid
 from jointenergy.errors import InputError
-from jointenergy.evaluation.pictures import image_grid
 from jointenergy.recipes.demo import SAMPLES_PER_CLASS, show
 from jointenergy.training import loop, runs
+from jointenergy.training.distributed import join, leave
 from jointenergy.training.recipe import Recipe
 
 app = typer.Typer(
@@ -34,7 +37,13 @@ INTERRUPTED = 130  # what a shell expects of a program that Ctrl-C has ended
 DIVERGED = 3
 
 Set = Annotated[list[str], typer.Option("--set", help="Set a key of the recipe, as in --set chain.steps=20.")]
+Device = Annotated[str, typer.Option(help="Where to train: auto (a GPU where there is one), cpu or cuda.")]
+Track = Annotated[str, typer.Option(help="Write the figures for another program too: tensorboard.")]
 Seed = Annotated[int, typer.Option(help="The seed of weights, chains and batches.", min=0, max=2**63 - 1)]
+
+
+app.command("reproduce")(reproduce.reproduce)
+app.command("results")(reproduce.list_results)
 
 
 def _version(asked: bool) -> None:
@@ -70,29 +79,45 @@ def train(
     time: Annotated[str, typer.Option(help="Train this long instead of the recipe's iterations: 90s, 20m, 2h.")] = "",
     baseline: Annotated[bool, typer.Option("--baseline", help="Train by cross-entropy alone, all else equal.")] = False,
     guard: Annotated[bool, typer.Option(help="Watch the run and mend it when it goes wrong.")] = True,
+    device: Device = "auto",
+    track: Track = "",
     overrides: Set = [],  # noqa: B006 (typer reads the default and copies it)
 ) -> None:
-    """Train a recipe; the run folder holds its recipe, metrics, events and checkpoints."""
+    """Train a recipe; the run folder holds its recipe, metrics, events and checkpoints.
+
+    Under torchrun the batch and the buffer are shared by its processes.
+    """
     settings = recipes.load(recipe, overrides)
     if baseline:
         settings = settings.baseline()
-    if time:
-        settings = replace(settings, iterations=runs.iterations_in(settings, _seconds(time), seed, data_folder=data))
-        console.print(f"{time} are {settings.iterations} iterations on this machine", highlight=False)
+    seconds = _seconds(time) if time else None
+    world, where = join(device)
+    if seconds is not None:
+        n = runs.iterations_in(settings, seconds, seed, data_folder=data, device=where, world=world)
+        settings = replace(settings, iterations=n)
+        if world.first:
+            console.print(f"{time} are {settings.iterations} iterations on this machine", highlight=False)
     folder = out or Path("runs") / f"{settings.name}-{seed}"
-    _go(runs.create(folder, settings, seed, data_folder=data, guarded=guard))
+    _go(runs.create(folder, settings, seed, data_folder=data, guarded=guard, device=where, world=world), track)
 
 
 @app.command()
-def resume(run: Annotated[Path, typer.Argument(help="The run folder.")]) -> None:
+def resume(
+    run: Annotated[Path, typer.Argument(help="The run folder.")],
+    device: Annotated[str, typer.Option(help="Where to go on: auto, cpu or cuda; where it was if not given.")] = "",
+    track: Track = "",
+) -> None:
     """Go on with a run that was stopped, exactly where its newest checkpoint is."""
-    opened = runs.reopen(run)
+    world, where = join(device or runs.about(run)["device"])
+    opened = runs.reopen(run, device=where, world=world)
     at, end = opened.trainer.iteration, opened.trainer.recipe.iterations
     if at >= end:
-        console.print(f"{run} is complete: {end} iterations", highlight=False, soft_wrap=True)
+        if world.first:
+            console.print(f"{run} is complete: {end} iterations", highlight=False, soft_wrap=True)
         return
-    console.print(f"going on from iteration {at} of {end}", highlight=False)
-    _go(opened)
+    if world.first:
+        console.print(f"going on from iteration {at} of {end}", highlight=False)
+    _go(opened, track)
 
 
 @app.command()
@@ -127,28 +152,36 @@ def _resumed_demo(out: Path, settings: Recipe, seed: int) -> loop.Run:
     return runs.create(out, settings, seed)
 
 
-def _go(run: loop.Run) -> None:
-    """Fit with progress on the screen; Ctrl-C saves after the present step, a second one stops at once."""
+def _go(run: loop.Run, track: str = "") -> None:
+    """Fit with progress on the screen; Ctrl-C or a plain kill saves after the present step, a second stops at once."""
 
     def ask_to_stop(*_: object) -> None:
         run.stop = True
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
-    before = signal.signal(signal.SIGINT, ask_to_stop)
+    before = [signal.signal(s, ask_to_stop) for s in (signal.SIGINT, signal.SIGTERM)]
     resume_line = f"go on with: jointenergy resume {run.folder}"
+    first = run.world.first
     try:
-        train_with_progress(run, console)
+        train_with_progress(run, console, tracker(track, run) if track and first else None)
     except loop.Interrupted as stopped:
-        console.print(f"{stopped}; {resume_line}", highlight=False, soft_wrap=True)
+        if first:
+            console.print(f"{stopped}; {resume_line}", highlight=False, soft_wrap=True)
         raise typer.Exit(INTERRUPTED) from None
     except KeyboardInterrupt:
         console.print(f"stopped at once; {resume_line}", highlight=False, soft_wrap=True)
         raise typer.Exit(INTERRUPTED) from None
     except loop.Diverged as diverged:
-        _say(str(diverged))
+        if first:
+            _say(str(diverged))
         raise typer.Exit(DIVERGED) from None
     finally:
-        signal.signal(signal.SIGINT, before)
+        for kind, handler in zip((signal.SIGINT, signal.SIGTERM), before, strict=True):
+            signal.signal(kind, handler)
+    if not first:
+        return
+    for warning in run.trainer.warnings:
+        console.print(f"warning: {warning}", highlight=False, soft_wrap=True)
     if run.health is not None:
         state = "healthy" if run.health.healthy else f"not healthy: {'; '.join(run.health.complaints)}"
         console.print(f"chains are {state}; {run.interventions} intervention(s)", highlight=False, soft_wrap=True)
@@ -175,6 +208,8 @@ def main() -> None:
         _say(f"the system refused{where}: {error.strerror or error}; choose another folder with --out, or make room")
     else:
         return
+    finally:
+        leave()
     sys.exit(2)
 
 

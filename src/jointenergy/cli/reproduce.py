@@ -1,0 +1,123 @@
+"""cli: `jointenergy reproduce` trains and measures the seeds of a recipe; `jointenergy results` lists what there is."""
+
+from __future__ import annotations
+
+import shlex
+import signal
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich import progress as bars
+from rich.console import Console
+from rich.table import Table
+
+from jointenergy.errors import InputError
+from jointenergy.evaluation import results
+from jointenergy.evaluation.metrics import Metric
+from jointenergy.recipes import reproduce as work
+
+console = Console()
+INTERRUPTED = 130  # what a shell expects of a program that Ctrl-C has ended
+MAIN = ("accuracy", "nll", "ece", "healthy")  # the columns of the list; all others stand in the files
+
+
+def reproduce(
+    recipe: Annotated[str, typer.Argument(help="The name of a recipe, or a TOML file.")],
+    seeds: Annotated[str, typer.Option(help="How many seeds, as in 20, or which, as in 0,1,5.")] = "20",
+    jobs: Annotated[int, typer.Option(help="Train this many seeds at a time, each on one core.", min=1)] = 1,
+    data: Annotated[Path | None, typer.Option(help="The folder of the data; else JOINTENERGY_DATA names it.")] = None,
+    runs: Annotated[Path, typer.Option(help="Where the run folders lie.")] = work.RUNS,
+    folder: Annotated[Path, typer.Option("--results", help="Where the result is written.")] = results.FOLDER,
+    baseline: Annotated[bool, typer.Option("--baseline", help="Train by cross-entropy alone, all else equal.")] = False,
+    guard: Annotated[bool, typer.Option(help="Watch the runs; without it the result is called NAME-unguarded.")] = True,
+    name: Annotated[str | None, typer.Option(help="The result's name; a changed recipe needs one of its own.")] = None,
+    device: Annotated[str, typer.Option(help="Where to train: auto (a GPU where there is one), cpu or cuda.")] = "auto",
+    overrides: Annotated[
+        list[str], typer.Option("--set", help="Set a key of the recipe, as in --set chain.steps=20; needs --name.")
+    ] = [],  # noqa: B006 (typer reads the default and copies it)
+) -> None:
+    """Train every seed of a recipe, measure each once on the test rows, write results/NAME.json from a clean tree."""
+    chosen = work.parse_seeds(seeds)
+    plan = work.Plan(recipe, chosen, jobs, data, runs, folder, baseline, tuple(overrides), name, device, guard)
+    # A plain kill is as good as Ctrl-C: the runs are saved, not left behind without anyone.
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        result = _with_progress(plan)
+    except KeyboardInterrupt:
+        done = f"{work.n_complete(plan)} of {len(plan.seeds)} seeds are complete"
+        again = f"go on with the same command: {shlex.join(plan.command())}"
+        console.print(
+            f"stopped, all of it saved in {plan.folder}; {done}; {again}",
+            highlight=False,
+            markup=False,
+            soft_wrap=True,
+        )
+        raise typer.Exit(INTERRUPTED) from None
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    _show(result)
+    console.print(f"written to {folder / result.name}.json", highlight=False, markup=False, soft_wrap=True)
+
+
+def _with_progress(plan: work.Plan) -> results.Result:
+    columns = (
+        bars.TextColumn("{task.description}"),
+        bars.BarColumn(),
+        bars.TimeElapsedColumn(),
+        bars.TextColumn("left"),
+        bars.TimeRemainingColumn(),
+    )
+    with bars.Progress(*columns, console=console, refresh_per_second=4, transient=True) as bar:
+        task = bar.add_task(f"0 of {len(plan.seeds)} seeds", total=len(plan.seeds) * plan.settings.iterations)
+
+        def show(at: work.Progress) -> None:
+            if at.event is not None:
+                bar.console.print(at.event, highlight=False, markup=False)
+            said = f"{at.n_ended} of {len(plan.seeds)} seeds, {at.n_running} running"
+            bar.update(task, completed=at.iterations, description=said)
+
+        return work.reproduce(plan, show)
+
+
+def _show(result: results.Result) -> None:
+    n = len(result.seeds)
+    table = Table(title=f"{result.name}, {n} seed{'s' if n > 1 else ''}", box=None, title_justify="left")
+    for heading in ("", "mean", "std", "lowest", "highest", "paper"):
+        table.add_column(heading, justify="left" if not heading else "right")
+    for name, metric in result.metrics.items():
+        spread = _figure(metric.std) if len(metric.present) > 1 else "-"
+        ends = (min(metric.present), max(metric.present)) if metric.present else (None, None)
+        paper = result.paper.get(name)
+        table.add_row(
+            name, _figure(metric.mean), spread, *map(_figure, ends), _figure(None if isinstance(paper, str) else paper)
+        )
+    console.print(table)
+    if result.notes:
+        console.print(result.notes, highlight=False, markup=False)
+
+
+def list_results(
+    folder: Annotated[Path, typer.Option("--results", help="Where the result files lie.")] = results.FOLDER,
+) -> None:
+    """List the published results: means and spreads over seeds."""
+    found = results.all_in(folder)
+    if not found:
+        raise InputError(f"there are no results in {folder}: make one with `jointenergy reproduce NAME`")
+    table = Table(box=None, pad_edge=False)
+    for heading in ("result", *MAIN, "seeds", "date"):
+        table.add_column(heading, no_wrap=True)
+    for result in found:
+        figures = [_with_spread(result.metrics.get(name)) for name in MAIN]
+        table.add_row(result.name, *figures, str(len(result.seeds)), result.date)
+    console.print(table)
+
+
+def _with_spread(metric: Metric | None) -> str:
+    if metric is None or metric.mean is None:
+        return "-"
+    return _figure(metric.mean) + (f" ± {metric.std:.2g}" if len(metric.present) > 1 else "")
+
+
+def _figure(value: float | None) -> str:
+    return "-" if value is None else f"{value:.4g}"

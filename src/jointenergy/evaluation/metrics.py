@@ -1,0 +1,106 @@
+"""evaluation: the names that a published metric may have, the values that each may take, and mean and spread."""
+
+from __future__ import annotations
+
+import math
+import re
+import statistics
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from jointenergy.errors import InputError
+from jointenergy.labels import nearest
+
+
+@dataclass(frozen=True)
+class Range:
+    """The values a metric may take, ends included."""
+
+    low: float
+    high: float
+    says: str
+    whole: bool = False
+
+    def holds(self, value: float) -> bool:
+        return self.low <= value <= self.high and (not self.whole or value == int(value))
+
+
+FRACTION = Range(0.0, 1.0, "a fraction between 0 and 1")
+YES_OR_NO = Range(0.0, 1.0, "0 or 1 for each seed", whole=True)
+COUNT = Range(0.0, math.inf, "a count", whole=True)
+DISTANCE = Range(0.0, math.inf, "not negative")
+REAL = Range(-math.inf, math.inf, "a number")
+
+NAMES: dict[str, Range] = {
+    "accuracy": FRACTION,
+    "accuracy_by_sampling": FRACTION,
+    "nll": DISTANCE,
+    "ece": FRACTION,
+    **{f"{what}_{over}": FRACTION for what in ("f1", "auprc", "auroc", "ece") for over in ("micro", "macro")},
+    **{f"ood_auroc.<set>.{kind}": FRACTION for kind in ("log_density", "max_probability", "gradient_norm")},
+    "consistency_pairs": FRACTION,
+    "consistency_pairs_baseline": FRACTION,
+    "consistency_novel": FRACTION,
+    "frechet.<extractor>": DISTANCE,
+    "log_likelihood_lower_nats": REAL,
+    "log_likelihood_upper_nats": REAL,
+    "healthy": YES_OR_NO,
+    "interventions": COUNT,
+}
+# A name that ends in one of these is free: its unit says what the number is. Qualifiers may follow after a dot.
+UNITS = ("nats", "ms", "seconds", "minutes", "per_second", "images", "steps", "mib", "times")
+
+_PART = r"[A-Za-z0-9_-]+"
+_WITH_UNIT = re.compile(rf"[a-z][a-z0-9_]*_(?:{'|'.join(UNITS)})(?:\.{_PART})*")
+_PATTERNS = [(re.compile(re.sub(r"<\w+>", _PART, re.sub(r"\.", r"\\.", name))), r) for name, r in NAMES.items()]
+
+
+def range_of(name: str) -> Range:
+    """The values that the metric called `name` may take, or one sentence with the nearest name."""
+    for pattern, values in _PATTERNS:
+        if pattern.fullmatch(name):
+            return values
+    if _WITH_UNIT.fullmatch(name):
+        return REAL
+    raise InputError(
+        f"there is no metric called {name!r}: {nearest(name, list(NAMES))}; a name that ends in a unit "
+        f"({', '.join('_' + u for u in UNITS)}) is free"
+    )
+
+
+def check_value(name: str, value: float, where: str = "") -> None:
+    """A value that the metric can have, or one sentence."""
+    values = range_of(name)
+    if not math.isfinite(value):
+        raise InputError(f"{name}{where} is {value}: give None where a seed has no value")
+    if not values.holds(value):
+        raise InputError(f"{name}{where} must be {values.says}, got {value:g}")
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One value for every seed that was started, None for one that has none; NaN counts as None.
+
+    Mean and spread are over the values that are there. The spread is the sample standard deviation, so n - 1 stands
+    below; of a single value it is 0: nothing was seen to vary, and `values` shows that there was one look only.
+    """
+
+    values: tuple[float | None, ...]
+
+    def __init__(self, values: Iterable[float | None]) -> None:
+        kept = tuple(None if v is None or math.isnan(v) else float(v) for v in values)
+        object.__setattr__(self, "values", kept)
+
+    @property
+    def present(self) -> list[float]:
+        return [v for v in self.values if v is not None]
+
+    @property
+    def mean(self) -> float | None:
+        return statistics.fmean(self.present) if self.present else None
+
+    @property
+    def std(self) -> float | None:
+        if not self.present:
+            return None
+        return statistics.stdev(self.present) if len(self.present) > 1 else 0.0

@@ -1,0 +1,253 @@
+"""recipes: a recipe trained with many seeds, each measured once on the test rows, and the result that is published."""
+
+from __future__ import annotations
+
+import re
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from jointenergy import recipes
+from jointenergy.errors import InputError
+from jointenergy.evaluation import provenance, results
+from jointenergy.recipes.seeds import DIVERGED, Child, Figures, Record, Seed, figures_of
+from jointenergy.training.recipe import Recipe
+
+RUNS = Path("runs/reproduce")
+LOOK = 0.2  # seconds between two looks at the processes
+
+# What the papers report, by the name of the result: metrics, and the source.
+PAPERS: dict[str, dict[str, float | str]] = {}
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far all seeds have come together, in iterations; `event` is a sentence, where one has just ended."""
+
+    iterations: int
+    n_ended: int
+    n_running: int
+    event: str | None = None
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What is to be reproduced. The published name belongs to a recipe of the library only as it was shipped."""
+
+    recipe: str
+    seeds: tuple[int, ...]
+    jobs: int = 1
+    data: Path | None = None
+    runs: Path = RUNS
+    results: Path = results.FOLDER
+    baseline: bool = False
+    overrides: tuple[str, ...] = ()
+    name: str | None = None
+    device: str = "auto"
+    guard: bool = True
+    settings: Recipe = field(init=False)
+
+    def __post_init__(self) -> None:
+        settings = recipes.load(self.recipe, self.overrides)
+        object.__setattr__(self, "settings", settings.baseline() if self.baseline else settings)
+        if self.overrides and self.name is None:
+            raise InputError(
+                f"--set changes the recipe, and results of {settings.name!r} are of the recipe as it is: give the "
+                "changed one a name with --name"
+            )
+        own = self.name or settings.name
+        if own in recipes.names() and recipes.load(own) != settings:
+            raise InputError(f"the name {own!r} belongs to the recipe of the library: choose another with --name")
+        if own.endswith("-baseline"):
+            raise InputError(f"the name {own!r} belongs to a baseline: leave the ending out and use --baseline")
+        if self.jobs < 1:
+            raise InputError(f"--jobs must be at least 1, got {self.jobs}")
+
+    @property
+    def result_name(self) -> str:
+        name = (self.name or self.settings.name.removesuffix("-baseline")) + ("-baseline" if self.baseline else "")
+        return name + ("" if self.guard else "-unguarded")
+
+    @property
+    def folder(self) -> Path:
+        return self.runs / self.result_name
+
+    def command(self) -> list[str]:
+        """The words that make the same result. Jobs are among them: on one core each, sums have another order."""
+        words = ["jointenergy", "reproduce", self.recipe, "--seeds", _seeds_text(self.seeds)]
+        words += ["--jobs", str(self.jobs)] if self.jobs > 1 else []
+        words += ["--runs", str(self.runs)] if self.runs != RUNS else []
+        words += ["--results", str(self.results)] if self.results != results.FOLDER else []
+        words += ["--name", self.name] if self.name else []
+        return words + self._changes()
+
+    def train_words(self) -> list[str]:
+        """The words after `jointenergy` that train one seed, but for the seed and its folder."""
+        return ["train", self.recipe, *self._changes()]
+
+    def _changes(self) -> list[str]:
+        words = ["--data", str(self.data)] if self.data is not None else []
+        words += ["--device", self.device] if self.device != "auto" else []
+        words += ["--baseline"] if self.baseline else []
+        words += [] if self.guard else ["--no-guard"]
+        return words + [word for override in self.overrides for word in ("--set", override)]
+
+
+def parse_seeds(text: str) -> tuple[int, ...]:
+    """`20` is 0 to 19; `0,1,5` are those, and `5,` is 5 alone."""
+    text = text.replace(" ", "")
+    if re.fullmatch(r"[1-9]\d*", text):
+        return tuple(range(int(text)))
+    if not re.fullmatch(r"\d+(,\d+)*,?", text) or "," not in text:
+        raise InputError(f"--seeds takes a number of seeds, as in 20, or a list of them, as in 0,1,5, got {text!r}")
+    seeds = tuple(int(s) for s in text.split(",") if s)
+    if len(set(seeds)) < len(seeds):
+        raise InputError(f"--seeds names a seed twice: {text}")
+    return tuple(sorted(seeds))
+
+
+def _seeds_text(seeds: Sequence[int]) -> str:
+    if tuple(seeds) == tuple(range(len(seeds))):
+        return str(len(seeds))
+    return ",".join(map(str, seeds)) + ("," if len(seeds) == 1 else "")
+
+
+def reproduce(plan: Plan, report: Callable[[Progress], None] = lambda _: None) -> results.Result:
+    """Train what is not yet trained, measure what is not yet measured, and write the result.
+
+    Ctrl-C (KeyboardInterrupt) stops the processes after their present step, saved; the same plan goes on from there.
+    """
+    # Before hours of work, not after: only a clean tree can publish.
+    commit, source = provenance.commit(), provenance.source_digest()
+    seeds = [Seed(number, plan.folder) for number in plan.seeds]
+    _check_all_are_named(plan)
+    for seed in seeds:
+        seed.check(plan.settings, source)
+    paper = PAPERS.get(plan.result_name) or _paper_before(plan)
+    _Work(plan, seeds, Record(commit, source), report).go()
+    result = _result(plan, seeds, paper)
+    results.write(result, plan.results)
+    return result
+
+
+def _check_all_are_named(plan: Plan) -> None:
+    """Every seed that was ever started is published: nobody picks the good ones."""
+    started = {int(p.stem.removeprefix("seed-")) for p in plan.folder.glob("seed-[0-9]*.json")}
+    left_out = sorted(started - set(plan.seeds))
+    if left_out:
+        raise InputError(
+            f"seed(s) {', '.join(map(str, left_out))} were started in {plan.folder} too, and every seed that was "
+            "started is published: name them in --seeds, or choose another --runs"
+        )
+
+
+def n_complete(plan: Plan) -> int:
+    """How many seeds of the plan need no more training."""
+    return sum(Seed(s, plan.folder).state(plan.settings) in ("complete", "diverged") for s in plan.seeds)
+
+
+@dataclass
+class _Work:
+    """The queue of seeds and the processes at work on them."""
+
+    plan: Plan
+    seeds: list[Seed]
+    fresh: Record
+    report: Callable[[Progress], None]
+    children: list[Child] = field(default_factory=list)
+    n_ended: int = 0
+
+    def go(self) -> None:
+        waiting = list(self.seeds)
+        try:
+            while waiting or self.children:
+                while waiting and len(self.children) < self.plan.jobs:
+                    self._begin(waiting.pop(0))
+                for child in [c for c in self.children if c.process.poll() is not None]:
+                    self._end(child)
+                self._tell()
+                if self.children:
+                    time.sleep(LOOK)
+        finally:
+            self._stop()
+
+    def _begin(self, seed: Seed) -> None:
+        if seed.state(self.plan.settings) in ("complete", "diverged"):
+            self._measure(seed, "was complete")
+            return
+        if provenance.source_digest() != self.fresh.source:
+            raise InputError("the source changed while seeds were trained: go back to the commit, or begin again")
+        if seed.record() is None or seed.state(self.plan.settings) == "new":
+            seed.remember(self.fresh)
+        one_thread = self.plan.jobs > 1
+        child = Child.start(seed, self.plan.train_words(), self.plan.settings, one_thread=one_thread)
+        self.children.append(child)
+
+    def _end(self, child: Child) -> None:
+        self.children.remove(child)
+        child.close()
+        code = child.process.returncode
+        if code not in (0, DIVERGED):
+            raise InputError(
+                f"seed {child.seed.number} ended with status {code} ({child.last_words()}): see {child.seed.log}, then "
+                "run the same command again, which goes on from here"
+            )
+        self._measure(child.seed, "diverged" if code == DIVERGED else "is trained")
+
+    def _measure(self, seed: Seed, how: str) -> None:
+        """The test rows are looked at once for each seed; what was seen then is kept."""
+        record = seed.record()
+        assert record is not None  # written before a seed is started
+        if record.figures is None:
+            record = replace(record, diverged=seed.state(self.plan.settings) == "diverged")
+            seed.remember(record)
+            figures, remark = figures_of(seed, self.plan.settings, self.plan.data)
+            seed.remember(replace(record, figures=figures, remark=remark))
+            record = replace(record, figures=figures)
+        self.n_ended += 1
+        accuracy = (record.figures or {}).get("accuracy")
+        shown = "no accuracy" if accuracy is None else f"accuracy {accuracy:.4f}"
+        self._tell(f"seed {seed.number} {how}: {shown}")
+
+    def _tell(self, event: str | None = None) -> None:
+        end = self.plan.settings.iterations
+        # A seed has ended when it is measured, not when its last iteration is logged.
+        iterations = self.n_ended * end + sum(min(end - 1, c.seed.iteration()) for c in self.children)
+        self.report(Progress(iterations, self.n_ended, len(self.children), event))
+
+    def _stop(self) -> None:
+        """All that still runs is asked to save and stop; a second Ctrl-C does not wait for it."""
+        try:
+            for child in self.children:
+                child.ask_to_stop()
+            while self.children:
+                self.children[-1].ended()
+                self.children.pop()
+        except KeyboardInterrupt:
+            for child in self.children:
+                child.process.kill()
+                child.ended()
+            raise
+
+
+def _result(plan: Plan, seeds: Sequence[Seed], paper: Mapping[str, float | str]) -> results.Result:
+    records = [record for seed in seeds if (record := seed.record()) is not None]
+    figures: list[Figures] = [record.figures or {} for record in records]
+    names = list(dict.fromkeys(name for taken in figures for name in taken))
+    return results.measured(
+        plan.result_name,
+        {name: [taken.get(name) for taken in figures] for name in names},
+        seeds=plan.seeds,
+        # Of all seeds together, each by the clock of its own process, before and after any stop.
+        minutes=sum(record.seconds for record in records) / 60,
+        command=plan.command(),
+        paper=paper,
+        notes=" ".join(dict.fromkeys(record.remark for record in records if record.remark)),
+    )
+
+
+def _paper_before(plan: Plan) -> dict[str, float | str]:
+    """What the file that is replaced says of the paper."""
+    path = plan.results / f"{plan.result_name}.json"
+    return dict(results.read(path).paper) if path.exists() else {}

@@ -1,0 +1,218 @@
+"""recipes: one seed of a reproduction: its run folder, the process that trains it, and its figures on the test rows."""
+
+from __future__ import annotations
+
+import csv
+import fcntl
+import json
+import math
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import IO, Literal
+
+from jointenergy.data import Dataset, Scale, load
+from jointenergy.errors import EnumerationError, InputError
+from jointenergy.evaluation.classification import classify
+from jointenergy.training import checkpoints, loop, runs, state
+from jointenergy.training.recipe import Recipe, read
+
+State = Literal["new", "begun", "complete", "diverged"]
+Figures = dict[str, float | None]
+
+DIVERGED = 3  # what `jointenergy train` leaves with when a run could not be kept healthy
+PATIENCE = 120.0  # seconds that a process asked to stop may take to finish its step and save
+
+
+@dataclass(frozen=True)
+class Record:
+    """What is remembered of a seed beside its run: the code that trains it, its time, its figures once taken."""
+
+    commit: str
+    source: str
+    seconds: float = 0.0
+    diverged: bool = False
+    figures: Figures | None = None
+    remark: str = ""
+
+
+@dataclass(frozen=True)
+class Seed:
+    """One seed in the folder of a reproduction."""
+
+    number: int
+    folder: Path
+
+    @property
+    def run(self) -> Path:
+        return self.folder / f"seed-{self.number}"
+
+    @property
+    def log(self) -> Path:
+        return self.folder / f"seed-{self.number}.log"
+
+    @property
+    def record_path(self) -> Path:
+        return self.folder / f"seed-{self.number}.json"
+
+    def record(self) -> Record | None:
+        try:
+            return Record(**json.loads(self.record_path.read_text()))
+        except FileNotFoundError:
+            return None
+        except (ValueError, TypeError):
+            raise InputError(f"{self.record_path} is damaged: remove it together with {self.run}") from None
+
+    def remember(self, record: Record) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        temporary = self.record_path.with_suffix(".part")
+        temporary.write_text(json.dumps(asdict(record)))
+        temporary.replace(self.record_path)
+
+    def check(self, settings: Recipe, source: str) -> None:
+        """What is there must be this recipe, trained by this code: else the result would name the wrong commit."""
+        record = self.record()
+        if record is None and not self.run.exists():
+            return
+        remedy = f"remove {self.run} and {self.record_path}, or choose another --runs"
+        if record is not None and self.state(settings) == "new":
+            return  # stopped before its first checkpoint: it begins anew
+        if record is None or read(self.run / "recipe.toml") != settings:
+            raise InputError(f"{self.run} holds another run: {remedy}")
+        if record.source != source:
+            raise InputError(
+                f"seed {self.number} was trained by other code than the present (commit {record.commit[:12]}): {remedy}"
+            )
+
+    def state(self, settings: Recipe) -> State:
+        paths = checkpoints.all_in(self.run / "checkpoints")
+        if not paths:
+            return "new"
+        if int(paths[-1].name.rpartition("-")[2]) >= settings.iterations:
+            return "complete"
+        # The record is asked first: a run that is opened again forgets the events after its newest checkpoint.
+        record = self.record()
+        ended = (record is not None and record.diverged) or self.events()[-1:] == ["diverged"]
+        return "diverged" if ended else "begun"
+
+    def events(self) -> list[str]:
+        try:
+            lines = (self.run / "events.jsonl").read_text().splitlines()
+        except FileNotFoundError:
+            return []
+        return [str(json.loads(line)["event"]) for line in lines]
+
+    def iteration(self) -> int:
+        """How far the run has come, by its metrics."""
+        try:
+            with (self.run / "metrics.csv").open(newline="") as file:
+                return max((int(row["iteration"]) for row in csv.DictReader(file)), default=0)
+        except (OSError, KeyError, TypeError, ValueError):
+            return 0  # not yet written, or just being written
+
+
+@dataclass
+class Child:
+    """The process that trains a seed. Its log is locked while it lives, even when whoever started it is gone."""
+
+    seed: Seed
+    process: subprocess.Popen[bytes]
+    log: IO[bytes]
+    began: float
+
+    @classmethod
+    def start(cls, seed: Seed, train: Sequence[str], settings: Recipe, *, one_thread: bool) -> Child:
+        """Begin the run, or take it up at its newest checkpoint; `train` are the words after `jointenergy`."""
+        seed.folder.mkdir(parents=True, exist_ok=True)
+        log = seed.log.open("ab")
+        try:
+            fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            log.close()
+            raise InputError(f"seed {seed.number} in {seed.folder} is being trained by another process") from None
+        words = ["resume", str(seed.run)]
+        if seed.state(settings) == "new":
+            # A run that was stopped before its first checkpoint has nothing to go on from.
+            shutil.rmtree(seed.run, ignore_errors=True)
+            words = [*train, "--seed", str(seed.number), "--out", str(seed.run)]
+        environment = {**os.environ, **({"OMP_NUM_THREADS": "1"} if one_thread else {})}
+        # In a session of its own: Ctrl-C reaches it once, from here, and a second signal would end it unsaved.
+        process = subprocess.Popen(
+            [sys.executable, "-m", "jointenergy", *words],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env=environment,
+            start_new_session=True,
+        )
+        return cls(seed, process, log, time.monotonic())
+
+    def ask_to_stop(self) -> None:
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGINT)
+
+    def ended(self) -> None:
+        """Wait for the end, then note the time it took; checkpoints make even a kill safe."""
+        try:
+            self.process.wait(PATIENCE)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+        self.close()
+
+    def close(self) -> None:
+        self.log.close()
+        record = self.seed.record()
+        if record is not None:
+            seconds = record.seconds + time.monotonic() - self.began
+            self.seed.remember(replace(record, seconds=seconds, diverged=self.process.returncode == DIVERGED))
+
+    def last_words(self) -> str:
+        lines = self.seed.log.read_text(errors="replace").split("\n")
+        return next((line.strip() for line in reversed(lines) if line.strip()), "it said nothing")
+
+
+def figures_of(seed: Seed, settings: Recipe, data_folder: Path | None) -> tuple[Figures, str]:
+    """The averaged weights on the test rows, and a remark where there is more to say than a number."""
+    diverged = seed.state(settings) == "diverged"
+    # Opening a run cuts its events back to its newest checkpoint, so that they are counted before.
+    interventions = sum(event in loop.INTERVENTIONS for event in seed.events())
+    run = runs.reopen(seed.run)
+    model = run.trainer.ema
+    taken: Figures = {}
+    remarks = list(run.trainer.warnings)
+    usable = True
+    if diverged:
+        # The newest weights are in doubt; where a rollback would go to the very start, none were ever found healthy.
+        usable = int(run.last_healthy.rpartition("-")[2]) > 0
+        if usable:
+            state.restore_weights(run.trainer, checkpoints.load(run.checkpoint_folder / run.last_healthy))
+        whose = "its figures are of its last healthy weights" if usable else "it never had healthy weights"
+        remarks.append(f"Seed {seed.number} diverged: {whose}.")
+    # Labels under unknown normalizers of their own cannot be compared, and without labels there is nothing to tell.
+    if model.normalizer == "joint" and len(model.labels):
+        taken = {"accuracy": None, "nll": None, "ece": None}
+        if usable:
+            try:
+                taken = {**asdict(classify(model, _test_rows(settings, data_folder)))}
+            except EnumerationError:
+                taken = {}
+                remarks.append("The labels have too many states to be enumerated: no accuracy is measured.")
+    if run.trainer.uses_chains:
+        taken["healthy"] = float(not diverged and run.health is not None and run.health.healthy)
+    taken["interventions"] = float(interventions if diverged else run.interventions)
+    # Told once: JSON has no NaN, and a value that is none is no value.
+    return {k: v if v is not None and math.isfinite(v) else None for k, v in taken.items()}, " ".join(remarks)
+
+
+def _test_rows(settings: Recipe, folder: Path | None) -> Dataset:
+    found = load(settings.data.name, folder, "test")
+    if found.x.is_floating_point():
+        return found
+    return Dataset(Scale(settings.data.low, settings.data.high)(found.x), found.y, found.labels, found.name)

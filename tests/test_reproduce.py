@@ -1,0 +1,291 @@
+"""The command that makes results: every seed is trained, measured once and published, whatever happened to it."""
+
+import fcntl
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torchmetrics.functional.classification import multiclass_calibration_error
+from typer.testing import CliRunner
+
+from jointenergy import MISSING, Box, LabelSpace, LogitModel, recipes
+from jointenergy.cli.main import app
+from jointenergy.data import Dataset, load
+from jointenergy.errors import InputError
+from jointenergy.evaluation import provenance, results
+from jointenergy.evaluation.classification import classify
+from jointenergy.recipes.reproduce import Plan, parse_seeds, reproduce
+from jointenergy.recipes.seeds import Child, Record, Seed
+from jointenergy.training import loop, runs
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+TINY = (
+    "iterations=40",
+    "batch_size=32",
+    "buffer.size=300",
+    "model.network.hidden=[32]",
+    "chain.steps=2",
+    "chain.sampling_steps=5",
+    "cadence.check=20",
+    "cadence.checkpoint=20",
+    "cadence.log=5",
+)
+SET = tuple(word for override in TINY for word in ("--set", override))
+
+
+@pytest.fixture(autouse=True)
+def copied_tree(monkeypatch, tmp_path):
+    """As on a machine without git, so that a tree being worked on can be tested; and in a folder of its own."""
+    monkeypatch.setenv("GIT_DIR", "/nonexistent")
+    monkeypatch.setenv(provenance.VARIABLE, COMMIT)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.chdir(tmp_path)
+
+
+def tiny(*overrides: str, seeds: tuple[int, ...] = (0, 1), **options: object) -> Plan:
+    return Plan("digits-jem", seeds, name="tiny", overrides=(*TINY, *overrides), **options)
+
+
+def stopped_at(plan: Plan, seed: int, iteration: int, last_healthy: str | None = None) -> None:
+    """A run of the plan, stopped on its way as Ctrl-C does it."""
+    place = Seed(seed, plan.folder)
+    place.remember(Record(COMMIT, provenance.source_digest(), seconds=60.0))
+    run = runs.create(place.run, plan.settings, seed, data_folder=plan.data)
+
+    def stop(trainer: object) -> None:
+        if run.trainer.iteration == iteration - 1:
+            run.stop = True
+            run.recovery.healthy += [last_healthy] if last_healthy else []
+
+    run.before_step = stop
+    with pytest.raises(loop.Interrupted):
+        run.fit()
+
+
+def invoke(*words: str) -> str:
+    outcome = CliRunner().invoke(app, list(words), catch_exceptions=False)
+    assert outcome.exit_code == 0, outcome.output
+    return outcome.output
+
+
+def test_seeds_are_trained_measured_and_published():
+    plan = tiny(jobs=2)
+    stopped_at(plan, 0, 25)
+    command = ("reproduce", "digits-jem", "--seeds", "2", "--jobs", "2", "--name", "tiny", *SET)
+    shown = invoke(*command)
+    assert "tiny, 2 seeds" in shown
+    assert "written to results/tiny.json" in shown
+    # The one that was stopped went on from where it was, the other began.
+    assert "going on from iteration 25 of 40" in (plan.folder / "seed-0.log").read_text()
+    assert "going on" not in (plan.folder / "seed-1.log").read_text()
+    result = results.read(Path("results/tiny.json"))
+    assert list(result.metrics) == ["accuracy", "nll", "ece", "healthy", "interventions"]
+    assert result.command.startswith("jointenergy reproduce digits-jem --seeds 2 --jobs 2 --name tiny --set iteration")
+    assert result.commit == COMMIT
+    assert 1.0 < result.minutes < 2.0  # the minute before the stop counts
+    assert set(result.metrics["healthy"].values) <= {0.0, 1.0}
+    test = load("digits", split="test")
+    for seed, value in zip(result.seeds, result.metrics["accuracy"].values, strict=True):
+        run = runs.reopen(plan.folder / f"seed-{seed}")
+        right = run.trainer.ema.label_probs(test.x)["digit"].argmax(1) == test.y[:, 0]
+        assert value == pytest.approx(float(right.float().mean()))
+    # Again: nothing is trained, nothing measured.
+    logs = {path: path.stat().st_mtime_ns for path in plan.folder.rglob("*") if path.is_file()}
+    assert "seed 1 was complete" in invoke(*command)
+    assert {path: path.stat().st_mtime_ns for path in plan.folder.rglob("*") if path.is_file()} == logs
+    assert results.read(Path("results/tiny.json")) == replace(result, date=results.read(Path("results/tiny.json")).date)
+    assert "tiny" in invoke("results")
+    # Nobody picks the good ones, passes one recipe off as another, or one code.
+    with pytest.raises(InputError, match=r"seed\(s\) 1 were started in runs/reproduce/tiny too"):
+        reproduce(tiny(seeds=(0,)))
+    with pytest.raises(InputError, match="seed-0 holds another run"):
+        reproduce(tiny("batch_size=31"))
+    record = Seed(1, plan.folder).record()
+    assert record is not None
+    Seed(1, plan.folder).remember(replace(record, source="another", commit="fedcba9876543210"))
+    with pytest.raises(InputError, match=r"seed 1 was trained by other code than the present .commit fedcba987654"):
+        reproduce(plan)
+
+
+def test_a_baseline_has_a_file_of_its_own_and_no_health():
+    plan = tiny(seeds=(3,), baseline=True)
+    place = Seed(3, plan.folder)
+    place.remember(Record(COMMIT, provenance.source_digest()))
+    runs.create(place.run, plan.settings, 3).fit()
+    result = reproduce(plan)
+    assert result.name == "tiny-baseline"
+    assert list(result.metrics) == ["accuracy", "nll", "ece", "interventions"]
+    assert result.command.startswith("jointenergy reproduce digits-jem --seeds 3, --name tiny --baseline")
+    assert Path("results/tiny-baseline.json").exists()
+    assert plan.train_words()[:3] == ["train", "digits-jem", "--baseline"]
+
+
+@pytest.mark.parametrize("healthy", [True, False])
+def test_a_diverged_seed_counts_as_not_healthy(healthy):
+    plan = tiny(seeds=(0,))
+    stopped_at(plan, 0, 30, "iteration-00000020" if healthy else None)
+    place = Seed(0, plan.folder)
+    with (place.run / "events.jsonl").open("a") as file:
+        for kind in ("rollback", "unhealthy", "rollback", "diverged"):
+            file.write(json.dumps({"event": kind, "iteration": 30, "says": ""}) + "\n")
+    # The second time too: a run that was opened has forgotten its last events.
+    for _ in range(2):
+        result = reproduce(plan)
+        assert result.metrics["healthy"].values == (0.0,)
+        assert result.metrics["interventions"].values[0] == 2.0
+        (accuracy,) = result.metrics["accuracy"].values
+        assert (accuracy is not None) == healthy
+        assert "Seed 0 diverged: " in result.notes
+        assert ("No value of accuracy, nll, ece for 1 of 1 seeds" in result.notes) == (not healthy)
+    assert not place.log.exists()  # nothing was trained on
+    if healthy:
+        run = runs.reopen(place.run)
+        newest = classify(run.trainer.ema, load("digits", split="test"))
+        assert result.metrics["nll"].mean != pytest.approx(newest.nll, abs=1e-9)
+
+
+def test_nothing_is_trained_from_a_tree_that_cannot_publish(monkeypatch):
+    monkeypatch.delenv(provenance.VARIABLE)
+    with pytest.raises(InputError, match=provenance.VARIABLE):
+        reproduce(tiny())
+    assert not Path("runs").exists()
+
+
+def test_a_process_has_a_session_of_its_own_and_one_thread(monkeypatch, tmp_path):
+    shows = tmp_path / "python"
+    shows.write_text('#!/bin/sh\necho "$OMP_NUM_THREADS $*"\nsleep 0.2\n')
+    shows.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(shows))
+    monkeypatch.setenv("OMP_NUM_THREADS", "7")
+    plan = tiny(device="cpu")
+    words = f"-m jointenergy {' '.join(plan.train_words())} --seed 1 --out {plan.folder / 'seed-1'}"
+    for one_thread, threads in ((True, "1"), (False, "7")):
+        child = Child.start(Seed(1, plan.folder), plan.train_words(), plan.settings, one_thread=one_thread)
+        assert os.getsid(child.process.pid) != os.getsid(0)  # Ctrl-C at the terminal does not reach it twice
+        child.ended()
+        assert child.last_words() == f"{threads} {words}"
+    assert "--device cpu" in words
+
+
+@pytest.mark.parametrize(("ending", "status"), [("exit 2", "2"), ("kill -9 $$", "-9")])
+def test_a_process_that_fails_is_one_sentence(ending, status, monkeypatch, tmp_path):
+    fails = tmp_path / "python"
+    fails.write_text(f"#!/bin/sh\necho 'jointenergy: the data are not there'\n{ending}\n")
+    fails.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(fails))
+    sentence = rf"seed 0 ended with status {status} \(jointenergy: the data are not there\): see .*seed-0\.log"
+    with pytest.raises(InputError, match=sentence):
+        reproduce(tiny())
+    assert not Path("results").exists()
+
+
+def test_ctrl_c_stops_the_processes_saved_and_says_how_to_go_on():
+    folder = Path("runs/reproduce/long")
+    second = Plan("digits-jem", (0, 1, 2), name="long", overrides=(*TINY, "iterations=1000000"))
+    refused: list[str] = []
+
+    def interrupt() -> None:
+        deadline = time.monotonic() + 60
+        while not all((folder / f"seed-{s}/metrics.csv").exists() for s in (0, 1)) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        try:
+            reproduce(second)  # two commands at once would write into the same runs
+        except InputError as error:
+            refused.append(str(error))
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    words = ["reproduce", "digits-jem", "--seeds", "3", "--jobs", "2", "--name", "long", *SET]
+    outcome = CliRunner().invoke(app, [*words, "--set", "iterations=1000000"])
+    thread.join()
+    assert refused == ["seed 0 in runs/reproduce/long is being trained by another process"]
+    assert outcome.exit_code == 130
+    assert "0 of 3 seeds are complete; go on with the same command: jointenergy reproduce digits-jem" in outcome.output
+    assert not Path("results").exists()
+    for seed in (0, 1):
+        assert "all of it saved" in (folder / f"seed-{seed}.log").read_text()
+        assert runs.reopen(folder / f"seed-{seed}").trainer.iteration > 0
+        with (folder / f"seed-{seed}.log").open("ab") as log:
+            fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)  # held as long as the process lives
+    assert not (folder / "seed-2.log").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "sentence"),
+    [
+        ({"overrides": ("iterations=3",)}, "give the changed one a name with --name"),
+        ({"overrides": ("iterations=3",), "name": "digits-jem"}, "belongs to the recipe of the library"),
+        ({"name": "digits-jem-baseline"}, "belongs to a baseline"),
+        ({"jobs": 0}, "--jobs must be at least 1"),
+        ({"recipe": "digits-gem"}, "did you mean 'digits-jem'"),
+    ],
+)
+def test_a_name_belongs_to_the_recipe_as_shipped(options, sentence):
+    with pytest.raises(InputError, match=sentence):
+        Plan(**{"recipe": "digits-jem", "seeds": (0,), **options})
+
+
+def test_a_file_cannot_take_the_name_of_a_shipped_recipe():
+    text = (recipes.FOLDER / "digits-jem.toml").read_text()
+    Path("mine.toml").write_text(text)
+    assert Plan("mine.toml", (0,)).result_name == "digits-jem"  # the same recipe
+    Path("mine.toml").write_text(text.replace("batch_size = 128", "batch_size = 129"))
+    with pytest.raises(InputError, match="belongs to the recipe of the library"):
+        Plan("mine.toml", (0,))
+    assert Plan("mine.toml", (0,), name="mine", baseline=True).result_name == "mine-baseline"
+
+
+@pytest.mark.parametrize(
+    ("text", "seeds"), [("3", (0, 1, 2)), ("1", (0,)), ("0,5,1", (0, 1, 5)), ("5,", (5,)), (" 2, 3 ", (2, 3))]
+)
+def test_seeds_are_a_number_or_a_list(text, seeds):
+    assert parse_seeds(text) == seeds
+
+
+@pytest.mark.parametrize("text", ["", "0", "-1", "all", "1,,2", "1,1", "0-3", ","])
+def test_other_seeds_are_refused(text):
+    with pytest.raises(InputError, match="--seeds"):
+        parse_seeds(text)
+
+
+def test_several_labels_are_pooled_and_missing_ones_count_nowhere():
+    labels = LabelSpace({"shape": 3, "striped": 2})
+    generator = torch.Generator().manual_seed(0)
+    network = nn.Linear(4, 5)
+    with torch.no_grad():
+        network.weight.copy_(2 * torch.randn(5, 4, generator=generator))
+    model = LogitModel(network, labels, domain=Box(-3, 3), event_shape=(4,))
+    n = 2500  # more than is looked at together
+    x = torch.randn(n, 4, generator=generator).clamp(-3, 3)
+    y = torch.stack([torch.randint(c, (n,), generator=generator) for c in (3, 2)], 1)
+    y[torch.rand(n, 2, generator=generator) < 0.3] = MISSING
+    found = classify(model, Dataset(x, y, labels, "random"))
+    logs = [b.log_softmax(1) for b in network(x).detach().double().split([3, 2], dim=1)]
+    seen = [y[:, k] != MISSING for k in (0, 1)]
+    right = torch.cat([logs[k].argmax(1)[seen[k]] == y[seen[k], k] for k in (0, 1)])
+    assert found.accuracy == pytest.approx(float(right.double().mean()))
+    row = sum(logs[k].gather(1, y[:, k : k + 1].clamp(min=0))[:, 0] * seen[k] for k in (0, 1))
+    assert isinstance(row, torch.Tensor)
+    assert found.nll == pytest.approx(-float(row[seen[0] | seen[1]].mean()), abs=1e-5)
+    padded = torch.cat([logs[0].exp()[seen[0]], nn.functional.pad(logs[1].exp()[seen[1]], (0, 1))])
+    truth = torch.cat([y[seen[0], 0], y[seen[1], 1]])
+    assert found.ece == pytest.approx(float(multiclass_calibration_error(padded, truth, 3, n_bins=15)), abs=1e-4)
+
+
+def test_what_is_not_finite_has_no_accuracy():
+    model = LogitModel(nn.Linear(2, 3), LabelSpace({"c": 3}), domain=Box(-1, 1), event_shape=(2,))
+    with torch.no_grad():
+        model.get_parameter(next(n for n, _ in model.named_parameters())).fill_(torch.nan)
+    data = Dataset(torch.zeros(4, 2), torch.zeros(4, 1).long(), model.labels, "zeros")
+    assert all(v != v for v in vars(classify(model, data)).values())
+    with pytest.raises(InputError, match="no observed label"):
+        classify(model, Dataset(data.x, data.y - 1, model.labels, "unlabeled"))
