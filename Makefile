@@ -5,6 +5,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 # Written last, so an interrupted set-up leaves none and is taken up again.
 STAMP := $(VENV)/.set-up-finished
+# One process of tests for each core; past 8 their start costs more than they save.
+PYTEST := $(BIN)/pytest -n auto --maxprocesses 8
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo lint test test-all clean
@@ -44,12 +46,12 @@ lint: setup
 	$(BIN)/mypy
 
 test: lint
-	$(BIN)/pytest
+	$(PYTEST)
 
 # pytest leaves with 5 when it selected no test at all; a tree without slow tests is no failure.
 test-all: setup
-	@echo "$(BIN)/pytest -m slow --durations=10"
-	@$(BIN)/pytest -m slow --durations=10 || { \
+	@echo "$(PYTEST) -m slow --durations=10"
+	@$(PYTEST) -m slow --durations=10 || { \
 		status=$$?; [ $$status -eq 5 ] && echo "test-all: no test is marked slow" || exit $$status; }
 
 clean:

@@ -68,10 +68,7 @@ class NanBatch(Fault):
     """A batch of NaN."""
 
     def strike(self, trainer: Trainer) -> None:
-        while len(trainer.order.pending) < trainer.recipe.batch_size:
-            more = torch.randperm(trainer.order.n_rows, generator=trainer.order.generator)
-            trainer.order.pending = torch.cat((trainer.order.pending, more))
-        self.rows = trainer.order.pending[: trainer.recipe.batch_size].clone()
+        self.rows = trainer.feeds[0].order.ahead().clone()
         self.right = trainer.data.x[self.rows].clone()
         trainer.data.x[self.rows] = torch.nan
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import json
+import shutil
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +16,7 @@ from jointenergy.data import load
 from jointenergy.kernels import Target, last
 from jointenergy.training import loop, runs
 from jointenergy.training.recipe import Recipe
+from jointenergy.training.trainer import Trainer
 from tests.faults import Fault
 
 SMALL = (
@@ -26,17 +29,59 @@ SMALL = (
     "cadence.checkpoint=100",
 )
 
+# Healthy early and by a margin. The rate stays high for long: what a fault breaks is not mended by the schedule.
+STEADY = (
+    "iterations=800",
+    "chain.sampling_steps=20",
+    "optimizer.learning_rate=3e-3",
+    "optimizer.decay=staircase",
+    "optimizer.decay_at=[0.9]",
+    "optimizer.decay_factor=0.1",
+    "cadence.check=150",
+    "cadence.checkpoint=150",
+)
+
+JOINT = ("objective.log_p_x=0.0", "objective.log_p_y_given_x=0.0", "objective.log_p_xy=1.0")
+
+SYSTEMS: dict[str, tuple[str, ...]] = {
+    "jem": (),
+    "gibbs-jem": ("chain.label_kernel=exact", *JOINT),
+    "mixed": ("model.family=pair", "chain.label_kernel=gibbs-with-gradients", *JOINT),
+}
+
 
 def small(*overrides: str) -> Recipe:
     return recipes.load("digits-jem", [*SMALL, *overrides])
 
 
-def trained(folder: Path, *overrides: str, seed: int = 0, fault: Fault | None = None, guarded: bool = True) -> loop.Run:
-    run = runs.create(folder, small(*overrides), seed, guarded=guarded)
-    if fault is not None:
-        fault.run = run
-        run.before_step = fault
+def trained(folder: Path, *overrides: str, seed: int = 0) -> loop.Run:
+    run = runs.create(folder, small(*overrides), seed)
     run.fit()
+    return run
+
+
+def trained_with_a_copy(folder: Path, copy: Path, at: int, *overrides: str, seed: int = 0) -> loop.Run:
+    """A whole run, and a copy of its folder as it stood at an iteration that had a checkpoint."""
+    run = runs.create(folder, small(*overrides), seed)
+
+    def save(trainer: Trainer) -> None:
+        if trainer.iteration == at and not copy.exists():
+            shutil.copytree(folder, copy)
+
+    run.before_step = save
+    run.fit()
+    return run
+
+
+def reopened(copy: Path, folder: Path, fault: Fault, *, guarded: bool) -> loop.Run:
+    """A copied run, about to go on with a fault in store."""
+    shutil.copytree(copy, folder)
+    about = folder / runs.ABOUT
+    about.write_text(json.dumps({**json.loads(about.read_text()), "guarded": guarded}))
+    run = runs.reopen(folder)
+    assert run.guarded == guarded
+    fault.run = run
+    run.before_step = fault
     return run
 
 

@@ -32,15 +32,16 @@ ALLOWED = {
 def run(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch):
     """Runs test sources in a process of their own under the policy, with CI set as given."""
 
-    def run_sources(*, ci: str | None, **sources: str) -> pytest.RunResult:
+    def run_sources(*arguments: str, ci: str | None, **sources: str) -> pytest.RunResult:
         monkeypatch.setenv("PYTHONPATH", str(ROOT))
-        monkeypatch.delenv("PYTEST_ADDOPTS", raising=False)
+        for name in ("PYTEST_ADDOPTS", "PYTEST_XDIST_WORKER", "PYTEST_XDIST_WORKER_COUNT"):
+            monkeypatch.delenv(name, raising=False)
         if ci is None:
             monkeypatch.delenv("CI", raising=False)
         else:
             monkeypatch.setenv("CI", ci)
         pytester.makepyfile(**sources)
-        return pytester.runpytest_subprocess("-p", "tests.skips", timeout=60)
+        return pytester.runpytest_subprocess("-p", "tests.skips", *arguments, timeout=60)
 
     return run_sources
 
@@ -73,6 +74,22 @@ def test_hardware_and_browser_excuse_a_test_in_ci(run):
     for reason in ["no GPU", "no browser: none is installed", "no GPU here"]:
         result.stdout.fnmatch_lines([f"    1  {reason}"])
     result.stdout.no_fnmatch_line("*does not allow*")
+
+
+def test_skips_of_all_workers_are_counted_once_each(run):
+    sources = {f"test_refused_{i}": source for i, source in enumerate(REFUSED.values())}
+    result = run("-n", "2", ci="true", test_passes=PASSES, **sources)
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.stdout.fnmatch_lines(["*skips by reason*", "    5  too slow here"])
+    for i in range(len(REFUSED)):
+        result.stdout.fnmatch_lines([f"test_refused_{i}.py*: *too slow here*"])
+
+
+def test_a_module_that_workers_skip_fails_in_ci(run):
+    # Workers tell of no test at all here, only of what they did not collect.
+    result = run("-n", "2", ci="true", test_refused=REFUSED["whole module"])
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.stdout.fnmatch_lines(["    1  too slow here", "test_refused.py: too slow here"])
 
 
 def test_a_missing_import_fails_in_ci(run):

@@ -1,0 +1,126 @@
+"""The guard against injected faults: each ruins a run without the guard and does not with it; nothing else wakes it.
+
+All faults of a recipe strike the same run at the same healthy checkpoint: it is trained once, and copies of its folder,
+which resume exactly, go on with a fault each. The unharmed run is the one that went on without any.
+"""
+
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from jointenergy.errors import InputError
+from jointenergy.training import checkpoints, loop
+from tests.faults import FAULTS
+from tests.small import STEADY, SYSTEMS, accuracy, agreement, reopened, trained, trained_with_a_copy
+
+AT = 450  # where the faults strike
+SEED = 0
+
+# What the guard says about each fault: the kind of the event and its sentence.
+SAID = {
+    "learning rate": ("rollback", r"the gradient norm is|f\(data\) (jumped|and f\(samples\) are)|are not finite"),
+    "nan batch": ("skip", r"^1 batch\(es\) with a loss or gradient that is not finite changed no weight$"),
+    "wild buffer": ("purge", r"^[45]\d\d chain\(s\) were sick and begun afresh$"),
+    "weights times ten": ("rollback", r"the gradient norm is .* 30 times its history's"),
+    "crippled sampler": ("rollback", r"f\(data\) (jumped|and f\(samples\) are)"),
+}
+
+
+@dataclass(frozen=True)
+class Unharmed:
+    """A run without a fault, what it came to, and a copy of it at `AT`."""
+
+    run: loop.Run
+    copy: Path
+    accuracy: float
+    agreement: float
+
+
+def unharmed_run(folder: Path, *overrides: str) -> Unharmed:
+    run = trained_with_a_copy(folder / "unharmed", folder / "copy", AT, *STEADY, *overrides, seed=SEED)
+    return Unharmed(run, folder / "copy", accuracy(run), agreement(run))
+
+
+@pytest.fixture(scope="module")
+def unharmed(tmp_path_factory: pytest.TempPathFactory) -> Unharmed:
+    return unharmed_run(tmp_path_factory.mktemp("unharmed"))
+
+
+def events_of(run: loop.Run, since: int = 0) -> list[dict[str, object]]:
+    """What the guard wrote, each event at the iteration where it was noticed."""
+    path = run.journal.events_path
+    events = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+    return [e for e in events if e.get("rolled_back_at", e["iteration"]) >= since]
+
+
+def ruin_of(run: loop.Run, unharmed: Unharmed) -> str | None:
+    """How a run without a guard ends, in a sentence; None if it ends well."""
+    try:
+        run.fit()
+    except InputError as error:
+        if "NaN" not in str(error):
+            raise
+        return str(error)  # a run of NaN may end by itself
+    if run.health is None or not run.health.healthy:
+        return "not healthy"
+    return "worse" if accuracy(run) < unharmed.accuracy - 0.05 else None
+
+
+def check_fault(name: str, unharmed: Unharmed, folder: Path) -> None:
+    alone = reopened(unharmed.copy, folder / "unguarded", FAULTS[name](AT), guarded=False)
+    assert ruin_of(alone, unharmed) is not None
+
+    run = reopened(unharmed.copy, folder / "guarded", FAULTS[name](AT), guarded=True)
+    run.fit()
+    kind, sentence = SAID[name]
+    told = [e for e in events_of(run, since=AT) if e["event"] == kind and re.search(sentence, str(e["says"]))]
+    assert told, events_of(run, since=AT)
+    assert told[0].get("rolled_back_at", told[0]["iteration"]) <= AT + 200  # type: ignore[operator]
+    # A rollback goes to a healthy checkpoint, and the copy was one: never to the beginning.
+    assert all(e["iteration"] >= AT for e in events_of(run) if e["event"] == "rollback")  # type: ignore[operator]
+    assert run.health is not None
+    assert run.health.healthy, run.health.complaints
+    assert accuracy(run) > unharmed.accuracy - 0.01
+    assert agreement(run) > unharmed.agreement - 0.05
+
+
+def check_unharmed(unharmed: Unharmed) -> None:
+    at = checkpoints.load(unharmed.copy / "checkpoints" / f"iteration-{AT:08d}")
+    assert at.values["recovery"]["healthy"][-1] == f"iteration-{AT:08d}"
+    assert unharmed.run.health is not None
+    assert unharmed.run.health.healthy, unharmed.run.health.complaints
+    assert unharmed.accuracy > 0.96
+    assert unharmed.agreement > 0.9
+
+
+class TestFaults:
+    """Clamped chains, as the recipe has them. `conftest.TOGETHER` names this class: its tests share one run."""
+
+    def test_unharmed(self, unharmed):
+        check_unharmed(unharmed)
+        assert unharmed.run.interventions == 0
+
+    @pytest.mark.parametrize("name", [n for n in FAULTS if n != "wild buffer"])
+    def test_fault(self, name, unharmed, tmp_path):
+        check_fault(name, unharmed, tmp_path)
+
+
+def test_wild_buffer(tmp_path):
+    # Without clamping, as JEM was run: clamped chains forget where they came from in one step.
+    unharmed = unharmed_run(tmp_path, "chain.clamp=false")
+    check_unharmed(unharmed)
+    check_fault("wild buffer", unharmed, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("system", "seed"), [("jem", SEED + 1), ("gibbs-jem", SEED), ("mixed", SEED)], ids=lambda v: str(v)
+)
+def test_no_false_alarm(system, seed, tmp_path):
+    # The guard compares a run with its own history from iteration 200 on; checks of health come at 150, 300 and 400.
+    run = trained(tmp_path / "run", *STEADY, "iterations=400", *SYSTEMS[system], seed=seed)
+    assert run.interventions == 0, events_of(run)
+    assert run.trainer.attempt == 0
+    assert run.trainer.chains.steps == run.trainer.recipe.chain.steps
