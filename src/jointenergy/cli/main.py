@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
+import os
 import re
 import signal
 import sys
 from dataclasses import replace
 from pathlib import Path
+from time import sleep
 from typing import Annotated
 
 import typer
@@ -22,7 +25,7 @@ from jointenergy.data import image_grid
 from jointenergy.errors import InputError
 from jointenergy.recipes.demo import SAMPLES_PER_CLASS, show
 from jointenergy.training import loop, runs
-from jointenergy.training.distributed import join, leave
+from jointenergy.training.distributed import Parted, join, leave
 from jointenergy.training.recipe import Recipe
 
 app = typer.Typer(
@@ -35,6 +38,9 @@ app = typer.Typer(
 console = Console()
 INTERRUPTED = 130  # what a shell expects of a program that Ctrl-C has ended
 DIVERGED = 3
+WRONG = 2
+RANK = int(os.environ.get("RANK", "0"))  # which of torchrun's processes this is
+GRACE = 5.0  # seconds; torchrun takes a tenth of one to end its processes when the first has ended
 
 Set = Annotated[list[str], typer.Option("--set", help="Set a key of the recipe, as in --set chain.steps=20.")]
 Device = Annotated[str, typer.Option(help="Where to train: auto (a GPU where there is one), cpu or cuda.")]
@@ -160,8 +166,8 @@ def _go(run: loop.Run, track: str = "") -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
     before = [signal.signal(s, ask_to_stop) for s in (signal.SIGINT, signal.SIGTERM)]
-    resume_line = f"go on with: jointenergy resume {run.folder}"
-    first = run.world.first
+    first, launch = run.world.first, "torchrun ... -m " if run.world.size > 1 else ""
+    resume_line = f"go on with: {launch}jointenergy resume {run.folder}"
     try:
         train_with_progress(run, console, tracker(track, run) if track and first else None)
     except loop.Interrupted as stopped:
@@ -169,12 +175,19 @@ def _go(run: loop.Run, track: str = "") -> None:
             console.print(f"{stopped}; {resume_line}", highlight=False, soft_wrap=True)
         raise typer.Exit(INTERRUPTED) from None
     except KeyboardInterrupt:
-        console.print(f"stopped at once; {resume_line}", highlight=False, soft_wrap=True)
+        if first:
+            console.print(f"stopped at once; {resume_line}", highlight=False, soft_wrap=True)
         raise typer.Exit(INTERRUPTED) from None
     except loop.Diverged as diverged:
         if first:
             _say(str(diverged))
         raise typer.Exit(DIVERGED) from None
+    except Parted as parted:
+        raise Parted(f"{parted}; {resume_line}") from None
+    except OSError as error:
+        raise InputError(
+            f"{_refused(error)}; the checkpoints before it are whole: make room, then {resume_line}"
+        ) from None
     finally:
         for kind, handler in zip((signal.SIGINT, signal.SIGTERM), before, strict=True):
             signal.signal(kind, handler)
@@ -185,9 +198,9 @@ def _go(run: loop.Run, track: str = "") -> None:
     if run.health is not None:
         state = "healthy" if run.health.healthy else f"not healthy: {'; '.join(run.health.complaints)}"
         console.print(f"chains are {state}; {run.interventions} intervention(s)", highlight=False, soft_wrap=True)
-    console.print(
-        f"accuracy on held-out rows {run.accuracy:.1%}; run folder {run.folder}", highlight=False, soft_wrap=True
-    )
+    # A model that cannot compare labels has no accuracy.
+    accuracy = f"accuracy on held-out rows {run.accuracy:.1%}; " if math.isfinite(run.accuracy) else ""
+    console.print(f"{accuracy}run folder {run.folder}", highlight=False, soft_wrap=True)
 
 
 def _seconds(text: str) -> float:
@@ -201,16 +214,28 @@ def main() -> None:
     """Run the command; what is wrong with an input or a folder is one sentence, never a traceback."""
     try:
         app()
-    except InputError as error:
-        _say(str(error))
+    except (InputError, Parted) as error:
+        _say_once(str(error))
     except OSError as error:
-        where = f" at {error.filename}" if error.filename else ""
-        _say(f"the system refused{where}: {error.strerror or error}; choose another folder with --out, or make room")
+        _say_once(f"{_refused(error)}; choose another folder with --out, or make room")
     else:
         return
     finally:
         leave()
-    sys.exit(2)
+    sys.exit(WRONG)
+
+
+def _refused(error: OSError) -> str:
+    where = f" at {error.filename}" if error.filename else ""
+    return f"the system refused{where}: {error.strerror or error}"
+
+
+def _say_once(sentence: str) -> None:
+    """What is wrong is mostly wrong in all processes: the first speaks, another only where it outlives the first."""
+    if RANK:
+        sleep(GRACE)
+        sentence = f"process {RANK}: {sentence}"
+    _say(sentence)
 
 
 def _say(sentence: str) -> None:

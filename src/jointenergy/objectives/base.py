@@ -32,19 +32,21 @@ class Samples:
 
     `weight` is relative, equal if not given: importance weights, or exact probabilities. In draws that belong to rows
     of the batch, `row` names the row of each state, so a row may have several; without it state i belongs to row i.
+    `divisor` stands for the sum of the weights in a mean: states that are a part of more have the share of all.
     """
 
     x: Tensor
     y: Tensor | None = None
     weight: Tensor | None = None
     row: Tensor | None = None
+    divisor: Tensor | None = None
 
     def mean(self, values: Tensor) -> Tensor:
         """The weighted mean of one value per state."""
         if self.weight is None:
             return values.mean()
         weight = self.weight.detach().to(values.dtype)
-        return (weight * values).sum() / weight.sum()
+        return (weight * values).sum() / (weight.sum() if self.divisor is None else self.divisor)
 
     def mean_by_row(self, values: Tensor, n: int) -> Tensor:
         """The weighted means of one value per state over the states of each of n rows, `[n]`."""

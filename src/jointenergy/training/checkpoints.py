@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -33,23 +34,32 @@ class Checkpoint:
 def save(folder: Path, checkpoint: Checkpoint) -> Path:
     """Write under a temporary name, sync, rename: a crash at any moment leaves the checkpoints that were there."""
     folder.mkdir(parents=True, exist_ok=True)
-    final = folder / f"iteration-{checkpoint.iteration:08d}"
+    final = path_of(folder, checkpoint.iteration)
     temporary = folder / f".{final.name}.{os.getpid()}.part"
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir()
-    save_file({k: v.detach().cpu().contiguous() for k, v in checkpoint.tensors.items()}, temporary / TENSORS)
-    values = {"iteration": checkpoint.iteration, **checkpoint.values}
-    (temporary / VALUES).write_text(json.dumps(values))
-    sums = {file: _sha256(temporary / file) for file in (TENSORS, VALUES)}
-    (temporary / SUMS).write_text(json.dumps(sums))
-    for file in (TENSORS, VALUES, SUMS):
-        _sync(temporary / file)
-    _sync(temporary)
+    try:
+        _write(temporary, checkpoint)
+    except (OSError, SafetensorError) as error:
+        # Half a checkpoint is of no use, and where the disk is full its room is.
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise error if isinstance(error, OSError) else OSError(errno.EIO, str(error), str(folder)) from None
     # One of the same iteration is there only where it was damaged and passed over.
     shutil.rmtree(final, ignore_errors=True)
     temporary.rename(final)
     _sync(folder)
     return final
+
+
+def _write(folder: Path, checkpoint: Checkpoint) -> None:
+    save_file({k: v.detach().cpu().contiguous() for k, v in checkpoint.tensors.items()}, folder / TENSORS)
+    values = {"iteration": checkpoint.iteration, **checkpoint.values}
+    (folder / VALUES).write_text(json.dumps(values))
+    sums = {file: _sha256(folder / file) for file in (TENSORS, VALUES)}
+    (folder / SUMS).write_text(json.dumps(sums))
+    for file in (TENSORS, VALUES, SUMS):
+        _sync(folder / file)
+    _sync(folder)
 
 
 def mark_best(folder: Path, path: Path | None) -> None:
@@ -86,6 +96,11 @@ def load(path: Path) -> Checkpoint:
             raise
         raise InputError(f"the checkpoint {path} is damaged: {error}") from None
     return Checkpoint(values.pop("iteration"), tensors, values)
+
+
+def path_of(folder: Path, iteration: int) -> Path:
+    """Where the checkpoint of an iteration lies."""
+    return folder / f"iteration-{iteration:08d}"
 
 
 def all_in(folder: Path) -> list[Path]:

@@ -13,6 +13,7 @@ from jointenergy.labels import MISSING
 from jointenergy.models import JointModel
 from jointenergy.objectives import Batch, Samples
 from jointenergy.objectives.base import DrawName
+from jointenergy.training.distributed import World
 from jointenergy.training.feeds import TrainingData
 
 
@@ -20,11 +21,14 @@ class Completions:
     """States of the data rows given what is observed of them, moved a few steps at each visit (equation 8 of the mixed
     joint EBM): a chain per row that is never begun anew, so that few steps leave little bias.
 
-    `given_xy` completes a row, `given_x` draws all its labels anew at its x.
+    `given_xy` completes a row, `given_x` draws all its labels anew at its x. A row may come to another process at its
+    next visit, so all processes are told where its chain is.
     """
 
-    def __init__(self, data: TrainingData, kernel: Kernel, steps: int, names: frozenset[DrawName]) -> None:
-        self.data, self.steps = data, steps
+    def __init__(
+        self, data: TrainingData, kernel: Kernel, steps: int, names: frozenset[DrawName], world: World
+    ) -> None:
+        self.data, self.steps, self.world = data, steps, world
         self.names = sorted(names & {"given_x", "given_xy"})
         self.kernel = kernel if data.mask is not None else _labels_alone(kernel) if self.names else kernel
         # Labels that were never drawn are MISSING: a kernel starts them uniformly. Masked x starts where data lies.
@@ -47,9 +51,10 @@ class Completions:
             target, x, y if given_y is None else torch.where(given_y == MISSING, y, given_y), generator=generator
         )
         state = last(self.kernel, target, state, self.steps)
-        self.y[name][rows] = state.y
+        visited = torch.cat(self.world.gather(rows))
+        self.y[name][visited] = torch.cat(self.world.gather(state.y))
         if self.data.mask is not None:
-            self.x[name][rows] = state.x
+            self.x[name][visited] = torch.cat(self.world.gather(state.x))
         return Samples(torch.where(mask, batch.x, state.x), state.y)
 
     def state_dict(self) -> dict[str, Tensor]:

@@ -7,8 +7,11 @@ averaged with one all-reduce; decisions are made from numbers that all processes
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+import re
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import TypeVar, cast
 
 import torch
@@ -18,6 +21,21 @@ from torch import Tensor
 from jointenergy.errors import InputError
 
 T = TypeVar("T")
+
+PATIENCE = timedelta(hours=2)  # the others wait while the first checks health; a process that ends is noticed at once
+
+
+class Parted(RuntimeError):  # noqa: N818 (it says what happened)
+    """Another process of the run has ended, or cannot be reached: this one cannot go on without it."""
+
+
+@contextmanager
+def _together() -> Iterator[None]:
+    try:
+        yield
+    except RuntimeError as error:  # gloo has no other kind, and NCCL's are of this kind
+        why = re.sub(r"^\[\S+\] ", "", str(error)).split(". ")[0].split("\n")[0]
+        raise Parted(f"another process of the run has ended or cannot be reached ({why})") from error
 
 
 @dataclass(frozen=True)
@@ -35,7 +53,10 @@ class World:
     def share(self, n: int, what: str) -> int:
         """The part of n that each process has."""
         if n % self.size:
-            raise InputError(f"{what} of {n} cannot be shared by {self.size} processes: make it a multiple of that")
+            raise InputError(
+                f"{what} of {n} cannot be shared by {self.size} processes: make it a multiple of that, or start "
+                "another number of processes"
+            )
         return n // self.size
 
     def mean(self, tensors: Sequence[Tensor]) -> None:
@@ -43,7 +64,8 @@ class World:
         if self.size == 1:
             return
         flat = torch.cat([t.reshape(-1) for t in tensors])
-        dist.all_reduce(flat)
+        with _together():
+            dist.all_reduce(flat)
         flat /= self.size
         for tensor, part in zip(tensors, flat.split([t.numel() for t in tensors]), strict=True):
             tensor.copy_(part.view_as(tensor))
@@ -52,7 +74,8 @@ class World:
         """The sum over the processes."""
         if self.size > 1:
             value = value.clone()
-            dist.all_reduce(value)
+            with _together():
+                dist.all_reduce(value)
         return value
 
     def any(self, value: bool, device: torch.device) -> bool:
@@ -67,31 +90,42 @@ class World:
         if self.first:
             try:
                 made[0] = make()
-            except InputError as error:
-                made[1] = str(error)
-        dist.broadcast_object_list(made, src=0)
-        if made[1] is not None:
-            raise InputError(str(made[1]))
+            except (InputError, OSError) as error:
+                made[1] = error
+        with _together():
+            dist.broadcast_object_list(made, src=0)
+        if isinstance(made[1], Exception):
+            raise made[1]
         return cast(T, made[0])
 
     def copy_from_first(self, tensors: Sequence[Tensor]) -> None:
         """Make tensors equal to the first process's, in place."""
         if self.size > 1:
-            for tensor in tensors:
-                dist.broadcast(tensor, src=0)
+            with _together():
+                for tensor in tensors:
+                    dist.broadcast(tensor, src=0)
 
     def gather(self, tensor: Tensor) -> list[Tensor]:
         """The tensor of each process, in the order of ranks; every process gets all of them."""
         if self.size == 1:
             return [tensor]
         parts = [torch.empty_like(tensor) for _ in range(self.size)]
-        dist.all_gather(parts, tensor.contiguous())
+        with _together():
+            dist.all_gather(parts, tensor.contiguous())
+        return parts
+
+    def gather_at_first(self, tensor: Tensor) -> list[Tensor]:
+        """The tensor of each process, in the order of ranks, for the first process; the others get none."""
+        if self.size == 1:
+            return [tensor]
+        parts = [torch.empty_like(tensor) for _ in range(self.size)] if self.first else []
+        with _together():
+            dist.gather(tensor.contiguous(), parts if self.first else None, dst=0)
         return parts
 
     def wait(self) -> None:
         """Until all processes are here."""
-        if self.size > 1:
-            dist.barrier()
+        self.sum(torch.zeros(()))  # on the CPU: a barrier of NCCL would hold up the GPU
 
 
 def join(device: str = "auto") -> tuple[World, torch.device]:
@@ -101,11 +135,20 @@ def join(device: str = "auto") -> tuple[World, torch.device]:
     if size == 1:
         return World(), chosen
     if chosen.type == "cuda":
+        here, gpus = int(os.environ.get("LOCAL_WORLD_SIZE", "1")), torch.cuda.device_count()
+        if here > gpus:
+            raise InputError(f"{here} processes cannot share {gpus} GPU(s): start {gpus} on a machine, or --device cpu")
         chosen = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
         torch.cuda.set_device(chosen)
     if not dist.is_initialized():
         # Checkpoints gather streams, which live on the CPU: gloo carries those beside NCCL.
-        dist.init_process_group("cpu:gloo,cuda:nccl" if chosen.type == "cuda" else "gloo")
+        backend = "cpu:gloo,cuda:nccl" if chosen.type == "cuda" else "gloo"
+        with _together():
+            store, rank, size = next(dist.rendezvous("env://", timeout=PATIENCE))  # type: ignore[attr-defined]
+            # What processes before a restart have left in torchrun's store is not for these.
+            prefix = f"restart-{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
+            store = dist.PrefixStore(prefix, store)  # type: ignore[attr-defined]
+            dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=PATIENCE)
     return World(dist.get_rank(), dist.get_world_size()), chosen
 
 

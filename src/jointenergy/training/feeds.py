@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +26,7 @@ from jointenergy.data import (
 from jointenergy.errors import InputError
 from jointenergy.labels import MISSING, LabelSpace
 from jointenergy.objectives import Batch
+from jointenergy.training import health
 from jointenergy.training.distributed import World
 from jointenergy.training.order import Order, seeded
 from jointenergy.training.recipe import Recipe
@@ -34,7 +36,7 @@ Augment = RandomCrop | RandomFlip | ColorJitter | GaussianBlur
 Change = Callable[[Tensor, torch.Generator], Tensor]
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class TrainingData:
     """Rows scaled to the recipe's bounds, on the training device: those that are learned from, and held-out ones.
 
@@ -51,6 +53,16 @@ class TrainingData:
     @property
     def event_shape(self) -> tuple[int, ...]:
         return tuple(self.x.shape[1:])
+
+    @functools.cached_property
+    def spread(self) -> Tensor:
+        """The mean standard deviation of an entry of x, over held-out rows."""
+        return self.x_held.std(0, correction=0).mean()
+
+    @functools.lru_cache  # noqa: B019 (as many entries as a run has bounds: one)
+    def share_at(self, bounds: tuple[float, float]) -> Tensor:
+        """The share of values at the bounds, over held-out rows."""
+        return health.at_bounds(self.x_held, bounds)
 
 
 def data_of(
@@ -125,9 +137,13 @@ class Feed:
         """A stream derived from the seed and the attempt, this process's own."""
         self.generator = seeded(self.seed, self.name, "noise", attempt, self.world.rank, device=self.data.x.device)
 
+    def rows(self, batch: Tensor) -> Tensor:
+        """This process's share of the rows of a batch."""
+        return batch[self.share * self.world.rank :][: self.share].to(self.data.x.device)
+
     def next(self) -> tuple[Batch, Tensor]:
         """A batch, and the numbers of its rows."""
-        rows = self.order.next()[self.share * self.world.rank :][: self.share].to(self.data.x.device)
+        rows = self.rows(self.order.next())
         x = self.data.x[rows]
         for change in self.changes:
             x = change(x, self.generator)

@@ -20,7 +20,7 @@ GAP_TROUBLE = 3.0  # the limit of health
 SICK_SHARE = 0.25  # more sick chains than purging can be the answer to
 NORM_JUMP = 30.0  # a gradient norm, against the median of its history
 LEVEL_JUMP = 8.0  # the level of f(data), against its history, in standard deviations of f(data)
-LEVEL_RANGE = 2.0  # and in ranges of that history: a level that drifts steadily is no jump
+LEVEL_LEAST = 5.0  # nats; early in a run f varies little over the data, and its level drifts by more than that
 FROZEN = 1e-5  # mean movement of a chain in a step, as a share of the data's range
 DIVERSITY = 0.3  # spread of the chains, as a share of the data's
 AT_BOUNDS = 0.35  # more values at the bounds than in the data
@@ -78,10 +78,8 @@ class Guard:
         self._last("not finite", False, PATIENCE, "")
         warm = self.seen > WARMUP
         norm = statistics.median(self.norms) if len(self.norms) > WARMUP // 2 else math.inf
-        level, level_range = s.f_data, 0.0
-        if len(self.levels) > WARMUP // 2:
-            level, level_range = statistics.median(self.levels), max(self.levels) - min(self.levels)
-        jump = max(LEVEL_JUMP * max(s.f_data_spread, 0.1), LEVEL_RANGE * level_range)
+        level = statistics.median(self.levels) if len(self.levels) > WARMUP // 2 else s.f_data
+        jump = max(LEVEL_JUMP * s.f_data_spread, LEVEL_LEAST)
         signs = [
             ("gap", abs(s.gap) > GAP_TROUBLE, f"f(data) and f(samples) are {s.gap:+.1f} standard deviations apart"),
             ("sick", s.sick > SICK_SHARE, f"{s.sick:.0%} of the chains are sick"),

@@ -1,6 +1,6 @@
-"""training: what a run writes as it goes: metrics.csv, one row now and then, and events.jsonl, one line each.
+"""training: what a run writes as it goes: rows of metrics.csv and checks.csv, lines of events.jsonl.
 
-Both can be cut back to where a checkpoint was made, so that a resumed run's files are those of one that never stopped.
+All can be cut back to where a checkpoint was made, so that a resumed run's files are those of one that never stopped.
 """
 
 from __future__ import annotations
@@ -10,27 +10,50 @@ import json
 from pathlib import Path
 from typing import Any
 
+Row = dict[str, float | int | bool]
 
-class Journal:
-    """The two files of a run folder, flushed line by line; a silent one counts and writes nothing."""
 
-    def __init__(self, folder: Path, *, silent: bool = False) -> None:
-        self.silent = silent
-        self.metrics_path, self.events_path = folder / "metrics.csv", folder / "events.jsonl"
-        self.n_metrics, self.n_events = 0, 0
+class Table:
+    """A CSV file that grows by rows and can be cut back; its columns are those of its first row."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.n_rows = 0
         self.columns: list[str] = []
 
-    def metrics(self, row: dict[str, float | int]) -> None:
-        fresh = self.n_metrics == 0
+    def add(self, row: Row, *, silent: bool) -> None:
+        fresh = self.n_rows == 0
         self.columns = list(row) if fresh else self.columns
-        self.n_metrics += 1
-        if self.silent:
+        self.n_rows += 1
+        if silent:
             return
-        with self.metrics_path.open("w" if fresh else "a", newline="") as file:
+        with self.path.open("w" if fresh else "a", newline="") as file:
             writer = csv.DictWriter(file, self.columns, extrasaction="ignore")
             if fresh:
                 writer.writeheader()
             writer.writerow(row)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"n_rows": self.n_rows, "columns": self.columns}
+
+    def cut(self, state: dict[str, Any], *, silent: bool) -> None:
+        self.n_rows, self.columns = state["n_rows"], state["columns"]
+        if not silent:
+            _cut(self.path, self.n_rows + 1 if self.n_rows else 0)
+
+
+class Journal:
+    """The files of a run folder, flushed line by line; a silent one counts and writes nothing."""
+
+    def __init__(self, folder: Path, *, silent: bool = False) -> None:
+        self.silent = silent
+        self.tables = {name: Table(folder / f"{name}.csv") for name in ("metrics", "checks")}
+        self.events_path = folder / "events.jsonl"
+        self.n_events = 0
+
+    def row(self, table: str, row: Row) -> None:
+        """A row of metrics or of checks."""
+        self.tables[table].add(row, silent=self.silent)
 
     def event(self, kind: str, iteration: int, sentence: str, **values: Any) -> dict[str, Any]:  # noqa: ANN401 (JSON)
         line = {"event": kind, "iteration": iteration, "says": sentence, **values}
@@ -41,19 +64,18 @@ class Journal:
         return line
 
     def state_dict(self) -> dict[str, Any]:
-        return {"n_metrics": self.n_metrics, "n_events": self.n_events, "columns": self.columns}
+        return {"n_events": self.n_events, **{name: table.state_dict() for name, table in self.tables.items()}}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.cut_metrics(state)
+        self.cut_tables(state)
         self.n_events = state["n_events"]
         if not self.silent:
             _cut(self.events_path, self.n_events)
 
-    def cut_metrics(self, state: dict[str, Any]) -> None:
-        """Metrics alone: after a rollback the events still tell what happened."""
-        self.n_metrics, self.columns = state["n_metrics"], state["columns"]
-        if not self.silent:
-            _cut(self.metrics_path, self.n_metrics + 1 if self.n_metrics else 0)
+    def cut_tables(self, state: dict[str, Any]) -> None:
+        """The tables alone: after a rollback the events still tell what happened."""
+        for name, table in self.tables.items():
+            table.cut(state[name], silent=self.silent)
 
 
 def _cut(path: Path, n_lines: int) -> None:

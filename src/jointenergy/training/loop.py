@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 
-from jointenergy.errors import InputError
 from jointenergy.training import checkpoints, evidence, measure, state
 from jointenergy.training.checkpoints import Checkpoint
 from jointenergy.training.guard import Guard, Judgment, Signals
@@ -92,9 +91,7 @@ class Run:
 
     def resume(self) -> None:
         """Go on from the newest checkpoint that is whole."""
-        found, messages = checkpoints.newest(self.checkpoint_folder)
-        if found is None:
-            raise InputError(f"{self.folder} has no checkpoint that is whole: start the run again in a new folder")
+        found, messages = state.newest(self.checkpoint_folder, self.world)
         changed = state.restore(self.trainer, found)
         values = found.values
         self.journal.load_state_dict(values["journal"])
@@ -144,11 +141,9 @@ class Run:
     def _tell_purges(self) -> None:
         """Say what the step has mended by itself: chains begun afresh, batches left out."""
         trainer, chains = self.trainer, self.trainer.chains
-        purged = int(self.world.sum(chains.n_purged.to(trainer.data.x.device)))
-        if purged:
-            before = chains.n_purged
+        if self.world.any(bool(chains.n_purged), trainer.data.x.device):
             chains.sweep()
-            self.n_purged += purged + int(chains.n_purged - before)
+            self.n_purged += int(self.world.sum(chains.n_purged.to(trainer.data.x.device)))
             chains.n_purged = torch.zeros_like(chains.n_purged)
         # One line for a spell of purging, not one for each step of it.
         if self.n_purged and trainer.iteration % TELL == 0:
@@ -187,7 +182,7 @@ class Run:
         state.restore_weights(trainer, checkpoint)
         self._keep_a_best(name, checkpoint)
         course = self.recovery.change_course(trainer)
-        self.journal.cut_metrics(checkpoint.values["journal"])
+        self.journal.cut_tables(checkpoint.values["journal"])
         self.guard.restore(checkpoint.values["guard"])
         says = f"{reason}: back from iteration {at} to {trainer.iteration}, {course}"
         self._event("rollback", says, attempt=trainer.attempt, rolled_back_at=at)
@@ -224,9 +219,11 @@ class Run:
         """Measure accuracy and health; whether the run was set back because it lost its health."""
         trainer = self.trainer
         self.accuracy = self.world.from_first(lambda: measure.accuracy(trainer))
-        if not trainer.uses_chains:
+        self.health = self.world.from_first(lambda: measure.check(trainer)) if trainer.uses_chains else None
+        found = {"iteration": trainer.iteration, "accuracy": self.accuracy}
+        self.journal.row("checks", found if self.health is None else {**found, **self.health.values()})
+        if self.health is None:
             return False
-        self.health = self.world.from_first(lambda: measure.check(trainer))
         evidence.picture(self.folder, trainer, f"iteration-{trainer.iteration:08d}")
         ended = trainer.iteration >= trainer.recipe.iterations
         self.unhealthy = 0 if self.health.healthy else self.unhealthy + 1
@@ -284,7 +281,7 @@ class Run:
 
     def _log(self, values: dict[str, float]) -> None:
         row = {"iteration": self.trainer.iteration, **values, **self._shown, "steps": self.trainer.chains.steps}
-        self.journal.metrics({**row, "seconds": round(self.seconds, 3)})
+        self.journal.row("metrics", {**row, "seconds": round(self.seconds, 3)})
         self.report(Report(self.trainer.iteration, self.trainer.recipe.iterations, {**row, "accuracy": self.accuracy}))
 
     def _event(self, kind: str, sentence: str, **values: Any) -> None:  # noqa: ANN401 (JSON)

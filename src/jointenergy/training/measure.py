@@ -17,6 +17,7 @@ from jointenergy.training.order import seeded
 from jointenergy.training.statistics import frozen
 from jointenergy.training.trainer import Trainer
 
+LOOK_ROWS = 64  # rows of data and chains that a look of the guard is at
 HELD_ROWS = 256  # rows of held-out data that a check of health looks at
 LABEL_STEPS = 100  # of a label kernel, where labels are too many to go through and have to be drawn
 SCORED_AT_ONCE = 1000  # rows
@@ -31,28 +32,29 @@ def signals(trainer: Trainer, loss: Loss, moved: Moved, norm: Tensor) -> Signals
 
 
 def _signals(trainer: Trainer, loss: Loss, moved: Moved, norm: Tensor) -> Tensor:
-    feed, data = trainer.feeds[0], trainer.data
-    rows = feed.order.ahead()[feed.share * trainer.world.rank :][: feed.share].to(data.x.device)
-    x_data = data.x[rows] if data.mask is None else data.x_held[: feed.share]
-    y_data = data.y[rows] if data.mask is None else data.y_held[: feed.share]
-    f = trainer.model.log_density_unchecked(x_data, trainer.scored(y_data))
-    x, y, well = moved.state.x, trainer.scored(moved.state.y), ~moved.sick
-    well = well | ~well.any()  # where all are sick there is nothing else to look at
-    g = trainer.model.log_density_unchecked(x, y)[well]
-    low, high = trainer.chains.bounds
-    steps = max(trainer.chains.steps, 1)
+    feed, data, bounds = trainer.feeds[0], trainer.data, trainer.chains.bounds
+    if data.mask is None:
+        rows = feed.rows(feed.order.ahead())[:LOOK_ROWS]
+        x_data, y_data = data.x[rows], data.y[rows]
+    else:
+        x_data, y_data = data.x_held[:LOOK_ROWS], data.y_held[:LOOK_ROWS]
+    x = moved.x[:LOOK_ROWS]  # sick chains stay where they began
+    y = trainer.scored(torch.cat((y_data, moved.state.y[:LOOK_ROWS])))
+    f, g = trainer.model.log_density_unchecked(torch.cat((x_data, x)), y).split((len(x_data), len(x)))
+    f_spread, f_mean = torch.std_mean(f, correction=0)
+    g_spread, g_mean = torch.std_mean(g, correction=0)
     return torch.stack(
         (
             loss.total.detach(),
             norm,
-            f.mean(),
-            f.std(correction=0),
-            g.mean(),
-            g.std(correction=0),
+            f_mean,
+            f_spread,
+            g_mean,
+            g_spread,
             moved.sick.float().mean(),
-            (x - moved.drawn.x)[well].abs().mean() / (steps * (high - low)),
-            x[well].std(0, correction=0).mean() / x_data.std(0, correction=0).mean(),
-            health.at_bounds(x[well], trainer.chains.bounds) - health.at_bounds(x_data, trainer.chains.bounds),
+            (x - moved.drawn.x[:LOOK_ROWS]).abs().mean() / (max(trainer.chains.steps, 1) * (bounds[1] - bounds[0])),
+            x.std(0, correction=0).mean() / data.spread,
+            health.at_bounds(x, bounds) - data.share_at(bounds),
         )
     )
 

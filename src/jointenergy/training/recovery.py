@@ -8,8 +8,8 @@ from typing import Any
 from jointenergy.training.trainer import Trainer
 
 MAX_TRIES = 6  # rollbacks from the same trouble before a run gives up
-TRIES_BEFORE_FARTHER = 2  # rollbacks to one checkpoint before an earlier one is taken
-KEEP_HEALTHY = 3  # healthy checkpoints that a rollback may go to, beside the first of the run
+TRIES_BEFORE_FARTHER = 2  # rollbacks to the newest healthy checkpoint before each try takes an earlier one
+KEEP_HEALTHY = 4  # healthy checkpoints that a rollback may go to, beside the first of the run
 MAX_STEPS = 8  # times the recipe's chain steps, at the most
 STEPS_UP = 1.5  # what one raise multiplies the chain steps by
 RATE_DOWN = 0.5  # what one lowering multiplies the learning rate by
@@ -35,17 +35,21 @@ class Recovery:
         return self.tries >= MAX_TRIES
 
     def found_healthy(self, iteration: int) -> None:
-        """The checkpoint of this iteration is one to go back to."""
-        self.healthy = [FIRST, *self.healthy[1:][1 - KEEP_HEALTHY :], f"iteration-{iteration:08d}"]
+        """The checkpoint of this iteration is one to go back to; of older ones few are kept, spread over the run."""
+        self.healthy.append(f"iteration-{iteration:08d}")
+        if len(self.healthy) > KEEP_HEALTHY + 1:
+            at = [int(name.rpartition("-")[2]) for name in self.healthy]
+            gaps = {i: at[i + 1] - at[i - 1] for i in range(1, len(at) - 1)}
+            del self.healthy[min(gaps, key=gaps.__getitem__)]
         if iteration > self.trouble:
             self.tries = 0
 
     def begin_try(self, at: int) -> str:
-        """The checkpoint to go back to: the newest found healthy, and where that has not helped, the one before it.
+        """The checkpoint to go back to: the newest found healthy, and where that has not helped, the ones before it.
 
-        A run may look healthy for a while when it is already lost.
+        A run may look healthy for a while when it is already lost. The earliest healthy one is never given up.
         """
-        if self.tries and self.tries % TRIES_BEFORE_FARTHER == 0 and len(self.healthy) > 1:
+        if self.tries >= TRIES_BEFORE_FARTHER and len(self.healthy) > 2:
             self.healthy.pop()
         self.tries, self.trouble = self.tries + 1, max(self.trouble, at)
         return self.last_healthy

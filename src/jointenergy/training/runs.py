@@ -34,17 +34,14 @@ def create(
     world.from_first(lambda: _check_empty(folder))
     data = data_of(settings, data_folder, device, seed)
     trainer = Trainer(settings, data, seed, guarded=guarded, world=world)
-    if world.first:
-        folder.mkdir(parents=True, exist_ok=True)
-        known = {
-            "seed": seed,
-            "guarded": guarded,
-            "data": None if data_folder is None else str(data_folder.absolute()),
-            "device": torch.device(device).type,
-            "warnings": trainer.warnings,
-        }
-        (folder / ABOUT).write_text(json.dumps(known))
-    world.wait()
+    known = {
+        "seed": seed,
+        "guarded": guarded,
+        "data": None if data_folder is None else str(data_folder.absolute()),
+        "device": torch.device(device).type,
+        "warnings": trainer.warnings,
+    }
+    world.from_first(lambda: _describe(folder, known))
     run = Run(folder, trainer)
     run.begin()
     return run
@@ -53,6 +50,11 @@ def create(
 def _check_empty(folder: Path) -> None:
     if folder.exists() and any(folder.iterdir()):
         raise InputError(f"{folder} is not empty: go on with `jointenergy resume {folder}`, or choose another --out")
+
+
+def _describe(folder: Path, known: dict[str, Any]) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / ABOUT).write_text(json.dumps(known))
 
 
 def about(folder: Path) -> dict[str, Any]:

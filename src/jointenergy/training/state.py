@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from jointenergy.errors import InputError
+from jointenergy.training import checkpoints
 from jointenergy.training.checkpoints import Checkpoint
+from jointenergy.training.distributed import World
 from jointenergy.training.order import seeded
 from jointenergy.training.trainer import Trainer
 
 
 def save(trainer: Trainer, values: dict[str, Any]) -> Checkpoint:
-    """Everything: what all processes share from this one, and the buffer, streams and completions of each."""
+    """Everything: what all processes share, and the buffer and streams of each, which the first process gathers."""
     tensors: dict[str, Tensor] = {}
     tensors |= {f"model/{k}": v for k, v in trainer.model.state_dict().items()}
     tensors |= {f"ema/{k}": v for k, v in trainer.ema.state_dict().items()}
@@ -22,8 +25,9 @@ def save(trainer: Trainer, values: dict[str, Any]) -> Checkpoint:
         tensors |= {f"optimizer/{i}/{k}": torch.as_tensor(v) for k, v in state.items()}
     for feed in trainer.feeds:
         tensors |= {f"order/{feed.name}/{k}": v for k, v in feed.order.state_dict().items()}
+    tensors |= {f"completions/{k}": v for k, v in trainer.completions.state_dict().items()}
     for name, value in _own(trainer).items():
-        for rank, part in enumerate(trainer.world.gather(value)):
+        for rank, part in enumerate(trainer.world.gather_at_first(value)):
             tensors[f"ranks/{rank}/{name}"] = part
     course = {
         "attempt": trainer.attempt,
@@ -39,10 +43,22 @@ def _own(trainer: Trainer) -> dict[str, Tensor]:
     """What each process has of its own."""
     own = {"streams/chains": trainer.chains.generator.get_state()}
     own |= {f"streams/{feed.name}": feed.generator.get_state() for feed in trainer.feeds}
-    own |= {f"completions/{k}": v for k, v in trainer.completions.state_dict().items()}
     if trainer.chains.buffer is not None:
         own |= {f"buffer/{k}": v for k, v in trainer.chains.buffer.state_dict().items()}
     return own
+
+
+def newest(folder: Path, world: World) -> tuple[Checkpoint, list[str]]:
+    """The newest checkpoint that is whole, as the first process finds it, and what it says of damaged ones."""
+
+    def find() -> tuple[str, list[str]]:
+        if found is None:
+            raise InputError(f"{folder.parent} has no checkpoint that is whole: start the run again in a new folder")
+        return checkpoints.path_of(folder, found.iteration).name, messages
+
+    found, messages = checkpoints.newest(folder) if world.first else (None, [])
+    name, messages = world.from_first(find)
+    return found or checkpoints.load(folder / name), messages
 
 
 def restore(trainer: Trainer, checkpoint: Checkpoint) -> str | None:
@@ -55,9 +71,8 @@ def restore(trainer: Trainer, checkpoint: Checkpoint) -> str | None:
     trainer.n_skipped = values["n_skipped"]
     for feed in trainer.feeds:
         feed.order.load_state_dict(under(checkpoint.tensors, f"order/{feed.name}/"))
-    own = under(checkpoint.tensors, f"ranks/{min(trainer.world.rank, values['world_size'] - 1)}/")
-    trainer.completions.load_state_dict(under(own, "completions/"))
-    streams = under(own, "streams/")
+    trainer.completions.load_state_dict(under(checkpoint.tensors, "completions/"))
+    streams = under(checkpoint.tensors, f"ranks/{min(trainer.world.rank, values['world_size'] - 1)}/streams/")
     generators = {"chains": trainer.chains.generator} | {feed.name: feed.generator for feed in trainer.feeds}
     same_device = all(streams[k].numel() == g.get_state().numel() for k, g in generators.items())
     if values["world_size"] == trainer.world.size and same_device:

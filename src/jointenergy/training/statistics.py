@@ -5,13 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 
 def batch_statistics(model: nn.Module) -> bool:
     """Whether a row's value depends on the rows beside it while the network trains."""
     return any(isinstance(m, _BatchNorm) for m in model.modules())
+
+
+def running(model: nn.Module) -> list[Tensor]:
+    """The running means and variances."""
+    layers = [m for m in model.modules() if isinstance(m, _BatchNorm)]
+    return [t for m in layers for t in (m.running_mean, m.running_var) if t is not None]
 
 
 @contextmanager

@@ -21,7 +21,7 @@ from jointenergy.training.distributed import World
 from jointenergy.training.feeds import Feed, TrainingData
 from jointenergy.training.order import seeded
 from jointenergy.training.recipe import Recipe
-from jointenergy.training.statistics import batch_statistics, frozen
+from jointenergy.training.statistics import batch_statistics, frozen, running
 
 ALONE = World()
 
@@ -46,7 +46,7 @@ class Trainer:
         names = ["data"] if len(self.objectives) == 1 else ["data", "labels"]
         self.feeds = [Feed(data, recipe, seed, world, n, augment=n == names[-1]) for n in names]
         self.chains: Chains = build.chains_of(recipe, data, seed, world, guarded=guarded)
-        self.completions = Completions(data, self.chains.kernel, recipe.chain.completion_steps, self.needs)
+        self.completions = Completions(data, self.chains.kernel, recipe.chain.completion_steps, self.needs, world)
         self.iteration, self.attempt = 0, 0
         self.learning_rate_scale = 1.0
         self.n_skipped = 0
@@ -89,17 +89,18 @@ class Trainer:
 
     def draws_of(self, moved: Moved, name: str, needs: Collection[str]) -> dict[str, Any]:
         """The chains as an objective takes them: negatives that are sick have no weight."""
-        weight = None
+        weight = divisor = None
         if name == "negatives":
             weight = (~moved.sick).to(moved.state.x.dtype)
-            weight = weight / weight.sum().clamp(min=1.0)
-        draws: dict[str, Any] = {name: Samples(moved.x, moved.state.y, weight)}
+            # By the well chains of all processes: the average of their losses is then the loss of one with all chains.
+            divisor = self.world.sum(weight.sum()) / self.world.size
+        draws: dict[str, Any] = {name: Samples(moved.x, moved.state.y, weight, divisor=divisor)}
         if "last_step" in needs:
             before = replace(moved.before_last, y=moved.state.y)
             recomputed = self.chains.langevin.recompute(Target(self.model), before)
             draws["last_step"] = Samples(recomputed, moved.state.y)
         if "neighbors" in needs:
-            draws["neighbors"] = self.chains.others(len(moved.x))
+            draws["neighbors"] = self.chains.others(len(moved.x) * self.world.size)
         return draws
 
     def update(self, loss: Loss) -> Tensor:
@@ -114,12 +115,12 @@ class Trainer:
             squares = torch.stack([(p**2).sum() for p in parameters]).sum()
             total = total + squares / (2.0 * settings.weight_prior**2 * len(self.data.x))
         total.backward()
-        total = total.detach()
         # One message: all processes then clip, skip and step alike.
-        self.world.mean([p.grad for p in parameters if p.grad is not None] + [total, *loss.parts.values()])
+        shared = [loss.total.detach(), *loss.parts.values(), *running(self.model)]
+        self.world.mean([p.grad for p in parameters if p.grad is not None] + shared)
         limit = float("inf") if settings.clip_norm is None else settings.clip_norm
         norm = torch.nn.utils.clip_grad_norm_(parameters, limit)
-        if self.guarded and not bool(norm.isfinite() & total.isfinite()):
+        if self.guarded and not bool(norm.isfinite() & loss.total.isfinite()):
             self.n_skipped += 1
             return norm
         for group in self.optimizer.param_groups:

@@ -1,0 +1,218 @@
+"""What a run leaves in its folder: pictures, checks, evidence, figures for other programs; and a disk that is full."""
+
+import csv
+import errno
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+
+from jointenergy import recipes
+from jointenergy.cli.tracking import tracker
+from jointenergy.data import picture_of, registry
+from jointenergy.errors import InputError
+from jointenergy.training import checkpoints, evidence, recovery, runs
+from jointenergy.training.health import Health
+from jointenergy.training.loop import Diverged, Report
+from jointenergy.training.recovery import FIRST, Recovery
+from tests.small import small, trained
+
+TINY = ("model.network.hidden=[16]", "chain.steps=2", "chain.sampling_steps=3", "buffer.size=200")
+
+
+def test_each_check_leaves_a_row_and_a_picture(tmp_path):
+    run = trained(tmp_path / "run", *TINY, "iterations=40", "cadence.check=20", "cadence.log=10")
+    with (tmp_path / "run" / "checks.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [int(row["iteration"]) for row in rows] == [20, 40]
+    assert run.health is not None
+    assert float(rows[1]["auroc_noise"]) == run.health.auroc_noise
+    assert float(rows[1]["accuracy"]) == run.accuracy
+    pictures = sorted((tmp_path / "run" / evidence.PICTURES).iterdir())
+    assert [p.name for p in pictures] == ["iteration-00000020.png", "iteration-00000040.png"]
+    with Image.open(pictures[1]) as picture:
+        assert picture.width == (8 * (8 + 2) + 2) * 3  # eight digits of 8 x 8 beside each other
+
+
+@pytest.mark.parametrize(
+    ("shape", "size"),
+    [
+        ((3, 32, 32), (274, 274)),
+        ((28, 28), (242, 242)),
+        ((16,), (50 * 6, 50 * 6)),
+        ((2,), (240, 240)),
+        ((5,), (240, 240)),
+    ],
+)
+def test_pictures_of_rows(shape, size):
+    picture = picture_of(torch.rand(64, *shape, generator=torch.Generator().manual_seed(0)) * 2 - 1, (-1.0, 1.0))
+    assert picture is not None
+    assert picture.size == size
+    assert len(set(picture.convert("L").tobytes())) > 1
+
+
+def test_rows_of_one_number_have_no_picture_and_points_beyond_the_bounds_are_left_out():
+    assert picture_of(torch.zeros(3, 1), (-1.0, 1.0)) is None
+    picture = picture_of(torch.tensor([[5.0, 0.0], [torch.nan, 0.0], [0.0, 0.0]]), (-1.0, 1.0))
+    assert picture is not None
+    assert picture.tobytes().count(b"\0") == 1
+
+
+def test_a_run_that_gives_up_leaves_evidence(tmp_path):
+    run = runs.create(tmp_path / "run", small(*TINY), 0)
+
+    def spoil(trainer):
+        with torch.no_grad():
+            for p in trainer.model.parameters():
+                p.add_(torch.randn(p.shape, generator=torch.Generator().manual_seed(trainer.iteration)))
+
+    run.before_step = spoil
+    with pytest.raises(Diverged, match=r"diverged\.json"):
+        run.fit()
+    events = [json.loads(line)["event"] for line in (tmp_path / "run" / "events.jsonl").read_text().splitlines()]
+    assert events.count("rollback") == recovery.MAX_TRIES
+    assert events[-1] == "diverged"
+    assert checkpoints.load(run.checkpoint_folder / run.last_healthy).iteration == 0
+    facts = json.loads((tmp_path / "run" / evidence.DIVERGED).read_text())
+    assert facts["attempts"] == recovery.MAX_TRIES
+    assert facts["learning_rate_scale"] < 1
+    assert facts["chain_steps"] > 2
+    assert facts["reason"]
+    assert facts["signals"]["gradient_norm"] is not None
+    assert list((tmp_path / "run" / evidence.PICTURES).glob("trouble-*.png"))
+
+
+class TestRecovery:
+    def test_an_earlier_checkpoint_is_taken_where_a_rollback_has_not_helped(self):
+        memory = Recovery()
+        for iteration in (100, 200, 300):
+            memory.found_healthy(iteration)
+        went = [memory.begin_try(350) for _ in range(recovery.MAX_TRIES)]
+        assert [int(name.rpartition("-")[2]) for name in went] == [300, 300, 200, 100, 100, 100]
+        assert memory.spent
+
+    def test_tries_count_until_the_run_is_healthy_beyond_the_trouble(self):
+        memory = Recovery()
+        memory.found_healthy(100)
+        memory.begin_try(350)
+        memory.found_healthy(200)
+        assert memory.tries == 1
+        memory.found_healthy(400)
+        assert memory.tries == 0
+
+    def test_few_healthy_checkpoints_are_kept_and_the_first_always(self):
+        memory = Recovery()
+        for iteration in range(100, 900, 100):
+            memory.found_healthy(iteration)
+        assert memory.healthy == [FIRST, *(f"iteration-{i:08d}" for i in (200, 400, 600, 800))]
+        again = Recovery()
+        again.load_state_dict(json.loads(json.dumps(memory.state_dict())))
+        assert again == memory
+
+
+def test_the_best_is_never_among_what_was_removed(tmp_path):
+    run = trained(tmp_path / "run", *TINY, "iterations=60", "cadence.check=20")
+    folder = run.checkpoint_folder
+    run.recovery.healthy, run.recovery.tries = [FIRST, "iteration-00000020", "iteration-00000040"], 2
+    checkpoints.mark_best(folder, folder / "iteration-00000040")
+    run._roll_back("for a reason")
+    assert run.trainer.iteration == 20
+    assert checkpoints.best(folder) == folder / "iteration-00000020"
+    run.recovery.healthy, run.recovery.tries = [FIRST], 0
+    run._roll_back("for another")
+    assert checkpoints.best(folder) is None
+    assert run.best_accuracy is None
+
+
+def test_chains_that_only_drift_are_told_from_other_ills():
+    well = Health(True, 0.5, 0.1, 1.0, 0.5, 0.3, 1.0, 0.0)
+    assert not well.drifting
+    drifting = Health(True, 0.5, 0.1, 1.0, 0.5, 0.01, 1.0, 0.0)
+    assert drifting.drifting
+    assert not Health(True, 0.99, 0.1, 1.0, 0.5, 0.01, 1.0, 0.0).drifting
+    assert not Health(True, 0.5, 0.1, 1.0, 0.5, 0.01, 0.1, 0.0).drifting
+    assert not Health(False, *[float("nan")] * 7).drifting
+
+
+FULL = """
+import resource, sys
+from jointenergy.cli.main import main
+from jointenergy.training import loop
+save = loop.Run._save
+def fill(self, **keywords):
+    if self.trainer.iteration == 20:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
+    save(self, **keywords)
+loop.Run._save = fill
+sys.argv = ["jointenergy", *sys.argv[1:]]
+main()
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="limits the size of files as Linux does")
+def test_a_full_disk_is_one_sentence_and_nothing_is_lost(tmp_path):
+    folder = tmp_path / "run"
+    sets = [w for s in (*TINY, "iterations=30", "cadence.checkpoint=10") for w in ("--set", s)]
+    command = [sys.executable, "-c", FULL, "train", "digits-jem", "--out", str(folder), "--device", "cpu", *sets]
+    full = subprocess.run(
+        command, capture_output=True, text=True, timeout=120, check=False, cwd=Path(__file__).parents[1]
+    )
+    assert full.returncode == 2
+    assert "Traceback" not in full.stderr
+    said = " ".join(full.stderr.split())
+    assert "File too large" in said
+    assert f"jointenergy resume {folder}" in said
+    assert [p.name for p in folder.glob("checkpoints/*")] == ["iteration-00000000", "iteration-00000010"]
+    again = runs.reopen(folder)
+    assert again.trainer.iteration == 10
+    again.fit()
+
+
+def test_a_write_that_fails_leaves_no_half(tmp_path, monkeypatch):
+    def refuse(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(checkpoints, "save_file", refuse)
+    with pytest.raises(OSError, match="No space left"):
+        checkpoints.save(tmp_path, checkpoints.Checkpoint(0, {}, {}))
+    assert list(tmp_path.iterdir()) == []
+
+
+class TestTracking:
+    def test_unknown_and_missing_programs_are_one_sentence(self, tmp_path, monkeypatch):
+        run = runs.create(tmp_path / "run", small(*TINY), 0)
+        with pytest.raises(InputError, match="knows tensorboard, not 'tensorbord'"):
+            tracker("tensorbord", run)
+        monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+        with pytest.raises(InputError, match=r"pip install 'jointenergy\[track\]'"):
+            tracker("tensorboard", run)
+
+    def test_figures_are_written(self, tmp_path):
+        pytest.importorskip("tensorboard", reason="the extra 'track' is not installed")
+        run = runs.create(tmp_path / "run", small(*TINY), 0)
+        write = tracker("tensorboard", run)
+        write(Report(10, 20, {"iteration": 10, "loss": 1.0, "accuracy": float("nan")}))
+        write(Report(10, 20, {}, event="it happened"))
+        (file,) = (tmp_path / "run" / "tensorboard").iterdir()
+        assert b"it happened" in file.read_bytes()
+        assert b"loss" in file.read_bytes()
+
+
+def test_the_recipe_on_cifar10_runs_on_files_of_its_format(tmp_path, monkeypatch):
+    n = 60
+    for i in range(n):
+        folder = tmp_path / "cifar10" / "train" / registry.CIFAR10[i % 10]
+        folder.mkdir(parents=True, exist_ok=True)
+        pixels = torch.randint(256, (32, 32, 3), generator=torch.Generator().manual_seed(i), dtype=torch.uint8)
+        Image.fromarray(pixels.numpy()).save(folder / f"{i}.png")
+    monkeypatch.setitem(registry.CIFAR10_ROWS, "train", n)
+    smoke = ("iterations=2", "batch_size=8", "buffer.size=16", "start.x=uniform", "model.network.width=1")
+    settings = recipes.load("cifar10-few-steps", [*smoke, "chain.sampling_steps=2", "data.validation=0.2"])
+    run = runs.create(tmp_path / "run", settings, 0, data_folder=tmp_path)
+    run.fit()
+    assert run.trainer.iteration == 2
+    assert run.health is not None
