@@ -1,0 +1,89 @@
+"""tasks: conversion of real x from one class or attribute to another, with the path that leads there."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from jointenergy import streams
+from jointenergy.errors import InputError
+from jointenergy.inputs import check_count
+from jointenergy.kernels import Kernel, State
+from jointenergy.labels import MISSING, Given
+from jointenergy.models import JointModel
+from jointenergy.tasks.chains import NONE, Aids, given_log_prob, held_mask, plan, run_chains, why_no_log_prob
+
+
+@dataclass(frozen=True, eq=False)
+class Converted:
+    """Where x was led by its new labels, and the way there."""
+
+    x: Tensor
+    y: Tensor
+    path: Tensor
+    """x on the way, `[frames, n, *event]`: the input first, the result last."""
+    steps: tuple[int, ...]
+    """The number of steps made at each frame."""
+    log_prob: Tensor | None
+    """log p(the new labels | x) at each frame, `[frames, n]`; None where it is not known, and a note says why."""
+    temperature: float | None
+    notes: tuple[str, ...]
+
+
+def convert(
+    model: JointModel,
+    x: Tensor,
+    to: Given,
+    *,
+    mask: Tensor | None = None,
+    method: Literal["resample", "marginalize"] = "resample",
+    x_kernel: Kernel,
+    y_kernel: Kernel | None = None,
+    x_steps: int = 1,
+    steps: int,
+    every: int = 1,
+    aids: Aids = NONE,
+    generator: torch.Generator,
+) -> Converted:
+    """Chains on p(x, free labels | the labels `to`) from the x of real rows, a frame kept after `every` steps.
+
+    The new labels are any subset: what else should stay is named among them. Entries of x where `mask` is True are
+    held. The free labels of `resample` start uniformly and are moved before x is.
+    """
+    check_count("every", every)
+    if method not in ("resample", "marginalize"):
+        raise InputError(f"method must be 'resample' or 'marginalize', got {method!r}")
+    model.check_x(x)
+    if mask is not None:
+        mask = held_mask(x, mask)
+    given = model.labels.given(to, len(x), x.device)
+    if not bool((given != MISSING).any()):
+        raise InputError("a conversion needs at least one new label")
+    mover, notes = plan(
+        model,
+        given,
+        resample=method == "resample",
+        x_kernel=x_kernel,
+        y_kernel=y_kernel,
+        x_steps=x_steps,
+        aids=aids,
+    )
+    path, at = [], []
+
+    def keep(step: int, state: State) -> None:
+        if step % every == 0 or step == steps:
+            path.append(state.x.clone())
+            at.append(step)
+
+    keys = streams.chain_keys(len(x), generator=generator)
+    free = torch.full_like(given, MISSING)
+    end, y = run_chains(
+        model, mover, x.detach(), free, given, steps=steps, keys=keys, mask=mask, aids=aids, frames=keep
+    )
+    unknown = why_no_log_prob(model, given)
+    log_prob = None if unknown else torch.stack([given_log_prob(model, frame, given) for frame in path])
+    notes += (unknown,) if unknown else ()
+    return Converted(end, y, torch.stack(path), tuple(at), log_prob, mover.temperature, notes)

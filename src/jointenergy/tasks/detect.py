@@ -1,0 +1,205 @@
+"""tasks: do these labels go with this x, is this x like the data, and when to give no answer."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from jointenergy.errors import InputError
+from jointenergy.inputs import is_integer, is_number
+from jointenergy.kernels import State, Target
+from jointenergy.kernels.base import evaluate_x
+from jointenergy.labels import ENUMERATION_LIMIT, MISSING, Given, nearest
+from jointenergy.models import JointModel
+from jointenergy.tasks.density import label_log_prob, log_table
+from jointenergy.tasks.predict import check_numbers, predict_joint, predict_proba
+from jointenergy.tasks.rows import pieces
+
+CONFIDENCE = "confidence"
+SCORES = ("log_density", "max_probability", "gradient_norm")
+"""Scores of x, larger for x that are more like the data."""
+
+
+@dataclass(frozen=True)
+class Compatibility:
+    """How well labels go with x. All exact.
+
+    `log_prob` is log p(the labels named | x, given), `[n]`. `rank` is the place of that labeling among all labelings of
+    the same variables, 1 for the most probable, equals sharing the best place, and 0 where there are too many to
+    enumerate. `variable_probs` is p(y_k | x, given) of each label named, `[n, L]`, NaN where none is named.
+    """
+
+    log_prob: Tensor
+    rank: Tensor
+    variable_probs: Tensor
+
+
+@torch.no_grad()
+def compatibility(model: JointModel, x: Tensor, y: Given, given: Given = None) -> Compatibility:
+    """Is this y compatible with this x: `y` may name some of the labels, and those in neither are summed out."""
+    x = model.check_x(x)
+    asked = model.labels.given(y, len(x), x.device)
+    known = model.labels.given(given, len(x), x.device)
+    log_prob = label_log_prob(model, x, asked, known)
+    probs = predict_proba(model, x, known)
+    shown = [
+        torch.where(asked[:, k] == MISSING, torch.nan, p.gather(1, asked[:, k, None].clamp(min=0))[:, 0])
+        for k, p in enumerate(probs.values())
+    ]
+    each = torch.stack(shown, dim=1) if shown else x.new_zeros(len(x), 0)
+    return Compatibility(log_prob, _ranks(model, x, asked, known), each)
+
+
+def _ranks(model: JointModel, x: Tensor, asked: Tensor, known: Tensor) -> Tensor:
+    """1 + how many labelings of the variables asked for and not given are more probable; 0 where they are too many."""
+    ranks = torch.zeros(len(x), dtype=torch.int64, device=x.device)
+    if len(model.labels) == 0:
+        return ranks + 1
+    patterns, which = ((asked != MISSING) & (known == MISSING)).unique(dim=0, return_inverse=True)
+    for i, pattern in enumerate(patterns):
+        columns = pattern.nonzero()[:, 0].tolist()
+        sizes = [model.labels.cardinalities[k] for k in columns]
+        if math.prod(sizes) > ENUMERATION_LIMIT:
+            continue
+        rows = (which == i).nonzero()[:, 0]
+        for piece in pieces(model, known[rows]):
+            part = rows[piece]
+            table = log_table(model, x[part], known[part], columns).reshape(len(part), -1)
+            place = torch.zeros_like(part)
+            for k, size in zip(columns, sizes, strict=True):
+                place = place * size + asked[part, k]
+            ranks[part] = 1 + (table > table.gather(1, place[:, None])).sum(1)
+    return ranks
+
+
+@torch.no_grad()
+def score(model: JointModel, x: Tensor, name: str, given: Given = None) -> Tensor:
+    """How much x is like the data, `[n]`, larger for more; labels that are not given are summed out. Exact.
+
+    - `log_density`: log p(x) up to a constant of the model.
+    - `max_probability`: the largest p(y | x), of all labels together.
+    - `gradient_norm`: minus the norm of the gradient of log p(x), JEM's approximate mass: a point of high density whose
+      surroundings have little is no typical one.
+    """
+    x = model.check_x(x)
+    y = model.labels.given(given, len(x), x.device)
+    model.check_summable(y)
+    if name == "log_density":
+        return torch.cat([model.log_density_unchecked(x[p], y[p]) for p in pieces(model, y)])
+    if name == "max_probability":
+        return predict_joint(model, x, y).log_prob.exp()
+    if name == "gradient_norm":
+        return torch.cat([_minus_gradient_norm(model, x[p], y[p]) for p in pieces(model, y)])
+    raise InputError(f"there is no score called {name!r}: {nearest(str(name), SCORES)}")
+
+
+def _minus_gradient_norm(model: JointModel, x: Tensor, y: Tensor) -> Tensor:
+    state = State(x, y, torch.zeros(len(x), dtype=torch.int64, device=x.device))
+    norm: Tensor = evaluate_x(Target(model), state).gradient.flatten(1).norm(dim=1)
+    return -norm
+
+
+@dataclass(frozen=True)
+class Threshold:
+    """The least value of a score that is accepted, and where it comes from; plain numbers, fit for JSON."""
+
+    score: str
+    quantile: float
+    value: float
+    n_rows: int
+
+    def __post_init__(self) -> None:
+        if self.score not in (*SCORES, CONFIDENCE):
+            known = (*SCORES, CONFIDENCE)
+            raise InputError(f"there is no score called {self.score!r}: {nearest(str(self.score), known)}")
+        if not (is_number(self.quantile) and 0 <= self.quantile < 1):
+            raise InputError(f"the quantile of a threshold must be at least 0 and less than 1, got {self.quantile!r}")
+        if not (is_number(self.value) and math.isfinite(self.value)):
+            raise InputError(f"the value of a threshold must be a finite number, got {self.value!r}")
+        if not is_integer(self.n_rows) or self.n_rows < 1:
+            raise InputError(f"a threshold rests on at least 1 validation row, got n_rows={self.n_rows!r}")
+
+    @classmethod
+    def fit(cls, score: str, scores: Tensor, quantile: float) -> Threshold:
+        """From scores of validation rows: at most the share `quantile` of them lies below, so the rest is accepted."""
+        if not isinstance(scores, Tensor) or scores.numel() == 0 or not bool(scores.isfinite().all()):
+            raise InputError("a threshold is fitted to a tensor of finite scores of validation rows, at least one")
+        values, n = scores.detach().flatten().sort().values, scores.numel()
+        if not (is_number(quantile) and 0 <= quantile < 1):
+            raise InputError(f"the quantile of a threshold must be at least 0 and less than 1, got {quantile!r}")
+        # An order statistic, no interpolation: the share that it promises is kept. The summand mends 1 - 0.9.
+        return cls(score, float(quantile), float(values[min(int(quantile * n + 1e-9), n - 1)]), len(scores))
+
+    def accepts(self, scores: Tensor) -> Tensor:
+        """Which scores reach the threshold; one that is no number does not."""
+        return scores >= self.value
+
+    def to_dict(self) -> dict[str, Any]:
+        return asdict(self)
+
+    @classmethod
+    def from_dict(cls, plain: Mapping[str, Any]) -> Threshold:
+        wanted = {f.name for f in fields(cls)}
+        if not isinstance(plain, Mapping) or set(plain) != wanted:
+            got = sorted(map(str, plain)) if isinstance(plain, Mapping) else type(plain).__name__
+            raise InputError(f"a threshold has the entries {sorted(wanted)}, got {got}")
+        return cls(**plain)
+
+
+def in_distribution(model: JointModel, x: Tensor, threshold: Threshold, given: Given = None) -> Tensor:
+    """Whether each x is like the data, bool `[n]`: inside the model's domain, its score at the threshold or above."""
+    if threshold.score not in SCORES:
+        raise InputError(f"a threshold on {threshold.score!r} says nothing of x: fit it to one of {', '.join(SCORES)}")
+    return threshold.accepts(score(model, x, threshold.score, given)) & model.domain.contains(x)
+
+
+def confidence(model: JointModel, x: Tensor, given: Given = None) -> Tensor:
+    """The largest p(y_k | x, given) of each variable k, `[n, L]`. Exact."""
+    probs = predict_proba(model, x, given)
+    return torch.stack([p.max(1).values for p in probs.values()], dim=1) if probs else x.new_zeros(len(x), 0)
+
+
+def confidence_threshold(model: JointModel, x: Tensor, coverage: float, given: Given = None) -> Threshold:
+    """The confidence that a share `coverage` of the predictions on validation rows reach."""
+    if not (is_number(coverage) and 0 < coverage <= 1):
+        raise InputError(f"coverage must be more than 0 and at most 1, got {coverage!r}")
+    values = confidence(model, x, given)
+    free = model.labels.given(given, len(x), x.device) == MISSING
+    if not bool(free.any()):
+        raise InputError("there is nothing to predict: the model has no labels, or all are given")
+    fitted = Threshold.fit(CONFIDENCE, values[free], 1.0 - coverage)
+    return Threshold(CONFIDENCE, fitted.quantile, fitted.value, len(x))
+
+
+@dataclass(frozen=True)
+class Abstention:
+    """Predictions `[n, L]`, MISSING where no answer is given, each label's confidence, and the share that is answered.
+
+    Labels that were given are in `labels` and do not count in `coverage`.
+    """
+
+    labels: Tensor
+    confidence: Tensor
+    coverage: float
+
+
+def abstain(model: JointModel, x: Tensor, threshold: Threshold, given: Given = None) -> Abstention:
+    """The most probable value of each variable, apart from the others, where the model is confident enough. Exact."""
+    if threshold.score != CONFIDENCE:
+        raise InputError(f"to abstain takes a threshold on {CONFIDENCE!r}, got one on {threshold.score!r}")
+    probs = predict_proba(model, x, given)
+    known = model.labels.given(given, len(x), x.device)
+    if not probs:
+        raise InputError("there is nothing to predict: the model has no labels")
+    for p in probs.values():
+        check_numbers(p.sum(1))
+    largest, labels = (torch.stack(parts, dim=1) for parts in zip(*(p.max(1) for p in probs.values()), strict=True))
+    free = known == MISSING
+    answered = threshold.accepts(largest)
+    coverage = float(answered[free].double().mean()) if bool(free.any()) else 1.0
+    return Abstention(torch.where(answered | ~free, labels, MISSING), largest, coverage)
