@@ -89,8 +89,9 @@ class Chains:
         if not self.guarded:
             return torch.zeros(len(x), dtype=torch.bool, device=x.device)
         low, high = self.bounds
-        width = FAR * (high - low)
-        return ~((x > low - width) & (x < high + width)).flatten(1).all(1)
+        # The largest of values that are no numbers is none, and lies nowhere.
+        distance = (x.flatten(1) - (low + high) / 2).abs().amax(1)
+        return ~(distance < (0.5 + FAR) * (high - low))
 
     @staticmethod
     def replace(drawn: Drawn, sick: Tensor, fresh: Drawn) -> Drawn:

@@ -17,7 +17,7 @@ from jointenergy.training.order import seeded
 from jointenergy.training.statistics import frozen
 from jointenergy.training.trainer import Trainer
 
-LOOK_ROWS = 64  # rows of data and chains that a look of the guard is at
+LOOK_ROWS = 32  # rows of data and chains that a look of the guard is at
 HELD_ROWS = 256  # rows of held-out data that a check of health looks at
 LABEL_STEPS = 100  # of a label kernel, where labels are too many to go through and have to be drawn
 SCORED_AT_ONCE = 1000  # rows
