@@ -188,8 +188,9 @@ def test_a_process_that_fails_is_one_sentence(ending, status, monkeypatch, tmp_p
 
 
 def test_ctrl_c_stops_the_processes_saved_and_says_how_to_go_on():
-    folder = Path("runs/reproduce/long")
-    second = Plan("digits-jem", (0, 1, 2), name="long", overrides=(*TINY, "iterations=1000000"))
+    # Baselines: chains as short as these would lose their health in the end, and the guard would end the runs itself.
+    folder = Path("runs/reproduce/long-baseline")
+    second = Plan("digits-jem", (0, 1, 2), name="long", baseline=True, overrides=(*TINY, "iterations=1000000"))
     refused: list[str] = []
 
     def interrupt() -> None:
@@ -204,10 +205,10 @@ def test_ctrl_c_stops_the_processes_saved_and_says_how_to_go_on():
 
     thread = threading.Thread(target=interrupt)
     thread.start()
-    words = ["reproduce", "digits-jem", "--seeds", "3", "--jobs", "2", "--name", "long", *SET]
+    words = ["reproduce", "digits-jem", "--seeds", "3", "--jobs", "2", "--name", "long", "--baseline", *SET]
     outcome = CliRunner().invoke(app, [*words, "--set", "iterations=1000000"])
     thread.join()
-    assert refused == ["seed 0 in runs/reproduce/long is being trained by another process"]
+    assert refused == ["seed 0 in runs/reproduce/long-baseline is being trained by another process"]
     assert outcome.exit_code == 130
     assert "0 of 3 seeds are complete; go on with the same command: jointenergy reproduce digits-jem" in outcome.output
     assert not Path("results").exists()
