@@ -71,7 +71,7 @@ def test_a_run_that_gives_up_leaves_evidence(tmp_path):
                 p.add_(torch.randn(p.shape, generator=torch.Generator().manual_seed(trainer.iteration)))
 
     run.before_step = spoil
-    with pytest.raises(Diverged, match=r"diverged\.json"):
+    with pytest.raises(Diverged, match=r"diverged\.json.*it was never healthy"):
         run.fit()
     events = [json.loads(line)["event"] for line in (tmp_path / "run" / "events.jsonl").read_text().splitlines()]
     assert events.count("rollback") == recovery.MAX_TRIES
@@ -112,6 +112,90 @@ class TestRecovery:
         again = Recovery()
         again.load_state_dict(json.loads(json.dumps(memory.state_dict())))
         assert again == memory
+
+
+def masked(folder, *overrides):
+    settings = (
+        "data.missing_x=0.2",
+        "chain.label_kernel=exact",
+        "objective=mixed",
+        "iterations=60",
+        "cadence.check=20",
+    )
+    return trained(folder, *TINY, *settings, *overrides)
+
+
+def test_a_rollback_restores_weights_chains_and_completions_and_is_remembered(tmp_path):
+    run = masked(tmp_path / "run")
+    run.recovery.healthy = [FIRST, "iteration-00000040"]
+    then = checkpoints.load(run.checkpoint_folder / "iteration-00000040").tensors
+    run._roll_back("for a reason")
+    again = runs.reopen(tmp_path / "run")  # as after a kill right now
+    for one in (run, again):
+        now = {f"model/{k}": v for k, v in one.trainer.model.state_dict().items()}
+        now |= {f"ema/{k}": v for k, v in one.trainer.ema.state_dict().items()}
+        now |= {f"completions/{k}": v for k, v in one.trainer.completions.state_dict().items()}
+        assert one.trainer.chains.buffer is not None
+        now |= {f"ranks/0/buffer/{k}": v for k, v in one.trainer.chains.buffer.state_dict().items()}
+        assert len(now) > 10
+        for name, value in now.items():
+            assert torch.equal(value, then[name]), name
+        assert (one.trainer.iteration, one.trainer.attempt, one.recovery.tries) == (40, 1, 1)
+    events = (tmp_path / "run" / "events.jsonl").read_text()
+    again.fit()
+    assert (tmp_path / "run" / "events.jsonl").read_text().startswith(events)
+    assert '"rollback"' in events
+
+
+def test_a_damaged_checkpoint_is_no_place_to_go_back_to(tmp_path):
+    run = masked(tmp_path / "run", "cadence.keep=9")
+    run.recovery.healthy = [FIRST, "iteration-00000020", "iteration-00000040"]
+    (run.checkpoint_folder / "iteration-00000040" / checkpoints.TENSORS).write_bytes(b"broken")
+    run._roll_back("for a reason")
+    assert run.trainer.iteration == 20
+    assert run.recovery.healthy == [FIRST, "iteration-00000020"]
+    assert "is damaged" in (tmp_path / "run" / "events.jsonl").read_text()
+
+
+def test_a_run_that_is_only_looked_at_keeps_its_events(tmp_path):
+    run = trained(tmp_path / "run", *TINY, "iterations=20", "cadence.check=20")
+    run.journal.event("diverged", 20, "the last line")
+    runs.reopen(tmp_path / "run")
+    assert "the last line" in (tmp_path / "run" / "events.jsonl").read_text()
+
+
+def test_batches_that_change_nothing_end_a_run_and_are_told_at_its_end(tmp_path):
+    run = runs.create(tmp_path / "run", small("iterations=400").baseline(), 0)
+    run.trainer.data.x[:] = torch.nan
+    with pytest.raises(Diverged, match="batches in a row have a loss or gradient that is not finite"):
+        run.fit()
+    late = runs.create(tmp_path / "late", small(*TINY, "iterations=38", "cadence.check=38"), 0)
+
+    def spoil(trainer):
+        trainer.data.x[:] = torch.nan if trainer.iteration == 36 else 0.0
+
+    late.before_step = spoil
+    late.fit()
+    assert "1 batch(es) with a loss" in (tmp_path / "late" / "events.jsonl").read_text()
+
+
+def test_every_row_of_metrics_has_all_columns(tmp_path):
+    trained(tmp_path / "run", *TINY, "iterations=10", "cadence.log=1")
+    with (tmp_path / "run" / "metrics.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert [row["gap"] == "nan" for row in rows] == [True] * 4 + [False] * 6
+
+
+def test_a_crash_between_two_renames_loses_no_checkpoint(tmp_path):
+    path = checkpoints.save(tmp_path, checkpoints.Checkpoint(7, {"a": torch.ones(2)}, {}))
+    checkpoints.save(tmp_path, checkpoints.Checkpoint(7, {"a": torch.zeros(2)}, {}))
+    assert torch.equal(checkpoints.load(path).tensors["a"], torch.zeros(2))
+    path.rename(path.with_suffix(checkpoints.OLD))
+    found, messages = checkpoints.newest(tmp_path)
+    assert found is not None
+    assert found.iteration == 7
+    assert messages == []
+    assert checkpoints.all_in(tmp_path) == [path]
 
 
 def test_the_best_is_never_among_what_was_removed(tmp_path):

@@ -218,6 +218,15 @@ class TestBatchStatistics:
         for name, value in run.trainer.model.named_buffers():
             assert torch.equal(value, kept[name])
 
+    def test_a_batch_of_nan_changes_no_running_statistic(self):
+        trainer = Trainer(small(*self.recipe, "model.allow_batch_statistics=true"), images(200), 0)
+        before = [b.clone() for n, b in trainer.model.named_buffers() if "running" in n]
+        trainer.data.x[:] = torch.nan
+        trainer.step()
+        assert trainer.n_skipped == 1
+        after = [b for n, b in trainer.model.named_buffers() if "running" in n]
+        assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
+
     def test_chains_leave_running_statistics_alone(self):
         trainer = Trainer(small(*self.recipe, "model.allow_batch_statistics=true"), images(200), 0)
         means = [b.clone() for n, b in trainer.model.named_buffers() if n.endswith("running_mean")]
@@ -243,6 +252,13 @@ class TestBatchStatistics:
         (("model.family=unconditional",), r"use objective\.log_p_x and no other"),
         (("data.missing_x=0.1", "data.augment=['flip']"), "masked x"),
         (("objective.log_p_x_given_y=1",), r"chain\.label_kernel"),
+        (("objective=igebm",), r"unknown normalizer to each label: set model\.family = 'conditional'"),
+        (("data.low=2",), r"data\.low must lie below data\.high"),
+        (("name=../../x",), "is a folder's too"),
+        (('chain.steps="20"',), "valid integer"),
+        (("iterations=true",), "valid integer"),
+        (('chain.clamp="yes"',), "valid boolean"),
+        (("optimizer.beta1=1",), "less than 1"),
     ],
 )
 def test_settings_that_contradict_each_other(overrides, sentence):
@@ -298,3 +314,13 @@ def test_presets_in_recipes_are_short_for_their_weights():
     recipe = small("objective=gibbs-jem", "chain.label_kernel=exact")
     assert (recipe.objective.log_p_xy, recipe.objective.kl, recipe.objective.log_p_x) == (1.0, 0.3, 0.0)
     assert replace(recipe.objective, kl=0.0) == small("objective=mixed").objective
+
+
+def test_what_is_hidden_of_x_is_hidden_from_starts_too():
+    recipe = small("data.missing_x=0.5", "objective=mixed", "chain.label_kernel=exact")
+    seen, all_of_it = data_of(recipe), data_of(small())
+    assert seen.mask is not None
+    assert torch.equal(seen.x[seen.mask], all_of_it.x[seen.mask])
+    assert (seen.x.where(~seen.mask, 0.0).amax(0) == seen.x.where(~seen.mask, -2.0).amax(0).clamp(min=0)).all()
+    hidden = [seen.x[~seen.mask[:, k], k] for k in range(64)]
+    assert all(h.unique().numel() <= 1 for h in hidden)  # one mean in place of all that is hidden

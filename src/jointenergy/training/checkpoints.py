@@ -20,6 +20,7 @@ from jointenergy.errors import InputError
 
 TENSORS, VALUES, SUMS = "tensors.safetensors", "values.json", "sha256.json"
 BEST = "best.json"
+OLD = ".old"
 
 
 @dataclass(frozen=True)
@@ -44,10 +45,14 @@ def save(folder: Path, checkpoint: Checkpoint) -> Path:
         # Half a checkpoint is of no use, and where the disk is full its room is.
         shutil.rmtree(temporary, ignore_errors=True)
         raise error if isinstance(error, OSError) else OSError(errno.EIO, str(error), str(folder)) from None
-    # One of the same iteration is there only where it was damaged and passed over.
-    shutil.rmtree(final, ignore_errors=True)
+    # One of the same iteration is there after a rollback, or was damaged: it goes when the new one is in place.
+    old = final.with_suffix(OLD)
+    if final.exists():
+        shutil.rmtree(old, ignore_errors=True)
+        final.rename(old)
     temporary.rename(final)
     _sync(folder)
+    shutil.rmtree(old, ignore_errors=True)
     return final
 
 
@@ -105,12 +110,15 @@ def path_of(folder: Path, iteration: int) -> Path:
 
 def all_in(folder: Path) -> list[Path]:
     """The checkpoints of a run, oldest first; unfinished ones do not count."""
-    return sorted(p for p in folder.glob("iteration-*") if p.is_dir())
+    return sorted(p for p in folder.glob(f"iteration-{'[0-9]' * 8}") if p.is_dir())
 
 
 def newest(folder: Path) -> tuple[Checkpoint | None, list[str]]:
     """The newest checkpoint that is whole, and a sentence for each damaged one that was passed over."""
     messages: list[str] = []
+    for old in folder.glob(f"iteration-*{OLD}"):  # a crash came between the two renames of `save`
+        if not old.with_suffix("").exists():
+            old.rename(old.with_suffix(""))
     for path in reversed(all_in(folder)):
         try:
             return load(path), messages
@@ -124,7 +132,7 @@ def prune(folder: Path, keep: int, spare: Sequence[str] = ()) -> None:
     for path in all_in(folder)[:-keep]:
         if path != best(folder) and path.name not in spare:
             shutil.rmtree(path)
-    for path in folder.glob(".*.part"):
+    for path in [*folder.glob(".*.part"), *folder.glob(f"iteration-*{OLD}")]:
         shutil.rmtree(path, ignore_errors=True)
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 from jointenergy.data import picture_of
 from jointenergy.training.guard import Signals
 from jointenergy.training.health import Health
+from jointenergy.training.recovery import MAX_TRIES
 from jointenergy.training.trainer import Trainer
 
 PICTURES = "samples"
@@ -26,8 +27,8 @@ def picture(folder: Path, trainer: Trainer, name: str) -> None:
         drawn.save(folder / PICTURES / f"{name}.png")
 
 
-def diverged(folder: Path, trainer: Trainer, reason: str, signals: Signals | None, health: Health | None) -> None:
-    """The last that was known of a run that could not be kept healthy."""
+def diverged(folder: Path, trainer: Trainer, reason: str, signals: Signals | None, health: Health | None) -> str:
+    """The last that was known of a run that could not be kept healthy, and a sentence that says where it is."""
     if trainer.world.first:
         facts = {
             "reason": reason,
@@ -39,3 +40,7 @@ def diverged(folder: Path, trainer: Trainer, reason: str, signals: Signals | Non
             "health": None if health is None else health.values(),
         }
         (folder / DIVERGED).write_text(json.dumps(facts, indent=2))
+    return (
+        f"the run diverged at iteration {trainer.iteration} and {MAX_TRIES} rollbacks did not help ({reason}); what "
+        f"happened is in {folder / 'events.jsonl'} and {folder / DIVERGED}, pictures are in {folder / PICTURES}"
+    )

@@ -84,6 +84,9 @@ def data_of(
         y = y.masked_fill(hidden, MISSING)
     if settings.missing_x > 0:
         mask = torch.rand(rest.x.shape, generator=seeded(seed, "missing x")) >= settings.missing_x
+        # What is hidden is hidden from all: in its place stands the mean of what is seen there.
+        mean = torch.where(mask, rest.x, 0.0).sum(0) / mask.sum(0).clamp(min=1)
+        rest = Dataset(torch.where(mask, rest.x, mean), rest.y, labels, rest.name)
         mask = mask.to(device)
     return TrainingData(rest.x.to(device), y.to(device), held.x.to(device), held.y.to(device), labels, mask)
 

@@ -1,4 +1,7 @@
-"""training: the loop around the step, with the guard's decisions, checkpoints, metrics and events."""
+"""training: the loop around the step, with the guard's decisions, checkpoints, metrics and events.
+
+A few lines more than three hundred: what is decided, done and written at an iteration is read together.
+"""
 
 from __future__ import annotations
 
@@ -23,6 +26,7 @@ from jointenergy.training.trainer import Trainer
 
 TELL = 25  # iterations that purged chains are counted up for one event
 WATCH = 5  # iterations between two looks of the guard
+MANY_SKIPS = 25  # batches in a row that change nothing: no data is that bad
 LATE, LATE_CHECKS = 0.5, 3  # a run not healthy by this share of it and after so many checks is helped all the same
 INTERVENTIONS = ("purge", "skip", "steps", "rollback")
 
@@ -70,7 +74,10 @@ class Run:
     def __post_init__(self) -> None:
         self.guarded, self.world = self.trainer.guarded, self.trainer.world
         self.journal = Journal(self.folder, silent=not self.world.first)
-        self._shown: dict[str, float] = {}
+        # Columns from the first row on, whenever the first look is.
+        names = ("f_data", "f_samples", "gap") if self.trainer.uses_chains else ()
+        self._shown: dict[str, float] = dict.fromkeys(names, math.nan)
+        self._found: tuple[str, dict[str, Any], list[str], str | None] | None = None
         self._signals: Signals | None = None
 
     @property
@@ -94,21 +101,30 @@ class Run:
         found, messages = state.newest(self.checkpoint_folder, self.world)
         changed = state.restore(self.trainer, found)
         values = found.values
-        self.journal.load_state_dict(values["journal"])
         self.guard.load_state_dict(values["guard"])
         self.best_accuracy, self.interventions = values["best_accuracy"], values["interventions"]
         self.recovery.load_state_dict(values["recovery"])
         self.n_purged, self._shown, self.unhealthy = values["n_purged"], values["shown"], values["unhealthy"]
         self.accuracy, self.seconds = values["accuracy"], values["seconds"]
-        self.health = Health(**values["health"]) if values["health"] is not None else None
+        self.health = _health(found)
+        self._found = (f"iteration-{found.iteration:08d}", values["journal"], messages, changed)
+
+    def _take_up(self) -> None:
+        """Cut the files back to where the run goes on; a run that is only looked at keeps all that it wrote."""
+        if self._found is None:
+            return
+        name, journal, messages, changed = self._found
+        self._found = None
+        self.journal.load_state_dict(journal)
         for message in messages:
             self._event("damaged", message)
         if changed is not None:
             self._event("resumed", changed)
-        self._remove_after(f"iteration-{found.iteration:08d}")
+        self._remove_after(name)
 
     def fit(self) -> None:
         """To the recipe's last iteration, or `Diverged` when all tries are spent."""
+        self._take_up()
         trainer, cadence = self.trainer, self.trainer.recipe.cadence
         while trainer.iteration < trainer.recipe.iterations:
             began = time.perf_counter()
@@ -127,6 +143,8 @@ class Run:
                 parts = {name: float(value) for name, value in loss.parts.items()}
                 self._log({"loss": float(loss.total.detach()), **parts, "gradient_norm": float(norm)})
             checked = trainer.iteration % cadence.check == 0 or trainer.iteration == trainer.recipe.iterations
+            if checked and self.guarded:
+                self._tell_purges(at_once=True)
             if checked and self._check():
                 continue
             # Processes agree when to stop, at an iteration that all of them look at.
@@ -138,7 +156,7 @@ class Run:
 
     # What is done about trouble.
 
-    def _tell_purges(self) -> None:
+    def _tell_purges(self, *, at_once: bool = False) -> None:
         """Say what the step has mended by itself: chains begun afresh, batches left out."""
         trainer, chains = self.trainer, self.trainer.chains
         if self.world.any(bool(chains.n_purged), trainer.data.x.device):
@@ -146,16 +164,20 @@ class Run:
             self.n_purged += int(self.world.sum(chains.n_purged.to(trainer.data.x.device)))
             chains.n_purged = torch.zeros_like(chains.n_purged)
         # One line for a spell of purging, not one for each step of it.
-        if self.n_purged and trainer.iteration % TELL == 0:
+        tell = at_once or trainer.iteration % TELL == 0
+        if self.n_purged and tell:
             self._event("purge", f"{self.n_purged} chain(s) were sick and begun afresh", chains=self.n_purged)
             self.n_purged = 0
-        if trainer.n_skipped and trainer.iteration % TELL == 0:
+        if trainer.n_skipped and tell:
             n_skipped, trainer.n_skipped = trainer.n_skipped, 0
             self._event("skip", f"{n_skipped} batch(es) with a loss or gradient that is not finite changed no weight")
 
     def _react(self, judgment: Judgment) -> bool:
         """Whether the run was set back."""
         self._tell_purges()
+        if self.trainer.skipped_in_row >= MANY_SKIPS:
+            reason = f"{self.trainer.skipped_in_row} batches in a row have a loss or gradient that is not finite"
+            judgment = Judgment("trouble", reason)
         if judgment.verdict == "lagging":
             self._raise_steps(judgment.reason)
         if judgment.verdict != "trouble":
@@ -173,19 +195,25 @@ class Run:
     def _roll_back(self, reason: str) -> None:
         """To a healthy checkpoint, the data order going on past the bad batch, and on from there by another course."""
         trainer, at = self.trainer, self.trainer.iteration
-        evidence.picture(self.folder, trainer, f"trouble-{at:08d}")
+        evidence.picture(self.folder, trainer, f"trouble-{trainer.attempt + 1}-{at:08d}")
         if self.recovery.spent:
             self._give_up(reason)
-        name = self.recovery.begin_try(at)
+        self.recovery.begin_try(at)
+        name, checkpoint, messages = state.whole(self.checkpoint_folder, self.recovery.healthy, self.world)
+        for message in messages:
+            self._event("damaged", message)
+        del self.recovery.healthy[self.recovery.healthy.index(name) + 1 :]
         self._remove_after(name)  # later ones are in doubt
-        checkpoint = checkpoints.load(self.checkpoint_folder / name)
         state.restore_weights(trainer, checkpoint)
+        self.accuracy, self.health = checkpoint.values["accuracy"], _health(checkpoint)
         self._keep_a_best(name, checkpoint)
         course = self.recovery.change_course(trainer)
         self.journal.cut_tables(checkpoint.values["journal"])
         self.guard.restore(checkpoint.values["guard"])
         says = f"{reason}: back from iteration {at} to {trainer.iteration}, {course}"
         self._event("rollback", says, attempt=trainer.attempt, rolled_back_at=at)
+        # At once: a run that is killed now must not forget that it tried.
+        self._save(checked=False)
 
     def _keep_a_best(self, name: str, checkpoint: Checkpoint) -> None:
         """Where the best weights are among those in doubt, the best are now those that the run went back to."""
@@ -198,14 +226,11 @@ class Run:
 
     def _give_up(self, reason: str) -> None:
         """Leave evidence, and say where it is."""
-        evidence.diverged(self.folder, self.trainer, reason, self._signals, self.health)
+        says = evidence.diverged(self.folder, self.trainer, reason, self._signals, self.health)
         self._event("diverged", f"{reason}; all {MAX_TRIES} tries are spent")
-        raise Diverged(
-            f"the run diverged at iteration {self.trainer.iteration} and {MAX_TRIES} rollbacks did not help "
-            f"({reason}); its last healthy weights are in {self.checkpoint_folder / self.last_healthy}, what happened "
-            f"is in {self.folder / 'events.jsonl'} and {self.folder / evidence.DIVERGED}, pictures are in "
-            f"{self.folder / evidence.PICTURES}"
-        )
+        where = self.checkpoint_folder / self.last_healthy
+        weights = "it was never healthy" if self.last_healthy == FIRST else f"its last healthy weights are in {where}"
+        raise Diverged(f"{says}; {weights}")
 
     def _remove_after(self, name: str) -> None:
         self.world.wait()
@@ -241,9 +266,8 @@ class Run:
         # One bad check on the way may be chance; a run must not end on one.
         if not self.guarded or self.best_accuracy is None or (self.unhealthy < 2 and not ended):
             return False
-        self._roll_back(reason)
         self.unhealthy = 0
-        self.health = None
+        self._roll_back(reason)
         return True
 
     def _save(self, *, checked: bool) -> None:
@@ -289,3 +313,7 @@ class Run:
             self.interventions += 1
         self.journal.event(kind, self.trainer.iteration, sentence, **values)
         self.report(Report(self.trainer.iteration, self.trainer.recipe.iterations, {}, event=sentence))
+
+
+def _health(checkpoint: Checkpoint) -> Health | None:
+    return None if checkpoint.values["health"] is None else Health(**checkpoint.values["health"])

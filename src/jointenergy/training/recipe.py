@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
@@ -66,7 +68,8 @@ def parse(values: Mapping[str, Any], source: str) -> Recipe:
     try:
         if isinstance(values.get("objective"), str):
             values["objective"] = _weights(values["objective"])
-        recipe = _RECIPE.validate_python(values)
+        # As JSON: there a list may be a tuple and a table a dataclass, while a string is no number.
+        recipe = _RECIPE.validate_json(json.dumps(values, default=str), strict=True)
         _check(recipe)
     except ValidationError as error:
         raise InputError(f"{source}: {_sentence(error.errors()[0])}") from None
@@ -84,6 +87,10 @@ def _weights(name: str) -> dict[str, float]:
 def _check(recipe: Recipe) -> None:
     """Settings that contradict each other, each in one sentence with its remedy."""
     objective, network, family = recipe.objective, recipe.model.network, recipe.model.family
+    if not re.fullmatch(r"[A-Za-z0-9][\w.-]*", recipe.name):
+        raise InputError(f"the name {recipe.name!r} is a folder's too: use letters, digits, '-', '_' and '.'")
+    if not recipe.data.low < recipe.data.high:
+        raise InputError(f"data.low must lie below data.high, got {recipe.data.low} and {recipe.data.high}")
     density = objective.log_p_x + objective.log_p_xy + objective.log_p_x_given_y
     joint = objective.log_p_x + objective.log_p_y_given_x + objective.log_p_xy
     if density + objective.log_p_y_given_x == 0:
@@ -108,6 +115,11 @@ def _check(recipe: Recipe) -> None:
     if objective.log_p_x_given_y > 0 and density > objective.log_p_x_given_y and recipe.chain.label_kernel == "none":
         raise InputError(
             "log_p_x_given_y beside another density term needs chains that move labels: set chain.label_kernel"
+        )
+    if joint == 0 and family in ("logits", "pair"):
+        raise InputError(
+            "log_p_x_given_y alone leaves an unknown normalizer to each label: set model.family = 'conditional', or "
+            "add objective.log_p_y_given_x"
         )
     if family == "conditional" and joint > 0:
         raise InputError("a conditional model knows p(x | y) alone: use objective.log_p_x_given_y and no other term")

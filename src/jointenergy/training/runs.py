@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from jointenergy.errors import InputError
+from jointenergy.training import measure
 from jointenergy.training.distributed import World, device_of
 from jointenergy.training.feeds import data_of
 from jointenergy.training.loop import Run
@@ -96,4 +97,10 @@ def iterations_in(
     if trainer.data.x.is_cuda:
         torch.cuda.synchronize()
     each = (time.perf_counter() - began) / MEASURED
+    began = time.perf_counter()
+    if world.first:
+        measure.accuracy(trainer)
+        if trainer.uses_chains:
+            measure.check(trainer)
+    each += (time.perf_counter() - began) / settings.cadence.check
     return world.from_first(lambda: max(1, int(seconds / each)))

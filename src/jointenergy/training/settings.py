@@ -18,9 +18,9 @@ Augmentation = Literal["crop", "flip", "color", "blur"]
 
 
 class Strict:
-    """Unknown keys are errors; numbers are not made of strings."""
+    """Unknown keys are errors; numbers are not made of strings, nor switches of numbers."""
 
-    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid", strict=False, str_max_length=200)
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid", str_max_length=200)
 
 
 @dataclass(frozen=True)
@@ -164,9 +164,9 @@ class OptimizerSettings(Strict):
 
     name: Literal["adam", "adamw", "sgd"] = "adam"
     learning_rate: Positive = 1e-4
-    beta1: Fraction = 0.9
-    beta2: Fraction = 0.999
-    momentum: Fraction = 0.9
+    beta1: Share = 0.9
+    beta2: Share = 0.999
+    momentum: Share = 0.9
     weight_decay: NotNegative = 0.0
     weight_prior: Positive | None = None
     clip_norm: Positive | None = None

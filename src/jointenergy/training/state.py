@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,7 @@ def save(trainer: Trainer, values: dict[str, Any]) -> Checkpoint:
         "steps": trainer.chains.steps,
         "learning_rate_scale": trainer.learning_rate_scale,
         "n_skipped": trainer.n_skipped,
+        "skipped_in_row": trainer.skipped_in_row,
         "world_size": trainer.world.size,
     }
     return Checkpoint(trainer.iteration, tensors, {**course, **values})
@@ -61,6 +63,24 @@ def newest(folder: Path, world: World) -> tuple[Checkpoint, list[str]]:
     return found or checkpoints.load(folder / name), messages
 
 
+def whole(folder: Path, names: Sequence[str], world: World) -> tuple[str, Checkpoint, list[str]]:
+    """The last of the named checkpoints that is whole, and a sentence for each damaged one that was passed over."""
+
+    def find() -> tuple[str, list[str]]:
+        messages: list[str] = []
+        for name in reversed(names):
+            try:
+                checkpoints.load(folder / name)
+            except InputError as error:
+                messages.append(f"{error}; the one before it is used")
+                continue
+            return name, messages
+        raise InputError(f"no checkpoint of {folder.parent} is whole: start the run again in a new folder")
+
+    found, messages = world.from_first(find)
+    return found, checkpoints.load(folder / found), messages
+
+
 def restore(trainer: Trainer, checkpoint: Checkpoint) -> str | None:
     """All of it, exactly, as if the run had never stopped; a sentence where the number or kind of processes changed."""
     restore_weights(trainer, checkpoint)
@@ -68,10 +88,9 @@ def restore(trainer: Trainer, checkpoint: Checkpoint) -> str | None:
     trainer.attempt = values["attempt"]
     trainer.chains.steps = values["steps"]
     trainer.learning_rate_scale = values["learning_rate_scale"]
-    trainer.n_skipped = values["n_skipped"]
+    trainer.n_skipped, trainer.skipped_in_row = values["n_skipped"], values["skipped_in_row"]
     for feed in trainer.feeds:
         feed.order.load_state_dict(under(checkpoint.tensors, f"order/{feed.name}/"))
-    trainer.completions.load_state_dict(under(checkpoint.tensors, "completions/"))
     streams = under(checkpoint.tensors, f"ranks/{min(trainer.world.rank, values['world_size'] - 1)}/streams/")
     generators = {"chains": trainer.chains.generator} | {feed.name: feed.generator for feed in trainer.feeds}
     same_device = all(streams[k].numel() == g.get_state().numel() for k, g in generators.items())
@@ -90,7 +109,7 @@ def restore(trainer: Trainer, checkpoint: Checkpoint) -> str | None:
 
 
 def restore_weights(trainer: Trainer, checkpoint: Checkpoint) -> None:
-    """Weights, averaged weights, optimizer, buffer and iteration; the data order and the streams go on."""
+    """Weights, averaged weights, optimizer, chains and iteration; the data order and the streams go on."""
     tensors = checkpoint.tensors
     try:
         trainer.model.load_state_dict(under(tensors, "model/"))
@@ -106,7 +125,9 @@ def restore_weights(trainer: Trainer, checkpoint: Checkpoint) -> None:
     if trainer.chains.buffer is not None:
         shards = [under(tensors, f"ranks/{r}/buffer/") for r in range(checkpoint.values["world_size"])]
         trainer.chains.buffer.load_state_dict(shard_of(shards, trainer.world.rank, trainer.world.size))
+    trainer.completions.load_state_dict(under(tensors, "completions/"))
     trainer.iteration = checkpoint.iteration
+    trainer.skipped_in_row = 0
 
 
 def shard_of(shards: list[dict[str, Tensor]], rank: int, size: int) -> dict[str, Tensor]:

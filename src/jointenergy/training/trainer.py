@@ -49,11 +49,12 @@ class Trainer:
         self.completions = Completions(data, self.chains.kernel, recipe.chain.completion_steps, self.needs, world)
         self.iteration, self.attempt = 0, 0
         self.learning_rate_scale = 1.0
-        self.n_skipped = 0
+        self.n_skipped, self.skipped_in_row = 0, 0
 
     def step(self) -> tuple[Loss, Moved | None, Tensor]:
         """One iteration: the loss with its parts, the chains, and the norm of the gradient."""
         losses, moved = [], None
+        before = [t.clone() for t in running(self.model)]
         for feed, objective in zip(self.feeds, self.objectives, strict=True):
             batch, rows = feed.next()
             needs = objective.needs(
@@ -70,7 +71,10 @@ class Trainer:
             # Unchecked: a batch that is not finite gives a loss that is not, and changes nothing.
             losses.append(objective.unchecked(self.model, batch, Draws(**draws)))
         loss = losses[0] if len(losses) == 1 else _sum(losses)
-        norm = self.update(loss)
+        norm, changed = self.update(loss)
+        if not changed:  # the forward pass of a batch that is not finite has changed running statistics all the same
+            for now, then in zip(running(self.model), before, strict=True):
+                now.copy_(then)
         self.iteration += 1
         return loss, moved, norm
 
@@ -88,7 +92,7 @@ class Trainer:
         return self.chains.move(Target(self.model, given_y=given.y), drawn, fresh)
 
     def draws_of(self, moved: Moved, name: str, needs: Collection[str]) -> dict[str, Any]:
-        """The chains as an objective takes them: negatives that are sick have no weight."""
+        """The chains as an objective takes them: sick ones have no weight, or under p(x | y) are where they began."""
         weight = divisor = None
         if name == "negatives":
             weight = (~moved.sick).to(moved.state.x.dtype)
@@ -98,13 +102,16 @@ class Trainer:
         if "last_step" in needs:
             before = replace(moved.before_last, y=moved.state.y)
             recomputed = self.chains.langevin.recompute(Target(self.model), before)
-            draws["last_step"] = Samples(recomputed, moved.state.y)
+            draws["last_step"] = Samples(recomputed, moved.state.y, weight, divisor=divisor)
         if "neighbors" in needs:
             draws["neighbors"] = self.chains.others(len(moved.x) * self.world.size)
         return draws
 
-    def update(self, loss: Loss) -> Tensor:
-        """The optimizer's step and the averaged weights; under a guard a gradient not finite changes nothing."""
+    def update(self, loss: Loss) -> tuple[Tensor, bool]:
+        """The optimizer's step and the averaged weights; under a guard a gradient not finite changes nothing.
+
+        The norm of the gradient, and whether there was a step.
+        """
         settings = self.recipe.optimizer
         rate = settings.learning_rate * self.learning_rate_scale
         rate *= build.learning_rate_factor(self.recipe, self.iteration)
@@ -122,7 +129,9 @@ class Trainer:
         norm = torch.nn.utils.clip_grad_norm_(parameters, limit)
         if self.guarded and not bool(norm.isfinite() & loss.total.isfinite()):
             self.n_skipped += 1
-            return norm
+            self.skipped_in_row += 1
+            return norm, False
+        self.skipped_in_row = 0
         for group in self.optimizer.param_groups:
             group["lr"] = rate
         if settings.weight_decay > 0:
@@ -134,7 +143,7 @@ class Trainer:
             torch._foreach_lerp_(averaged, parameters, 1.0 - settings.ema)
             for kept, now in zip(self.ema.buffers(), self.model.buffers(), strict=True):
                 kept.copy_(now)
-        return norm
+        return norm, True
 
     def scored(self, y: Tensor) -> Tensor:
         """The labels at which data and chains are compared: summed out, unless chains have labels given or the sum is
