@@ -7,6 +7,7 @@ import signal
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -187,6 +188,15 @@ def test_a_process_that_fails_is_one_sentence(ending, status, monkeypatch, tmp_p
     assert not Path("results").exists()
 
 
+@pytest.fixture
+def listens_to_ctrl_c() -> Iterator[None]:
+    """A shell that starts the tests in the background has them ignore Ctrl-C, as it does with any program."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("listens_to_ctrl_c")
 def test_ctrl_c_stops_the_processes_saved_and_says_how_to_go_on():
     # Baselines: chains as short as these would lose their health in the end, and the guard would end the runs itself.
     folder = Path("runs/reproduce/long-baseline")
