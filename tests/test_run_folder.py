@@ -276,7 +276,6 @@ class TestTracking:
             tracker("tensorboard", run)
 
     def test_figures_are_written(self, tmp_path):
-        pytest.importorskip("tensorboard", reason="the extra 'track' is not installed")
         run = runs.create(tmp_path / "run", small(*TINY), 0)
         write = tracker("tensorboard", run)
         write(Report(10, 20, {"iteration": 10, "loss": 1.0, "accuracy": float("nan")}))
