@@ -164,6 +164,8 @@ def test_weight_prior_is_a_gaussian_on_the_weights(tmp_path):
 def test_time_becomes_iterations():
     few, many = (runs.iterations_in(small(*TINY), seconds, 0) for seconds in (1.0, 10.0))
     assert 1 < few < many
+    # A check takes far longer than a step: where every iteration has one, far fewer fit into the time.
+    assert runs.iterations_in(small(*TINY, "cadence.check=1"), 10.0, 0) < many / 3
 
 
 def test_order_goes_through_all_rows_and_resumes():
