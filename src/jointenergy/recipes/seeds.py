@@ -17,10 +17,11 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import IO, Literal
 
-from jointenergy.data import Dataset, Scale, load
+from jointenergy.data import Dataset, load
 from jointenergy.errors import EnumerationError, InputError
 from jointenergy.evaluation.classification import classify
 from jointenergy.training import checkpoints, loop, runs, state
+from jointenergy.training.feeds import scaled
 from jointenergy.training.recipe import Recipe, read
 
 State = Literal["new", "begun", "complete", "diverged"]
@@ -212,7 +213,4 @@ def figures_of(seed: Seed, settings: Recipe, data_folder: Path | None) -> tuple[
 
 
 def _test_rows(settings: Recipe, folder: Path | None) -> Dataset:
-    found = load(settings.data.name, folder, "test")
-    if found.x.is_floating_point():
-        return found
-    return Dataset(Scale(settings.data.low, settings.data.high)(found.x), found.y, found.labels, found.name)
+    return scaled(load(settings.data.name, folder, "test"), settings.data)

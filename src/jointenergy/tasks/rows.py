@@ -18,6 +18,7 @@ from jointenergy.labels import ENUMERATION_LIMIT, MISSING
 from jointenergy.models import Box, JointModel
 from jointenergy.models.base import CHUNK
 from jointenergy.starts import UniformStart, XStart
+from jointenergy.tasks.chains import held_mask
 
 ROWS = 1000
 """The most rows, or chains, that are looked at together."""
@@ -95,12 +96,7 @@ def observed(x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
     """x with nothing to be seen where it is not observed, and the mask in its shape."""
     if mask is None:
         return x, None
-    if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
-        kind = mask.dtype if isinstance(mask, Tensor) else type(mask).__name__
-        raise InputError(f"mask must be a boolean tensor, True where x is observed, got {kind}")
-    if not isinstance(x, Tensor) or tuple(mask.shape) not in (tuple(x.shape), tuple(x.shape[1:])):
-        raise InputError(f"mask must have the shape of x or of one row of it, got {tuple(mask.shape)}")
-    mask = mask.to(x.device).expand_as(x)
+    mask = held_mask(x, mask)
     return torch.where(mask, x, torch.zeros_like(x)), mask
 
 

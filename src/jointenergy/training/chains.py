@@ -10,6 +10,7 @@ from torch import Tensor
 
 from jointenergy.buffers import Buffer, Drawn, restart
 from jointenergy.kernels import BlockGibbs, Kernel, Langevin, State, Target, last, run
+from jointenergy.kernels.base import over
 from jointenergy.starts import Start
 from jointenergy.training.feeds import Change
 
@@ -32,7 +33,7 @@ class Moved:
     @property
     def x(self) -> Tensor:
         """Where the chains are; a sick one stays where it began."""
-        return torch.where(_over(self.sick, self.state.x), self.drawn.x, self.state.x)
+        return torch.where(over(self.sick, self.state.x), self.drawn.x, self.state.x)
 
 
 @dataclass
@@ -97,7 +98,7 @@ class Chains:
     def replace(drawn: Drawn, sick: Tensor, fresh: Drawn) -> Drawn:
         """The sick chains begun afresh in their own slots."""
         return Drawn(
-            torch.where(_over(sick, drawn.x), fresh.x, drawn.x),
+            torch.where(over(sick, drawn.x), fresh.x, drawn.x),
             torch.where(sick[:, None], fresh.y, drawn.y),
             torch.where(sick, fresh.age, drawn.age),
             drawn.slots,
@@ -153,7 +154,3 @@ class Chains:
                 for change in self.augmentation:
                     state = replace(state, x=target.hold_x(change(state.x, generator)))
         return state
-
-
-def _over(rows: Tensor, x: Tensor) -> Tensor:
-    return rows.view(-1, *(1,) * (x.ndim - 1))

@@ -31,9 +31,9 @@ class Completions:
         self.data, self.steps, self.world = data, steps, world
         self.names = sorted(names & {"given_x", "given_xy"})
         self.kernel = kernel if data.mask is not None else _labels_alone(kernel) if self.names else kernel
-        # Labels that were never drawn are MISSING: a kernel starts them uniformly. Masked x starts where data lies.
+        # Labels that were never drawn are MISSING: a kernel starts them uniformly.
         self.y = {name: torch.full_like(data.y, MISSING) for name in self.names}
-        self.x = {name: _filled(data) for name in self.names if data.mask is not None}
+        self.x = {name: data.x.clone() for name in self.names if data.mask is not None}
 
     def draw(
         self, name: DrawName, model: JointModel, batch: Batch, rows: Tensor, *, generator: torch.Generator
@@ -75,11 +75,3 @@ def _labels_alone(kernel: Kernel) -> Kernel:
         "labels are missing in more ways than can be summed: set chain.label_kernel to say how they are drawn, for "
         "example 'gibbs-with-gradients'"
     )
-
-
-def _filled(data: TrainingData) -> Tensor:
-    """x with each masked entry replaced by the mean of its observed ones."""
-    assert data.mask is not None
-    seen = data.mask.sum(0).clamp(min=1)
-    mean = torch.where(data.mask, data.x, 0.0).sum(0) / seen
-    return torch.where(data.mask, data.x, mean)

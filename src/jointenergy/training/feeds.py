@@ -40,7 +40,8 @@ Change = Callable[[Tensor, torch.Generator], Tensor]
 class TrainingData:
     """Rows scaled to the recipe's bounds, on the training device: those that are learned from, and held-out ones.
 
-    `mask` is True where x is observed (None: everywhere). Held-out rows are complete.
+    `mask` is True where x is observed (None: everywhere); elsewhere x holds where its completion begins. Held-out rows
+    are complete.
     """
 
     x: Tensor
@@ -71,8 +72,7 @@ def data_of(
     """The training split, scaled, with the recipe's share held out; the held-out rows are the same for every seed."""
     settings = recipe.data
     dataset = load(settings.name, folder, "train")
-    if dataset.x.dtype == torch.uint8:
-        dataset = Dataset(Scale(settings.low, settings.high)(dataset.x), dataset.y, dataset.labels, dataset.name)
+    dataset = scaled(dataset, settings)
     labels = dataset.labels
     if recipe.model.family == "unconditional":
         labels = LabelSpace.none()
@@ -89,6 +89,13 @@ def data_of(
         rest = Dataset(torch.where(mask, rest.x, mean), rest.y, labels, rest.name)
         mask = mask.to(device)
     return TrainingData(rest.x.to(device), y.to(device), held.x.to(device), held.y.to(device), labels, mask)
+
+
+def scaled(dataset: Dataset, settings: DataSettings) -> Dataset:
+    """Pixels between the recipe's bounds; what is no pixel is taken as it is."""
+    if dataset.x.is_floating_point():
+        return dataset
+    return Dataset(Scale(settings.low, settings.high)(dataset.x), dataset.y, dataset.labels, dataset.name)
 
 
 def augmentation_of(names: Sequence[str], bounds: tuple[float, float]) -> list[Change]:

@@ -39,9 +39,8 @@ class Trainer:
         self.optimizer = build.optimizer_of(recipe, self.model)
         self.objectives = build.objectives_of(recipe, data)
         missing, masked = bool((data.y == MISSING).any()), data.mask is not None
-        self.needs = frozenset().union(
-            *(o.needs(self.model, missing_labels=missing, masked_x=masked) for o in self.objectives)
-        )
+        self.needs_of = [o.needs(self.model, missing_labels=missing, masked_x=masked) for o in self.objectives]
+        self.needs = frozenset().union(*self.needs_of)
         # The classifier's batch, the last one, is augmented; the density's is not, where it has one of its own.
         names = ["data"] if len(self.objectives) == 1 else ["data", "labels"]
         self.feeds = [Feed(data, recipe, seed, world, n, augment=n == names[-1]) for n in names]
@@ -55,11 +54,8 @@ class Trainer:
         """One iteration: the loss with its parts, the chains, and the norm of the gradient."""
         losses, moved = [], None
         before = [t.clone() for t in running(self.model)]
-        for feed, objective in zip(self.feeds, self.objectives, strict=True):
+        for feed, objective, needs in zip(self.feeds, self.objectives, self.needs_of, strict=True):
             batch, rows = feed.next()
-            needs = objective.needs(
-                self.model, missing_labels="given_xy" in self.needs, masked_x=batch.mask is not None
-            )
             draws: dict[str, Any] = {}
             with frozen(self.model):
                 for name in sorted(needs & {"given_x", "given_xy"}):
