@@ -9,7 +9,7 @@ from typing import ClassVar
 import torch
 
 from jointenergy.kernels import Langevin
-from jointenergy.training.loop import Run
+from jointenergy.training.loop import Fit
 from jointenergy.training.trainer import Trainer
 
 
@@ -18,7 +18,7 @@ class Fault:
     """Called before each step; it strikes once the run has reached `at`, and does not strike again after a rollback."""
 
     at: int
-    run: Run | None = None
+    run: Fit | None = None
     struck_at: int | None = None
     lasted: int = 0
 

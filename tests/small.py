@@ -54,13 +54,13 @@ def small(*overrides: str) -> Recipe:
     return recipes.load("digits-jem", [*SMALL, *overrides])
 
 
-def trained(folder: Path, *overrides: str, seed: int = 0) -> loop.Run:
+def trained(folder: Path, *overrides: str, seed: int = 0) -> loop.Fit:
     run = runs.create(folder, small(*overrides), seed)
     run.fit()
     return run
 
 
-def trained_with_a_copy(folder: Path, copy: Path, at: int, *overrides: str, seed: int = 0) -> loop.Run:
+def trained_with_a_copy(folder: Path, copy: Path, at: int, *overrides: str, seed: int = 0) -> loop.Fit:
     """A whole run, and a copy of its folder as it stood at an iteration that had a checkpoint."""
     run = runs.create(folder, small(*overrides), seed)
 
@@ -73,7 +73,7 @@ def trained_with_a_copy(folder: Path, copy: Path, at: int, *overrides: str, seed
     return run
 
 
-def reopened(copy: Path, folder: Path, fault: Fault, *, guarded: bool) -> loop.Run:
+def reopened(copy: Path, folder: Path, fault: Fault, *, guarded: bool) -> loop.Fit:
     """A copied run, about to go on with a fault in store."""
     shutil.copytree(copy, folder)
     about = folder / runs.ABOUT
@@ -85,7 +85,7 @@ def reopened(copy: Path, folder: Path, fault: Fault, *, guarded: bool) -> loop.R
     return run
 
 
-def accuracy(run: loop.Run) -> float:
+def accuracy(run: loop.Fit) -> float:
     test = load("digits", split="test")
     with torch.no_grad():
         return float((run.trainer.ema.label_probs(test.x)["digit"].argmax(1) == test.y[:, 0]).float().mean())
@@ -98,7 +98,7 @@ def judge() -> SVC:
     return SVC(gamma=0.02, C=10.0).fit(train.x.numpy(), train.y[:, 0].numpy())
 
 
-def agreement(run: loop.Run) -> float:
+def agreement(run: loop.Fit) -> float:
     """The share of fresh conditional samples that the independent classifier puts in their class."""
     y = torch.arange(10).repeat_interleave(20)[:, None]
     generator = torch.Generator().manual_seed(1)

@@ -226,12 +226,12 @@ FULL = """
 import resource, sys
 from jointenergy.cli.main import main
 from jointenergy.training import loop
-save = loop.Run._save
+save = loop.Fit._save
 def fill(self, **keywords):
     if self.trainer.iteration == 20:
         resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
     save(self, **keywords)
-loop.Run._save = fill
+loop.Fit._save = fill
 sys.argv = ["jointenergy", *sys.argv[1:]]
 main()
 """

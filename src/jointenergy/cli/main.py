@@ -148,7 +148,7 @@ def demo(
     console.print(f"samples, a row for each digit   {picture}", highlight=False, soft_wrap=True)
 
 
-def _resumed_demo(out: Path, settings: Recipe, seed: int) -> loop.Run:
+def _resumed_demo(out: Path, settings: Recipe, seed: int) -> loop.Fit:
     """The demo's own run: begun, or taken up where it was stopped if it is the same."""
     if (out / runs.ABOUT).exists():
         run = runs.reopen(out)
@@ -158,7 +158,7 @@ def _resumed_demo(out: Path, settings: Recipe, seed: int) -> loop.Run:
     return runs.create(out, settings, seed)
 
 
-def _go(run: loop.Run, track: str = "") -> None:
+def _go(run: loop.Fit, track: str = "") -> None:
     """Fit with progress on the screen; Ctrl-C or a plain kill saves after the present step, a second stops at once."""
 
     def ask_to_stop(*_: object) -> None:

@@ -11,13 +11,13 @@ from rich.markup import escape
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.text import Text
 
-from jointenergy.training.loop import Report, Run
+from jointenergy.training.loop import Fit, Report
 
 NAMES = {"f_data": "f(data)", "f_samples": "f(samples)", "log_p_x": "log p(x)", "log_p_y_given_x": "log p(y|x)"}
 HIDDEN = {"iteration", "seconds"}
 
 
-def train_with_progress(run: Run, console: Console, also: Callable[[Report], None] | None = None) -> None:
+def train_with_progress(run: Fit, console: Console, also: Callable[[Report], None] | None = None) -> None:
     """`fit`, shown by the first process of a run; `also` is called with each report."""
     if not run.world.first:
         run.fit()
@@ -50,7 +50,7 @@ def train_with_progress(run: Run, console: Console, also: Callable[[Report], Non
         progress.update(task, completed=run.trainer.iteration)
 
 
-def _figures(values: dict[str, float], run: Run) -> str:
+def _figures(values: dict[str, float], run: Fit) -> str:
     parts = [f"{NAMES.get(k, k)} {v:.3g}" for k, v in values.items() if k not in HIDDEN and math.isfinite(v)]
     if run.health is not None:
         parts.append("healthy" if run.health.healthy else "not healthy yet")

@@ -6,12 +6,12 @@ import math
 from collections.abc import Callable
 
 from jointenergy.errors import InputError
-from jointenergy.training.loop import Report, Run
+from jointenergy.training.loop import Fit, Report
 
 TRACKERS = ("tensorboard",)
 
 
-def tracker(name: str, run: Run) -> Callable[[Report], None]:
+def tracker(name: str, run: Fit) -> Callable[[Report], None]:
     """What is called with each report; its files lie in the run folder, under the tracker's name."""
     if name not in TRACKERS:
         raise InputError(f"--track knows {' and '.join(TRACKERS)}, not {name!r}")

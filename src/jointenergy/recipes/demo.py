@@ -11,7 +11,7 @@ from jointenergy.data import load
 from jointenergy.evaluation.calibration import expected_calibration_error
 from jointenergy.kernels import Target
 from jointenergy.starts import UniformStart
-from jointenergy.training.loop import Run
+from jointenergy.training.loop import Fit
 from jointenergy.training.order import seeded
 
 SAMPLES_PER_CLASS = 10
@@ -28,7 +28,7 @@ class Shown:
     """The share of the samples that the model itself puts in the class they were drawn for."""
 
 
-def show(run: Run) -> Shown:
+def show(run: Fit) -> Shown:
     """Measure the averaged weights, and draw samples of each class from uniform noise."""
     model, recipe = run.trainer.ema, run.trainer.recipe
     test = load("digits", split="test")

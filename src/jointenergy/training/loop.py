@@ -50,7 +50,7 @@ class Report:
 
 
 @dataclass
-class Run:
+class Fit:
     """A run folder and the trainer in it: `fit` goes to the end, whatever happens on the way."""
 
     folder: Path

@@ -13,7 +13,7 @@ from jointenergy.errors import InputError
 from jointenergy.training import measure
 from jointenergy.training.distributed import World, device_of
 from jointenergy.training.feeds import data_of
-from jointenergy.training.loop import Run
+from jointenergy.training.loop import Fit
 from jointenergy.training.recipe import Recipe, read
 from jointenergy.training.trainer import ALONE, Trainer
 
@@ -30,7 +30,7 @@ def create(
     guarded: bool = True,
     device: torch.device | str = "cpu",
     world: World = ALONE,
-) -> Run:
+) -> Fit:
     """A new run in a folder of its own, ready to `fit`. One that is there already is never overwritten."""
     world.from_first(lambda: _check_empty(folder))
     data = data_of(settings, data_folder, device, seed)
@@ -43,7 +43,7 @@ def create(
         "warnings": trainer.warnings,
     }
     world.from_first(lambda: _describe(folder, known))
-    run = Run(folder, trainer)
+    run = Fit(folder, trainer)
     run.begin()
     return run
 
@@ -67,13 +67,13 @@ def about(folder: Path) -> dict[str, Any]:
     return found
 
 
-def reopen(folder: Path, *, device: torch.device | str | None = None, world: World = ALONE) -> Run:
+def reopen(folder: Path, *, device: torch.device | str | None = None, world: World = ALONE) -> Fit:
     """The run of a folder, as it was at its newest whole checkpoint, on the device it had unless another is named."""
     known = about(folder)
     settings = read(folder / "recipe.toml")
     data_folder = None if known["data"] is None else Path(known["data"])
     data = data_of(settings, data_folder, device or device_of(known["device"]), known["seed"])
-    run = Run(folder, Trainer(settings, data, known["seed"], guarded=known["guarded"], world=world))
+    run = Fit(folder, Trainer(settings, data, known["seed"], guarded=known["guarded"], world=world))
     run.resume()
     return run
 
