@@ -1,0 +1,57 @@
+"""networks: group normalization (Wu and He, 2018) in few passes over images in any order of memory."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import FunctionCtx
+
+PLACES = (2, 3, 4)  # of an image seen as [n, groups, channels of a group, height, width]
+
+
+class GroupNorm(nn.GroupNorm):
+    """`nn.GroupNorm` of images, the same values: two passes, and no copy of images that are channels-last.
+
+    torch's own turns channels-last images around on a GPU, in float32 under autocast, and back for the convolution.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        groups = x.unflatten(1, (self.num_groups, -1))
+        variance, mean = _Moments.apply(groups)  # type: ignore[no-untyped-call]  # torch's own has no types
+        deviation = (variance + self.eps).rsqrt()
+        # Mean, deviation, weight and bias in one factor and one summand for each row and channel.
+        factor = deviation[:, :, None] * self.weight.view(self.num_groups, -1)
+        summand = self.bias.view(self.num_groups, -1) - mean[:, :, None] * factor
+        factor, summand = (t.to(x.dtype).flatten(1)[:, :, None, None] for t in (factor, summand))
+        return torch.addcmul(summand, x, factor)
+
+
+class _Moments(torch.autograd.Function):
+    """The variance and the mean of each group, in float32 or better; the gradient in one pass.
+
+    Both passes are made of what torch can differentiate, so second derivatives are right.
+    """
+
+    @staticmethod
+    def forward(x: Tensor) -> tuple[Tensor, Tensor]:
+        if x.dtype.itemsize >= torch.float32.itemsize:
+            variance, mean = torch.var_mean(x, PLACES, correction=0)
+        else:
+            # Neither reduction makes a copy in float32. What cancels is far below the rounding of such x themselves.
+            mean = x.mean(PLACES, dtype=torch.float32)
+            squares = torch.linalg.vector_norm(x, dim=PLACES, dtype=torch.float32).square()
+            variance = (squares / x[0, 0].numel() - mean.square()).clamp(min=0.0)
+        return variance, mean
+
+    @staticmethod
+    def setup_context(ctx: FunctionCtx, inputs: tuple[Tensor], output: tuple[Tensor, Tensor]) -> None:
+        ctx.save_for_backward(inputs[0], output[1])
+
+    @staticmethod
+    def backward(ctx: FunctionCtx, by_variance: Tensor, by_mean: Tensor) -> Tensor:
+        x, mean = ctx.saved_tensors  # type: ignore[attr-defined]  # torch gives it to what it calls with
+        count = x[0, 0].numel()
+        factor = by_variance * (2.0 / count)
+        summand = by_mean / count - factor * mean
+        factor, summand = (t.to(x.dtype)[:, :, None, None, None] for t in (factor, summand))
+        return torch.addcmul(summand, x, factor)
