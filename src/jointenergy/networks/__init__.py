@@ -5,6 +5,7 @@ from jointenergy.networks.dsprites_cnn import DSpritesFeatures, dsprites_head
 from jointenergy.networks.gibbs_jem_cnn import GibbsJemCNN
 from jointenergy.networks.mlp import MLP
 from jointenergy.networks.mnist_mlp import MnistMLP
+from jointenergy.networks.nf_wide_resnet import NFWideResNet, fixed
 from jointenergy.networks.toy_mlp import ToyMLP
 from jointenergy.networks.wide_resnet import WideResNet
 
@@ -14,8 +15,10 @@ __all__ = [
     "DSpritesFeatures",
     "GibbsJemCNN",
     "MnistMLP",
+    "NFWideResNet",
     "ToyMLP",
     "WideResNet",
     "activation",
     "dsprites_head",
+    "fixed",
 ]

@@ -1,0 +1,206 @@
+"""networks: the normalizer-free wide residual network (Brock, De and Smith, 2021; Brock et al., 2021)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from jointenergy.inputs import check_positive
+from jointenergy.networks.activations import activation as named_activation
+from jointenergy.networks.wide_resnet import checked_blocks
+
+EPSILON = 1e-4  # the papers': what is added to fan_in times the variance of a unit's weights
+
+
+def activation_scale(name: str) -> float:
+    """What an activation is multiplied by to have variance 1 where its input is standard normal: the papers' gamma."""
+    # On the CPU in double precision whatever the default is; 0, where some activations have a corner, is a point.
+    z = torch.linspace(-12.0, 12.0, 24_001, dtype=torch.float64, device="cpu")
+    weight = torch.softmax(-0.5 * z.square(), 0)
+    value = named_activation(name)(z)
+    mean = (weight * value).sum()
+    return float((weight * (value - mean).square()).sum().rsqrt())
+
+
+def standardized(weight: Tensor, scale: Tensor) -> Tensor:
+    """Each output unit's weights with mean 0 and norm 1, times its entry of `scale`: in float32 or better."""
+    # In the order of the memory, so that channels-last weights are neither copied here nor at every convolution.
+    is_last = not weight.is_contiguous() and weight.is_contiguous(memory_format=torch.channels_last)
+    ordered = weight.permute(0, 2, 3, 1) if is_last else weight
+    rows = ordered.flatten(1).to(torch.promote_types(weight.dtype, torch.float32))
+    fan_in = rows.shape[1]
+    rows = F.layer_norm(rows, (fan_in,), eps=EPSILON / fan_in) * (scale.to(rows.dtype) / math.sqrt(fan_in))[:, None]
+    result = rows.view(ordered.shape)
+    return result.permute(0, 3, 1, 2) if is_last else result
+
+
+class ScaledConv2d(nn.Module):
+    """A convolution with standardized weights, a gain and a bias per channel: out_scale (conv(in_scale x) + bias).
+
+    All that only scales is folded into the weights, where it costs next to nothing: both scales, and the learned
+    `residual_gain` of the branch that the convolution may end (SkipInit), which multiplies the output.
+    """
+
+    def __init__(
+        self,
+        n_in: int,
+        n_out: int,
+        side: int,
+        *,
+        stride: int = 1,
+        in_scale: float = 1.0,
+        out_scale: float = 1.0,
+        residual_gain: float | None = None,
+    ) -> None:
+        super().__init__()
+        self.stride, self.padding = stride, side // 2
+        self.in_scale, self.out_scale = in_scale, out_scale
+        self.weight = nn.Parameter(torch.randn(n_out, n_in, side, side) / math.sqrt(n_in * side**2))
+        self.gain = nn.Parameter(torch.ones(n_out))
+        self.bias = nn.Parameter(torch.zeros(n_out))
+        self.residual_gain = None if residual_gain is None else nn.Parameter(torch.tensor(float(residual_gain)))
+        self.fixed: tuple[Tensor, Tensor] | None = None
+
+    def folded(self) -> tuple[Tensor, Tensor]:
+        """The weights and the biases that the convolution is computed with: functions of the parameters alone."""
+        scale, bias = self.gain * (self.in_scale * self.out_scale), self.bias * self.out_scale
+        if self.residual_gain is not None:
+            scale, bias = scale * self.residual_gain, bias * self.residual_gain
+        return standardized(self.weight, scale), bias
+
+    def forward(self, x: Tensor) -> Tensor:
+        weight, bias = self.folded() if self.fixed is None else self.fixed
+        return F.conv2d(x, weight.to(x.dtype), bias.to(x.dtype), stride=self.stride, padding=self.padding)
+
+
+@contextmanager
+def fixed(module: nn.Module, dtype: torch.dtype | None = None) -> Iterator[None]:
+    """Inside, all weights in `module` are standardized once, now, and not at every pass: for chains, not for learning.
+
+    Values are the same. No gradient reaches the parameters of the convolutions, and changes of them, also by
+    `torch.func.functional_call`, are not seen. `dtype` is the one of x where it is another than that of the parameters:
+    the standardized weights are then cast once. A module without such convolutions is left as it is.
+    """
+    convolutions = [m for m in module.modules() if isinstance(m, ScaledConv2d)]
+    before = [c.fixed for c in convolutions]
+    try:
+        with torch.no_grad():
+            for c in convolutions:
+                weight, bias = c.folded()
+                c.fixed = (weight, bias) if dtype is None else (weight.to(dtype), bias.to(dtype))
+        yield
+    finally:
+        for c, kept in zip(convolutions, before, strict=True):
+            c.fixed = kept
+
+
+class NFWideResNet(nn.Module):
+    """Images of any size in, `n_classes` logits out: a WideResNet whose signal keeps its variance by construction.
+
+    Residual blocks are h <- h + alpha gain residual(h / beta), beta being the standard deviation of h that is expected
+    at the start of training, for standard-normal x. Every learned scalar gain starts at `residual_gain`; zero starts
+    each block as the identity (SkipInit). What enters residual branches is activated and has variance 1, and so does
+    what enters the shortcut of a block that widens or strides, which sets the variance back to 1.
+
+    Rows are independent in both modes. `fixed` is for many passes with the same weights.
+    """
+
+    def __init__(
+        self,
+        depth: int = 28,
+        width: int = 10,
+        *,
+        n_classes: int = 10,
+        in_channels: int = 3,
+        activation: str = "silu",
+        alpha: float = 0.2,
+        residual_gain: float = 1.0,
+    ) -> None:
+        super().__init__()
+        n_blocks = checked_blocks("an NFWideResNet", depth, width, n_classes, in_channels)
+        check_positive(self, "alpha", alpha)
+        check_positive(self, "residual_gain", residual_gain, zero=True)
+        self.scale = activation_scale(activation)
+        self.stem = ScaledConv2d(in_channels, 16, 3)
+        stages, n_in, variance = [], 16, 1.0
+        for n_out, stride in ((16 * width, 1), (32 * width, 2), (64 * width, 2)):
+            blocks = []
+            for i in range(n_blocks):
+                block = NFWideBlock(
+                    n_in,
+                    n_out,
+                    stride=stride if i == 0 else 1,
+                    variance=variance,
+                    alpha=alpha,
+                    residual_gain=residual_gain,
+                    activation=activation,
+                    scale=self.scale,
+                )
+                blocks.append(block)
+                n_in, variance = n_out, block.variance
+            stages.append(nn.Sequential(*blocks))
+        self.stages = nn.Sequential(*stages)
+        self.activation = named_activation(activation)
+        self.head = nn.Linear(n_in, n_classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h: Tensor = self.activation(self.stages(self.stem(x)))
+        # The mean over all places, whatever their number: the image size is free.
+        logits: Tensor = self.head(h.mean((2, 3)) * self.scale)
+        return logits
+
+    @contextmanager
+    def fixed(self, dtype: torch.dtype | None = None) -> Iterator[None]:
+        """Inside, weights are standardized once and for all passes: see the function `fixed`."""
+        with fixed(self, dtype):
+            yield
+
+
+class NFWideBlock(nn.Module):
+    """Two 3 x 3 convolutions, each after its activation, added to their input: h / beta in, the next h / beta out.
+
+    h is carried divided by its expected standard deviation, so that nothing but the sum itself is computed on whole
+    images beside activations and convolutions. `variance` is the expected one of h: entering as an argument, leaving as
+    an attribute.
+    """
+
+    def __init__(
+        self,
+        n_in: int,
+        n_out: int,
+        *,
+        stride: int = 1,
+        variance: float = 1.0,
+        alpha: float = 0.2,
+        residual_gain: float = 1.0,
+        activation: str = "silu",
+        scale: float | None = None,
+    ) -> None:
+        super().__init__()
+        scale = activation_scale(activation) if scale is None else scale
+        same = n_in == n_out and stride == 1
+        self.variance = (variance if same else 1.0) + (alpha * residual_gain) ** 2
+        beta = math.sqrt(self.variance)
+        self.activation = named_activation(activation)
+        self.residual = nn.Sequential(
+            ScaledConv2d(n_in, n_out, 3, stride=stride, in_scale=scale),
+            named_activation(activation),
+            ScaledConv2d(n_out, n_out, 3, in_scale=scale, out_scale=alpha / beta, residual_gain=residual_gain),
+        )
+        self.kept = math.sqrt(variance) / beta
+        self.shortcut: ScaledConv2d | None = None
+        if not same:
+            self.shortcut = ScaledConv2d(n_in, n_out, 1, stride=stride, in_scale=scale, out_scale=1.0 / beta)
+
+    def forward(self, x: Tensor) -> Tensor:
+        active = self.activation(x)
+        residual: Tensor = self.residual(active)
+        if self.shortcut is not None:
+            through: Tensor = self.shortcut(active)
+            return residual + through
+        return torch.add(residual, x, alpha=self.kept)
