@@ -1,0 +1,47 @@
+"""training: adaptive gradient clipping of Brock et al. (2021), which lets networks without normalization learn fast."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from jointenergy.errors import InputError
+from jointenergy.inputs import is_number
+
+
+@torch.no_grad()
+def clip_adaptive(parameters: Sequence[Tensor], limit: float, epsilon: float = 1e-3) -> None:
+    """Shrinks, in place, the gradient of each unit to at most `limit` times the norm of the unit's weights.
+
+    A unit is one output of a matrix or a convolution, and the whole of a vector or a scalar. Weights with a norm below
+    `epsilon` count as that large, so that what starts at zero can learn. Parameters without a gradient are passed over.
+    The paper leaves the last linear layer out: that is the caller's choice of parameters.
+
+    Nothing waits for the device. A gradient that is not finite stays so, for a guard to see.
+    """
+    for name, value in (("limit", limit), ("epsilon", epsilon)):
+        if not (is_number(value) and 0 < value < float("inf")):
+            raise InputError(f"the {name} of adaptive clipping must be a positive number, got {value!r}")
+    with_gradient = [p for p in parameters if p.grad is not None]
+    if not with_gradient:
+        return
+    # The order of the two kinds is that of the norms: the vectors share few launches, the matrices need their own.
+    ordered = [p for p in with_gradient if p.ndim < 2] + [p for p in with_gradient if p.ndim >= 2]
+    gradients = [p.grad for p in ordered if p.grad is not None]
+    allowed, norms = _norms(ordered), _norms(gradients)
+    torch._foreach_clamp_min_(allowed, epsilon)
+    torch._foreach_mul_(allowed, limit)
+    # No gradient at all gives infinity here, and so the factor 1.
+    torch._foreach_div_(allowed, norms)
+    torch._foreach_clamp_max_(allowed, 1.0)
+    torch._foreach_mul_(gradients, allowed)
+
+
+def _norms(tensors: Sequence[Tensor]) -> list[Tensor]:
+    """Of each unit, in a shape that multiplies the tensor; vectors and scalars come first."""
+    whole = [t for t in tensors if t.ndim < 2]
+    norms = list(torch._foreach_norm(whole)) if whole else []
+    by_row = [t for t in tensors if t.ndim >= 2]
+    return norms + [torch.linalg.vector_norm(t, dim=tuple(range(1, t.ndim)), keepdim=True) for t in by_row]
