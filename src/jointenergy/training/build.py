@@ -12,7 +12,7 @@ from jointenergy.buffers import Buffer, ReplayBuffer, ReservoirBuffer
 from jointenergy.errors import InputError
 from jointenergy.kernels import BlockGibbs, ExactGibbs, GibbsWithGradients, Kernel, Langevin, SingleSiteGibbs
 from jointenergy.models import Box, Concat, Domain, EnergyModel, JointModel, LogitModel, Normalizer, PairModel, Reals
-from jointenergy.networks import MLP, DSpritesFeatures, GibbsJemCNN, WideResNet, dsprites_head
+from jointenergy.networks import MLP, DSpritesFeatures, GibbsJemCNN, NFWideResNet, WideResNet, dsprites_head
 from jointenergy.objectives import (
     EnergyL2,
     KLTerm,
@@ -39,7 +39,7 @@ from jointenergy.training.distributed import World
 from jointenergy.training.feeds import TrainingData, augmentation_of
 from jointenergy.training.order import seeded
 from jointenergy.training.recipe import Recipe
-from jointenergy.training.settings import DSpritesNetwork, MLPNetwork, WideResNetNetwork
+from jointenergy.training.settings import DSpritesNetwork, MLPNetwork, NFWideResNetNetwork, WideResNetNetwork
 
 LABEL_KERNELS: dict[str, Kernel] = {
     "exact": ExactGibbs(),
@@ -75,9 +75,19 @@ def _of_x(recipe: Recipe, data: TrainingData, n_out: int) -> nn.Module:
     if isinstance(network, MLPNetwork):
         mlp = MLP((math.prod(shape), *network.hidden, n_out), activation=network.activation)
         return nn.Sequential(nn.Flatten(), mlp) if len(shape) > 1 else mlp
+    if isinstance(network, WideResNetNetwork | NFWideResNetNetwork) and len(shape) != 3:
+        raise InputError(f"the {network.kind} takes images, and rows of {recipe.data.name!r} are {shape}")
+    if isinstance(network, NFWideResNetNetwork):
+        return NFWideResNet(
+            network.depth,
+            network.width,
+            n_classes=n_out,
+            in_channels=shape[0],
+            activation=network.activation,
+            alpha=network.alpha,
+            residual_gain=network.residual_gain,
+        )
     if isinstance(network, WideResNetNetwork):
-        if len(shape) != 3:
-            raise InputError(f"a wide-resnet takes images, and rows of {recipe.data.name!r} are {shape}")
         return WideResNet(
             network.depth,
             network.width,
@@ -85,6 +95,7 @@ def _of_x(recipe: Recipe, data: TrainingData, n_out: int) -> nn.Module:
             in_channels=shape[0],
             norm=None if network.norm == "none" else network.norm,
             activation=network.activation,
+            residual_gain=network.residual_gain,
         )
     if isinstance(network, DSpritesNetwork):
         raise InputError("the dsprites-cnn is a network of x and labels: use model.family = 'pair' or 'conditional'")

@@ -104,7 +104,7 @@ def _check(recipe: Recipe) -> None:
     if isinstance(network, WideResNetNetwork) and network.norm == "batch" and not recipe.model.allow_batch_statistics:
         raise InputError(
             "batch norm makes each row's density depend on the rows beside it: set model.allow_batch_statistics = true "
-            "to train it all the same, or model.network.norm = 'none'"
+            "to train it all the same, or model.network.norm = 'none' or 'group'"
         )
     if recipe.data.separate_batches and not (density > 0 and objective.log_p_y_given_x > 0):
         raise InputError("data.separate_batches needs log_p_y_given_x and a density term: set it to false")

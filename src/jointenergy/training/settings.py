@@ -52,13 +52,32 @@ class MLPNetwork(Strict):
 
 @dataclass(frozen=True)
 class WideResNetNetwork(Strict):
-    """`norm = "batch"` needs `model.allow_batch_statistics`: its chains sample a function of the batch."""
+    """`norm = "batch"` needs `model.allow_batch_statistics`: its chains sample a function of the batch.
+
+    `residual_gain` is where a learned scalar on each residual branch starts; without it there is none.
+    """
 
     kind: Literal["wide-resnet"] = "wide-resnet"
     depth: Count = 28
     width: Count = 10
-    norm: Literal["none", "batch"] = "none"
+    norm: Literal["none", "group", "batch"] = "none"
     activation: str = "leaky_relu"
+    residual_gain: Positive | None = None
+
+
+@dataclass(frozen=True)
+class NFWideResNetNetwork(Strict):
+    """The wide residual network without normalization that keeps its variance: standardized weights, scaled branches.
+
+    Each residual branch counts `alpha` times a learned scalar that starts at `residual_gain`; 0 is SkipInit.
+    """
+
+    kind: Literal["nf-wide-resnet"] = "nf-wide-resnet"
+    depth: Count = 28
+    width: Count = 10
+    activation: str = "silu"
+    alpha: Positive = 0.2
+    residual_gain: NotNegative = 1.0
 
 
 @dataclass(frozen=True)
@@ -78,10 +97,10 @@ class DSpritesNetwork(Strict):
 
 
 Network = Annotated[
-    MLPNetwork | WideResNetNetwork | GibbsJemNetwork | DSpritesNetwork,
+    MLPNetwork | WideResNetNetwork | NFWideResNetNetwork | GibbsJemNetwork | DSpritesNetwork,
     Field(discriminator="kind"),
 ]
-NETWORKS = (MLPNetwork, WideResNetNetwork, GibbsJemNetwork, DSpritesNetwork)
+NETWORKS = (MLPNetwork, WideResNetNetwork, NFWideResNetNetwork, GibbsJemNetwork, DSpritesNetwork)
 
 
 @dataclass(frozen=True)
@@ -159,7 +178,8 @@ class StartSettings(Strict):
 class OptimizerSettings(Strict):
     """`weight_decay` is decoupled and shrinks matrices alone; with Adam that is AdamW, which must be called so.
 
-    `weight_prior` is the scale of a Gaussian prior on all weights, an L2 term per data row.
+    `weight_prior` is the scale of a Gaussian prior on all weights, an L2 term per data row. `clip_adaptive` bounds the
+    gradient of each unit by that many times the norm of its weights, before `clip_norm` bounds the norm of the whole.
     """
 
     name: Literal["adam", "adamw", "sgd"] = "adam"
@@ -170,6 +190,7 @@ class OptimizerSettings(Strict):
     weight_decay: NotNegative = 0.0
     weight_prior: Positive | None = None
     clip_norm: Positive | None = None
+    clip_adaptive: Positive | None = None
     warmup: CountOrNone = 0
     decay: Literal["none", "cosine", "staircase"] = "none"
     decay_factor: Positive = 0.3
