@@ -21,6 +21,7 @@ FLOORS: list[set[str]] = [
     {"cli", "estimators"},
     {"recipes"},
     {"evaluation"},
+    {"trained"},
     {"tasks", "training"},
     {"objectives", "kernels", "buffers", "starts"},
     {"models", "networks", "data"},

@@ -1,5 +1,9 @@
 """jointenergy: joint energy-based models of data and labels."""
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
 from jointenergy.errors import DomainError, EnumerationError, InputError, NormalizerError
 from jointenergy.labels import MISSING, LabelSpace
 from jointenergy.models import (
@@ -14,6 +18,9 @@ from jointenergy.models import (
     Product,
     Reals,
 )
+
+if TYPE_CHECKING:
+    from jointenergy.trained import Run, load, wrap
 
 __version__ = "0.1.0.dev0"
 
@@ -34,5 +41,17 @@ __all__ = [
     "PairModel",
     "Product",
     "Reals",
+    "Run",
     "__version__",
+    "load",
+    "wrap",
 ]
+
+
+def __getattr__(name: str) -> Any:  # noqa: ANN401 (whatever is asked for)
+    """`load`, `wrap` and `Run` when first asked for: training and its libraries take two seconds to import."""
+    if name in ("Run", "load", "wrap"):
+        from jointenergy import trained
+
+        return getattr(trained, name)
+    raise AttributeError(f"module 'jointenergy' has no attribute {name!r}")

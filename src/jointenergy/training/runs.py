@@ -41,6 +41,9 @@ def create(
         "data": None if data_folder is None else str(data_folder.absolute()),
         "device": torch.device(device).type,
         "warnings": trainer.warnings,
+        # So that its weights can be loaded where its data are not.
+        "labels": dict(zip(data.labels.names, data.labels.values, strict=True)),
+        "event_shape": data.event_shape,
     }
     world.from_first(lambda: _describe(folder, known))
     run = Fit(folder, trainer)

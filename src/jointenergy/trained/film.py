@@ -1,0 +1,63 @@
+"""trained: the chains on their way, kept as frames and written as an animated GIF."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+from PIL import Image
+from torch import Tensor
+
+from jointenergy.data import image_grid, picture_of
+from jointenergy.errors import InputError
+from jointenergy.inputs import check_count
+from jointenergy.kernels import State
+
+SMALLEST = 32  # pixels that the shorter side of an image has at least in a picture
+LARGEST = 60  # frames of a film, whatever the number of steps
+WAIT = 12  # frames' time that the last one stays
+
+
+class Film:
+    """Frames of chains: `run.sample(16, frames=film)`, then `film.save("chains.gif", run.bounds)`."""
+
+    def __init__(self, steps: int, n: int = 64) -> None:
+        """`steps` are those that the chains will make, `n` the most of them that are shown."""
+        self.steps, self.n = check_count("steps", steps, least=0), check_count("n", n)
+        self.every = max(1, math.ceil(steps / LARGEST))
+        self.frames: list[Tensor] = []
+
+    def __call__(self, step: int, state: State) -> None:
+        if step % self.every == 0 or step == self.steps:
+            self.frames.append(state.x[: self.n].detach().cpu().clone())
+
+    def save(self, path: Path | str, bounds: tuple[float, float], milliseconds: int = 80) -> None:
+        """An animated GIF of all frames; the last one stays longer."""
+        pictures = [picture(x, bounds) for x in self.frames]
+        if not pictures:
+            raise InputError("the film has no frames: pass it as frames= to sample, inpaint or compose")
+        pictures = [p.convert("P", palette=Image.Palette.ADAPTIVE) for p in pictures]
+        times = [milliseconds] * (len(pictures) - 1) + [WAIT * milliseconds]
+        pictures[0].save(path, "GIF", save_all=True, append_images=pictures[1:], duration=times, loop=0)
+
+
+def picture(x: Tensor, bounds: tuple[float, float], columns: int | None = None) -> Image.Image:
+    """Rows as one picture a person can look at: a grid of images, or points of a plane."""
+    images = as_images(x)
+    if images is not None:
+        zoom = max(1, math.ceil(SMALLEST / min(images.shape[2:])))
+        return image_grid(images, columns or math.ceil(math.sqrt(len(x))), bounds, zoom=zoom)
+    drawn = picture_of(x, bounds, n=len(x)) if x[0].numel() == 2 else None
+    if drawn is None:
+        raise InputError(f"rows of shape {tuple(x.shape[1:])} are no images and no points: write them as .npy instead")
+    return drawn
+
+
+def as_images(x: Tensor) -> Tensor | None:
+    """Rows as images `[n, 1 or 3, height, width]`, square vectors as grey ones; None where they are none."""
+    side = math.isqrt(x[0].numel())
+    if x.ndim == 2 and side >= 4 and side * side == x.shape[1]:
+        return x.view(-1, 1, side, side)
+    if x.ndim == 3:
+        return x[:, None]
+    return x if x.ndim == 4 and x.shape[1] in (1, 3) else None

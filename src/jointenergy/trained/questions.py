@@ -1,0 +1,200 @@
+"""trained: the questions that are asked of given x: which labels, how probable, how dense, is it like the data."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from jointenergy import tasks
+from jointenergy.errors import InputError
+from jointenergy.inputs import check_count
+from jointenergy.kernels import BlockGibbs, ExactGibbs, GibbsWithGradients, Kernel, Langevin
+from jointenergy.tasks.chains import can_sum
+from jointenergy.tasks.detect import CONFIDENCE
+from jointenergy.trained.arrays import Array, Labels, given_of
+from jointenergy.trained.parts import Parts, seeded
+
+By = Literal["energy", "sampling", "search"]
+QUANTILE = 0.05  # the share of validation rows that a threshold leaves out, unless said
+
+
+@dataclass(frozen=True, eq=False)
+class Detected:
+    """The score of each x, `[n]`, and whether it is like the data: inside the bounds, its score at the threshold."""
+
+    score: Tensor
+    inside: Tensor
+    threshold: tasks.Threshold
+
+
+class Questions(Parts):
+    """A run as far as it answers questions about given x; `Run` adds what chains make."""
+
+    # Densities and scores.
+
+    @torch.no_grad()
+    def log_density(self, x: Array, y: Labels = None) -> Tensor:
+        """log p(x, y) up to one constant of the model, `[n]`; labels that are not named are summed out."""
+        rows = self.rows(x)
+        return self.model.log_density(rows, self.labels.given(given_of(y), len(rows), rows.device))
+
+    def density(self, x: Array, names: Sequence[str] | None = None, *, given: Labels = None) -> Tensor:
+        """p(the named labels together | x, given), `[n, *cardinalities]`, exact; None names all."""
+        return tasks.label_table(self.model, self.rows(x), names, given_of(given))
+
+    def score(self, x: Array, name: str = "log_density", *, given: Labels = None) -> Tensor:
+        """How much x is like the data, `[n]`: log_density, max_probability or gradient_norm (minus the norm)."""
+        return tasks.score(self.model, self.rows(x), name, given_of(given))
+
+    # Labels of x.
+
+    def predict(
+        self,
+        x: Array,
+        *,
+        given: Labels = None,
+        by: By = "energy",
+        refine: int = 0,
+        mask: Array | None = None,
+        n_chains: int = 10,
+        steps: int = 200,
+        seed: int = 0,
+    ) -> Tensor:
+        """Labels, int64 `[n, L]`: by energy the most probable value of each variable, exactly.
+
+        `sampling` compares no energies: it takes the mode of chains of labels. It alone serves x that is known in part,
+        where `mask` is True. `search` anneals all labels together, for those too many to enumerate. `refine` moves x
+        that many Langevin steps first (JEM-1, JEM-10).
+        """
+        if by == "search":
+            rows = self._refined(x, given, refine, seed)
+            return tasks.search(
+                self.model, rows, steps=steps, restarts=n_chains, generator=seeded(seed), given=given_of(given)
+            ).labels
+        if by == "energy" and mask is None:
+            return tasks.predict(self.model, self._refined(x, given, refine, seed), given_of(given))
+        return self._by_sampling(x, given, by, refine, mask, n_chains, steps, seed).labels
+
+    def predict_proba(
+        self,
+        x: Array,
+        *,
+        given: Labels = None,
+        by: By = "energy",
+        refine: int = 0,
+        mask: Array | None = None,
+        n_chains: int = 10,
+        steps: int = 200,
+        seed: int = 0,
+    ) -> dict[str, Tensor]:
+        """p(label | x, given) for each label variable, `[n, cardinality]`; by sampling the shares of the chains."""
+        if by == "energy" and mask is None:
+            return tasks.predict_proba(self.model, self._refined(x, given, refine, seed), given_of(given))
+        return self._by_sampling(x, given, by, refine, mask, n_chains, steps, seed).shares
+
+    def predict_joint(self, x: Array, *, given: Labels = None) -> tasks.JointPrediction:
+        """The most probable labels, all variables at once, and their log-probability. Exact."""
+        return tasks.predict_joint(self.model, self.rows(x), given_of(given))
+
+    def rank(self, x: Array, first: Labels, second: Labels, *, given: Labels = None) -> tasks.Ranking:
+        """Which of two labelings goes better with x, and by how much."""
+        return tasks.rank(self.model, self.rows(x), given_of(first), given_of(second), given_of(given))
+
+    def compatibility(self, x: Array, y: Labels, *, given: Labels = None) -> tasks.Compatibility:
+        """How well labels go with x: their probability, and their place among all labelings."""
+        return tasks.compatibility(self.model, self.rows(x), given_of(y), given_of(given))
+
+    # Is x like the data, and when to give no answer.
+
+    def threshold(self, score: str = "log_density", quantile: float = QUANTILE) -> tasks.Threshold:
+        """The stored threshold of a score, or one fitted now to the held-out rows and stored in the run folder."""
+        found = self.thresholds.find(score, quantile)
+        if found is not None:
+            return found
+        if self.recipe is None:
+            raise InputError(
+                f"a threshold rests on validation rows, and {self.origin.name} has none: call fit_threshold first"
+            )
+        return self.fit_threshold(self.data.x_held, score, quantile)
+
+    def fit_threshold(self, x: Array, score: str = "log_density", quantile: float = QUANTILE) -> tasks.Threshold:
+        """A threshold from validation rows of your own, kept: the share `quantile` of them lies below it."""
+        if score == CONFIDENCE:
+            fitted = tasks.confidence_threshold(self.model, self.rows(x), 1.0 - quantile)
+        else:
+            fitted = tasks.Threshold.fit(score, self.score(x, score), quantile)
+        return self.thresholds.keep(fitted)
+
+    def detect(self, x: Array, *, score: str = "log_density", quantile: float = QUANTILE) -> Detected:
+        """Is x like the data: its score against that of held-out rows, of which the share `quantile` is refused."""
+        rows, threshold = self.rows(x), self.threshold(score, quantile)
+        scores = self.score(rows, threshold.score)
+        return Detected(scores, threshold.accepts(scores) & self.model.domain.contains(rows), threshold)
+
+    def abstain(self, x: Array, *, coverage: float = 0.95, given: Labels = None) -> tasks.Abstention:
+        """Predictions where the model is sure enough, MISSING elsewhere; held-out rows are answered for `coverage`."""
+        threshold = self.threshold(CONFIDENCE, 1.0 - coverage)
+        return tasks.abstain(self.model, self.rows(x), threshold, given_of(given))
+
+    def refine(
+        self,
+        x: Array,
+        steps: int = 1,
+        *,
+        given: Labels = None,
+        n_draws: int = 1,
+        differentiable: bool = False,
+        kernel: Langevin | None = None,
+        seed: int = 0,
+    ) -> tasks.Refined:
+        """x after some Langevin steps on log p(x), and its label probabilities there."""
+        return tasks.refine(
+            self.model,
+            self.rows(x),
+            kernel=kernel or self.sampling.x_kernel,
+            steps=steps,
+            given=given_of(given),
+            n_draws=n_draws,
+            differentiable=differentiable,
+            generator=seeded(seed),
+        )
+
+    def _by_sampling(
+        self, x: Array, given: Labels, by: By, refine: int, mask: Array | None, n_chains: int, steps: int, seed: int
+    ) -> tasks.SampledPrediction:
+        if by not in ("energy", "sampling"):
+            raise InputError(f"by must be 'energy' or 'sampling' here, got {by!r}")
+        if by == "energy":
+            raise InputError("what is not known of x has to be drawn: with a mask predict by='sampling'")
+        if mask is not None and refine:
+            raise InputError("x that is known in part cannot be refined: leave refine or mask out")
+        rows = self.rows(x) if mask is not None else self._refined(x, given, refine, seed)
+        kernel = self._label_kernel(len(rows))
+        if mask is not None:
+            kernel = BlockGibbs(kernel, self.sampling.x_kernel, self.sampling.x_steps)
+        return tasks.predict_by_sampling(
+            self.model,
+            rows,
+            kernel,
+            n_chains=n_chains,
+            steps=steps,
+            generator=seeded(seed),
+            given=given_of(given),
+            mask=None if mask is None else self._mask(mask),
+            x_start=self._noise(),
+        )
+
+    def _label_kernel(self, n: int) -> Kernel:
+        """The recipe's own; where it has none, that which draws all labels at once, if they can be gone through."""
+        if self.sampling.y_kernel is not None:
+            return self.sampling.y_kernel
+        return ExactGibbs() if can_sum(self.model, self.labels.given(None, n)) else GibbsWithGradients()
+
+    def _refined(self, x: Array, given: Labels, steps: int, seed: int) -> Tensor:
+        if check_count("refine", steps, least=0) == 0:
+            return self.rows(x)
+        return self.refine(x, steps, given=given, seed=seed).x[0]
