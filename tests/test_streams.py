@@ -30,16 +30,14 @@ def test_bits_are_splitmix64():
 
 
 @pytest.mark.parametrize("n", [6, 7])
-def test_normal_is_box_muller_of_disjoint_bits(n):
-    # Radius and angle from the same bits would be dependent, and each marginal would still be normal to the eye.
-    half = (n + 1) // 2
-    bits = unsigned(streams._bits(keys(50), half))
-    first = ((bits >> np.uint64(32)).astype(np.float64) + 0.5) / 2**32
-    second = (bits & np.uint64(2**32 - 1)).astype(np.float64) / 2**32
-    radius = np.sqrt(-2 * np.log(first))
-    exact = np.concatenate((radius * np.cos(2 * np.pi * second), radius * np.sin(2 * np.pi * second)), 1)[:, :n]
+def test_normal_is_the_inverse_of_disjoint_bits(n):
+    # Two values from the same bits would be dependent, and each would still be normal to the eye.
+    bits = unsigned(streams._bits(keys(50), (n + 1) // 2))
+    halves = np.stack((bits & np.uint64(2**32 - 1), bits >> np.uint64(32)), 2).reshape(50, -1)[:, :n]
+    cells = (halves.astype(np.uint32).view(np.int32).astype(np.float64) + 0.5) / 2**32 + 0.5
+    exact = stats.norm.ppf(cells)
     np.testing.assert_allclose(streams.normal(keys(50), n, torch.float64).numpy(), exact, rtol=1e-10, atol=1e-10)
-    np.testing.assert_allclose(streams.normal(keys(50), n).numpy(), exact, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(streams.normal(keys(50), n).numpy(), exact, rtol=1e-4, atol=1e-6)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -51,12 +49,33 @@ def test_extreme_bits_stay_inside(monkeypatch, word, dtype):
     assert value.dtype == dtype
     assert (value > 0).all()
     assert (value < 1).all()
-    # The middle of the first or the last of 2^32 cells, up to rounding: a much smaller number would be an outlier.
+    # The middle of the first or the last of 2^32 or 2^53 cells, up to rounding: a much smaller number would be an
+    # outlier.
     if word == 0:
-        assert (value == 0.5 / 2**32).all()
+        assert (value == 0.5 / 2 ** (53 if dtype == torch.float64 else 32)).all()
     assert torch.allclose(value, torch.full_like(value, float(word == -1)), atol=1e-6)
     assert streams.normal(keys(2), 3, dtype).isfinite().all()
     assert streams.gumbel(keys(2), 3).isfinite().all()
+    # The first or the last entry that has a chance, and none beside it.
+    logits = torch.tensor([[-torch.inf, 0.0, 1.0, -torch.inf], [3.0, -torch.inf, 0.0, -100.0]])
+    assert streams.categorical(keys(2), logits).tolist() == ([1, 0] if word == 0 else [2, 2])
+
+
+@pytest.mark.parametrize(("dtype", "end"), [(torch.float32, 5.4), (torch.float64, 6.3)])
+def test_the_farthest_normal_draws(monkeypatch, dtype, end):
+    # The halves -2^31 and 2^31 - 1, where rounding could reach infinity.
+    monkeypatch.setattr(streams, "_bits", lambda k, n: torch.full((len(k), n), 0x7FFFFFFF80000000))
+    low, high = streams.normal(keys(1), 2, dtype)[0].tolist()
+    assert -end - 0.1 < low < -end < end < high < end + 0.1
+
+
+@pytest.mark.parametrize("far", [3.0, 4.0, 5.0])
+def test_normal_tails(far):
+    # 2 * 10^7 draws: a tenth too many or too few beyond 4 standard deviations is seen, and a cut at 5 is.
+    n, many = 0, 20
+    for seed in range(many):
+        n += int((streams.normal(keys(1000, seed), 1000).abs() > far).sum())
+    assert stats.binomtest(n, many * 10**6, 2 * stats.norm.sf(far)).pvalue > ALPHA
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
@@ -107,6 +126,17 @@ def test_a_chain_does_not_know_its_batch():
     all_keys = keys(8)
     whole = streams.normal(all_keys, 11)
     assert torch.equal(whole[3:5], streams.normal(all_keys[3:5], 11))
+    # Vectorized functions may treat the ends of a tensor in another way than its middle.
+    many = keys(777)
+    for n in (1, 2, 11, 100):
+        logits = torch.linspace(-3, 3, n).expand(777, n)
+        batch = streams.normal(many, n), streams.uniform(many, n), streams.gumbel(many, n)
+        drawn = streams.categorical(many, logits)
+        for i in (0, 1, 400, 776):
+            one = many[i : i + 1]
+            alone = streams.normal(one, n), streams.uniform(one, n), streams.gumbel(one, n)
+            assert all(torch.equal(b[i], a[0]) for b, a in zip(batch, alone, strict=True))
+            assert drawn[i] == streams.categorical(one, logits[:1])[0]
     # Keys come one by one, so that eight chains at once are the same as four and four.
     generator = torch.Generator().manual_seed(0)
     parts = [streams.chain_keys(4, generator=generator) for _ in range(2)]

@@ -8,6 +8,7 @@ do not serve.
 
 from __future__ import annotations
 
+import functools
 import math
 
 import torch
@@ -22,15 +23,21 @@ _GOLDEN = _signed(0x9E3779B97F4A7C15)  # SplitMix64's increment: elements of a d
 _CHILD = _signed(0xD1B54A32D192ED03)  # another odd increment: children of a key, disjoint from its elements
 _MULTIPLY_1 = _signed(0xBF58476D1CE4E5B9)
 _MULTIPLY_2 = _signed(0x94D049BB133111EB)
-_LOW_32 = 0xFFFFFFFF
-_UNIT = 2.0**-32
 
 
 def _mix(z: Tensor) -> Tensor:
-    """SplitMix64's finalizer on int64 tensors; `&` turns torch's arithmetic shift into a logical one."""
-    z = (z ^ ((z >> 30) & 0x3FFFFFFFF)) * _MULTIPLY_1
-    z = (z ^ ((z >> 27) & 0x1FFFFFFFFF)) * _MULTIPLY_2
-    return z ^ ((z >> 31) & 0x1FFFFFFFF)
+    """SplitMix64's finalizer on int64 tensors, in place; `&` turns torch's arithmetic shift into a logical one."""
+    z.bitwise_xor_((z >> 30).bitwise_and_(0x3FFFFFFFF)).mul_(_MULTIPLY_1)
+    z.bitwise_xor_((z >> 27).bitwise_and_(0x1FFFFFFFFF)).mul_(_MULTIPLY_2)
+    return z.bitwise_xor_((z >> 31).bitwise_and_(0x1FFFFFFFF))
+
+
+@functools.cache
+def _multiples(step: int, n: int, device: torch.device) -> Tensor:
+    """step, 2 step, ..., n step modulo 2^64, made once for each device and never dropped: captured graphs read it."""
+    # Kept for good, so it must not be a tensor of a caller's inference mode.
+    with torch.inference_mode(False):
+        return torch.arange(1, n + 1, device=device, dtype=torch.int64) * step
 
 
 def chain_keys(n: int, *, generator: torch.Generator) -> Tensor:
@@ -41,34 +48,31 @@ def chain_keys(n: int, *, generator: torch.Generator) -> Tensor:
 
 def split(keys: Tensor, parts: int) -> tuple[Tensor, ...]:
     """`parts` independent keys for each chain; draw from the parts, never from a key that was split."""
-    return tuple(_mix(keys + _signed(_CHILD * (j + 1) & 0xFFFFFFFFFFFFFFFF)) for j in range(parts))
+    return _mix(keys + _multiples(_CHILD, parts, keys.device)[:, None]).unbind()
 
 
 def _bits(keys: Tensor, n: int) -> Tensor:
-    elements = torch.arange(1, n + 1, device=keys.device, dtype=torch.int64) * _GOLDEN
-    return _mix(keys[:, None] + elements)
-
-
-def _wide(dtype: torch.dtype) -> torch.dtype:
-    """The dtype to compute in: 32 bits do not fit into half precision."""
-    return dtype if dtype == torch.float64 else torch.float32
+    return _mix(keys[:, None] + _multiples(_GOLDEN, n, keys.device))
 
 
 def uniform(keys: Tensor, n: int, dtype: torch.dtype = torch.float32) -> Tensor:
-    """Uniform on the open interval (0, 1), `[len(keys), n]`."""
-    wide = _wide(dtype)
-    high = ((_bits(keys, n) >> 32) & _LOW_32).to(wide)
+    """Uniform on the open interval (0, 1), `[len(keys), n]`: 53 bits in float64, 32 otherwise."""
+    wide, n_bits = (torch.float64, 53) if dtype == torch.float64 else (torch.float32, 32)
+    high = (_bits(keys, n) >> (64 - n_bits)).bitwise_and_((1 << n_bits) - 1)
+    middle = high.to(wide).add_(0.5).mul_(2.0**-n_bits)
     # Rounding may reach 1, and a move of acceptance 1 would then be refused.
-    return ((high + 0.5) * _UNIT).to(dtype).clamp_(torch.finfo(dtype).tiny, 1.0 - torch.finfo(dtype).eps)
+    return middle.to(dtype).clamp_(torch.finfo(dtype).tiny, 1.0 - torch.finfo(dtype).eps)
 
 
 def normal(keys: Tensor, n: int, dtype: torch.dtype = torch.float32) -> Tensor:
-    """Standard normal, `[len(keys), n]`, two values from each hash (Box and Muller)."""
-    wide = _wide(dtype)
-    bits = _bits(keys, (n + 1) // 2)
-    radius = (((bits >> 32) & _LOW_32).to(wide).add_(0.5).mul_(_UNIT)).log_().mul_(-2.0).sqrt_()
-    angle = (bits & _LOW_32).to(wide).mul_(2.0 * math.pi * _UNIT)
-    return torch.cat((radius * angle.cos(), radius * angle.sin()), dim=1)[:, :n].to(dtype)
+    """Standard normal, `[len(keys), n]`, two values from each hash, by the inverse of the distribution function."""
+    halves = _bits(keys, (n + 1) // 2).view(torch.int32)
+    if dtype == torch.float64:
+        centered = halves.to(dtype).add_(0.5).mul_(2.0**-31)
+    else:
+        # Rounding may reach 2^31, where the inverse is infinite: the largest float32 below 1 comes instead.
+        centered = halves.to(torch.float32).mul_((1.0 - 2.0**-24) * 2.0**-31)
+    return centered.erfinv_().mul_(math.sqrt(2.0))[:, :n].to(dtype)
 
 
 def normal_like(keys: Tensor, x: Tensor) -> Tensor:
@@ -78,9 +82,13 @@ def normal_like(keys: Tensor, x: Tensor) -> Tensor:
 
 def gumbel(keys: Tensor, n: int) -> Tensor:
     """Standard Gumbel noise in float64, `[len(keys), n]`: the largest of logits plus it is a categorical draw."""
-    return -torch.log(-torch.log(uniform(keys, n, torch.float64)))
+    return uniform(keys, n, torch.float64).log_().neg_().log_().neg_()
 
 
 def categorical(keys: Tensor, logits: Tensor) -> Tensor:
-    """One index per row with probabilities softmax(logits)."""
-    return (logits.double() + gumbel(keys, logits.shape[1])).argmax(1)
+    """One index per row with probabilities softmax(logits), by one uniform number a row."""
+    below = logits.softmax(1, dtype=torch.float64).cumsum(1)
+    # Of the sum as it is, not of 1: beyond the last sum there is nothing to draw.
+    threshold = uniform(keys, 1, torch.float64).mul_(below[:, -1:])
+    # A row without any probability, or with one that is no number, gives the last index.
+    return torch.searchsorted(below, threshold, right=True)[:, 0].clamp_(max=logits.shape[1] - 1)
