@@ -60,7 +60,8 @@ class ScaledConv2d(nn.Module):
         super().__init__()
         self.stride, self.padding = stride, side // 2
         self.in_scale, self.out_scale = in_scale, out_scale
-        self.weight = nn.Parameter(torch.randn(n_out, n_in, side, side) / math.sqrt(n_in * side**2))
+        self.weight = nn.Parameter(torch.empty(n_out, n_in, side, side))
+        nn.init.kaiming_uniform_(self.weight, nonlinearity="linear")  # variance 1 / fan_in, where EPSILON is small
         self.gain = nn.Parameter(torch.ones(n_out))
         self.bias = nn.Parameter(torch.zeros(n_out))
         self.residual_gain = None if residual_gain is None else nn.Parameter(torch.tensor(float(residual_gain)))
