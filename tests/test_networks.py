@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,11 +22,13 @@ from jointenergy.networks import (
     DSpritesFeatures,
     GibbsJemCNN,
     MnistMLP,
+    NFWideResNet,
     ToyMLP,
     WideResNet,
     activation,
     dsprites_head,
 )
+from jointenergy.networks.group_norm import GroupNorm
 from jointenergy.networks.wide_resnet import WideBlock
 
 # The papers' own words, line breaks as printed (`layers` joins them), the page break in the dSprites CNN taken out.
@@ -180,15 +183,22 @@ def conv(n_in: int, n_out: int, side: int, bias: bool = True) -> int:
     return n_in * n_out * side**2 + bias * n_out
 
 
-def wide_resnet(depth: int, k: int, n_classes: int, batch_norm: bool) -> int:
-    n, bias = (depth - 4) // 6, not batch_norm
+def wide_resnet(depth: int, k: int, n_classes: int, norm: bool) -> int:
+    n, bias = (depth - 4) // 6, not norm
     total = conv(3, 16, 3, bias) + linear(64 * k, n_classes)
     for n_in, n_out in ((16, 16 * k), (16 * k, 32 * k), (32 * k, 64 * k)):
         total += conv(n_in, n_out, 3, bias) + (2 * n - 1) * conv(n_out, n_out, 3, bias)
         # At width 1 the first stage neither widens nor strides: it has no shortcut.
         total += conv(n_in, n_out, 1, bias) if n_in != n_out else 0
-        total += batch_norm * 2 * (n_in + (2 * n - 1) * n_out)
-    return total + batch_norm * 2 * 64 * k
+        total += norm * 2 * (n_in + (2 * n - 1) * n_out)
+    return total + norm * 2 * 64 * k
+
+
+def nf_wide_resnet(depth: int, k: int, n_classes: int) -> int:
+    """The plain network, a gain for each channel of each convolution, and one for each residual branch."""
+    n = (depth - 4) // 6
+    channels = 16 + 2 * n * (16 + 32 + 64) * k + (16 * (k > 1) + 32 + 64) * k
+    return wide_resnet(depth, k, n_classes, False) + channels + 3 * n
 
 
 GIBBS_JEM_CONVOLUTIONS = (
@@ -214,6 +224,10 @@ DSPRITES_CONVOLUTIONS = conv(1, 16, 3) + conv(16, 32, 4) + conv(32, 64, 4) + con
         pytest.param(lambda: WideResNet(16, 4, n_classes=100), wide_resnet(16, 4, 100, False), id="wrn-16-4"),
         pytest.param(lambda: WideResNet(10, 1), wide_resnet(10, 1, 10, False), id="wrn-10-1"),
         pytest.param(lambda: WideResNet(10, 1, norm="batch"), wide_resnet(10, 1, 10, True), id="wrn-10-1-batch"),
+        pytest.param(lambda: WideResNet(16, 4, norm="group"), wide_resnet(16, 4, 10, True), id="wrn-16-4-group"),
+        pytest.param(lambda: WideResNet(16, 4, residual_gain=0.2), wide_resnet(16, 4, 10, False) + 6, id="wrn-gains"),
+        pytest.param(lambda: NFWideResNet(16, 4), nf_wide_resnet(16, 4, 10), id="nf-wrn-16-4"),
+        pytest.param(lambda: NFWideResNet(10, 1, n_classes=3), nf_wide_resnet(10, 1, 3), id="nf-wrn-10-1"),
     ],
 )
 def test_parameter_counts(network: Callable[[], nn.Module], count: int) -> None:
@@ -251,6 +265,10 @@ CASES = {
     "gibbs-jem-7": Case(lambda a: GibbsJemCNN.for_attributes(7, activation=a), (3, 64, 64), 14),
     "wrn": Case(lambda a: WideResNet(10, 1, activation=a), (3, 32, 32), 10),
     "wrn-odd": Case(lambda a: WideResNet(10, 2, n_classes=3, in_channels=1, activation=a), (1, 17, 9), 3),
+    "wrn-group": Case(lambda a: WideResNet(10, 1, norm="group", activation=a), (3, 8, 8), 10),
+    "wrn-gains": Case(lambda a: WideResNet(10, 1, residual_gain=0.2, activation=a), (3, 8, 8), 10),
+    "nf-wrn": Case(lambda a: NFWideResNet(10, 1, activation=a), (3, 8, 8), 10),
+    "nf-wrn-odd": Case(lambda a: NFWideResNet(10, 2, n_classes=3, in_channels=1, activation=a), (1, 17, 9), 3),
     "wrn-batch": Case(lambda a: WideResNet(10, 1, norm="batch", activation=a), (3, 8, 8), 10, batch_statistics=True),
 }
 
@@ -272,13 +290,22 @@ def test_output_shape_and_untouched_input(case: Case) -> None:
     assert torch.equal(x, before)
 
 
+wide = pytest.mark.parametrize(
+    "make",
+    [WideResNet, functools.partial(WideResNet, norm="group"), NFWideResNet],
+    ids=["wrn", "wrn-group", "nf-wrn"],
+)
+
+
+@wide
 @pytest.mark.parametrize("size", [(32, 32), (64, 64), (28, 28), (8, 24), (1, 1)])
-def test_wide_resnet_takes_any_image_size(size: tuple[int, int]) -> None:
-    assert WideResNet(10, 1)(torch.randn(2, 3, *size)).shape == (2, 10)
+def test_wide_resnets_take_any_image_size(make: Callable[..., nn.Module], size: tuple[int, int]) -> None:
+    assert make(10, 1)(torch.randn(2, 3, *size)).shape == (2, 10)
 
 
-def test_wide_resnet_strides_by_four_in_all() -> None:
-    network = WideResNet(16, 2)
+@wide
+def test_wide_resnets_stride_by_four_in_all(make: Callable[..., WideResNet | NFWideResNet]) -> None:
+    network = make(16, 2)
     assert network.stages(network.stem(torch.randn(1, 3, 32, 32))).shape == (1, 128, 8, 8)
 
 
@@ -286,7 +313,7 @@ def test_wide_resnet_strides_by_four_in_all() -> None:
 def test_wide_block_by_hand(n_out: int, stride: int) -> None:
     """Activation before each convolution, and the raw input added: as it is, or through a 1 x 1 convolution."""
     block, x = WideBlock(4, n_out, stride=stride, activation="leaky_relu"), torch.randn(2, 4, 7, 7)
-    value = block(x)
+    start, value = x, block(x)
     first, second = (m for m in block.residual if isinstance(m, nn.Conv2d))
     h = F.conv2d(F.leaky_relu(x, 0.2), first.weight, first.bias, stride=stride, padding=1)
     h = F.conv2d(F.leaky_relu(h, 0.2), second.weight, second.bias, padding=1)
@@ -295,6 +322,60 @@ def test_wide_block_by_hand(n_out: int, stride: int) -> None:
         x = F.conv2d(x, through.weight, through.bias, stride=stride)
     assert isinstance(through, nn.Conv2d) == ((n_out, stride) != (4, 1))
     torch.testing.assert_close(value, h + x)
+    # A gain counts the branch, biases and all, and nothing else.
+    scaled = WideBlock(4, n_out, stride=stride, activation="leaky_relu", residual_gain=0.2)
+    assert not scaled.load_state_dict(block.state_dict(), strict=False).unexpected_keys
+    torch.testing.assert_close(scaled(start), 0.2 * h + x)
+
+
+@pytest.mark.parametrize("order", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize("shift", [0.0, 3.0])
+def test_group_norm_is_that_of_torch(shift: float, order: torch.memory_format) -> None:
+    """Values in float32, gradients in float64, the order of memory; half precision to its own rounding."""
+    generator = torch.Generator().manual_seed(0)
+    ours, torchs = GroupNorm(3, 48), nn.GroupNorm(3, 48)
+    with torch.no_grad():
+        ours.weight.normal_(generator=generator)
+        ours.bias.normal_(generator=generator)
+    torchs.load_state_dict(ours.state_dict())
+    x = (torch.randn(4, 48, 6, 5, generator=generator) + shift).to(memory_format=order)
+    assert ours(x).is_contiguous(memory_format=order)
+    torch.testing.assert_close(ours(x), torchs(x), rtol=1e-5, atol=1e-5)
+    v = torch.randn(x.shape, generator=generator, dtype=torch.float64)
+    gradients = []
+    for norm in (ours.double(), torchs.double()):
+        at = x.double().requires_grad_()
+        gradients.append(torch.autograd.grad((norm(at) * v).sum(), [at, norm.weight, norm.bias]))
+    torch.testing.assert_close(gradients[0], gradients[1], rtol=1e-10, atol=1e-10)
+    with torch.no_grad():
+        half = ours.bfloat16()(x.bfloat16())
+        exact = torchs.bfloat16().float()(x.bfloat16().float())
+    assert half.dtype == torch.bfloat16
+    # Seven bits and a sign: half a unit of 2^-7 for the factor, the summand (which grows with the mean) and the sum.
+    assert float((half - exact).abs().max()) < 3 * 2**-8 * (float(exact.abs().max()) + 5 * shift)
+
+
+def test_group_norm_has_second_derivatives() -> None:
+    norm, x = GroupNorm(2, 4).double(), torch.randn(2, 4, 2, 3, dtype=torch.float64, requires_grad=True)
+    torch.nn.init.normal_(norm.weight)
+    assert torch.autograd.gradcheck(norm, x)
+    assert torch.autograd.gradgradcheck(norm, x)
+
+
+def test_groups_have_sixteen_channels() -> None:
+    norms = [m for m in WideResNet(10, 2, norm="group").modules() if isinstance(m, nn.GroupNorm)]
+    assert {m.num_channels // m.num_groups for m in norms} == {16}
+    assert len(norms) == 7
+
+
+def test_residual_gains_learn() -> None:
+    network = WideResNet(10, 1, residual_gain=0.2)
+    network(torch.randn(2, 3, 8, 8)).square().sum().backward()
+    gains = {n: p for n, p in network.named_parameters() if n.endswith("residual_gain")}
+    assert len(gains) == 3
+    assert all(
+        float(p.detach()) == pytest.approx(0.2) and p.grad is not None and float(p.grad) != 0 for p in gains.values()
+    )
 
 
 def largest_effect_of_neighbors(network: nn.Module, x: Tensor) -> float:
@@ -389,7 +470,8 @@ def test_silu_is_the_default_and_the_choice_reaches_every_layer(case: Case) -> N
 
 
 @pytest.mark.parametrize(
-    "make", [lambda: MLP((2, 3, 1)), ToyMLP, MnistMLP, DSpritesFeatures, dsprites_head, GibbsJemCNN, WideResNet]
+    "make",
+    [lambda: MLP((2, 3, 1)), ToyMLP, MnistMLP, DSpritesFeatures, dsprites_head, GibbsJemCNN, WideResNet, NFWideResNet],
 )
 def test_silu_unless_told(make: Callable[[], nn.Module]) -> None:
     with torch.device("meta"):
@@ -429,7 +511,14 @@ def test_an_unknown_activation_names_the_nearest() -> None:
         (lambda: WideResNet(10, 0), "width of a WideResNet must be an integer of at least 1, got 0"),
         (lambda: WideResNet(10, 1, n_classes=0), "n_classes must be an integer of at least 1, got 0"),
         (lambda: WideResNet(10, 1, in_channels=0), "in_channels must be an integer of at least 1, got 0"),
-        (lambda: WideResNet(10, 1, norm="layer"), "norm must be None or 'batch', got 'layer'"),
+        (lambda: WideResNet(10, 1, norm="layer"), "norm must be None, 'group' or 'batch', got 'layer'"),
+        (lambda: WideResNet(10, 1, residual_gain=-1.0), "needs a finite zero or positive residual_gain, got -1.0"),
+        (lambda: NFWideResNet(27, 10), r"depth of an NFWideResNet must be 6n \+ 4 \(10, 16, 22, 28, ...\), got 27"),
+        (lambda: NFWideResNet(10, 0), "width of an NFWideResNet must be an integer of at least 1, got 0"),
+        (lambda: NFWideResNet(10, 1, n_classes=0), "n_classes must be an integer of at least 1, got 0"),
+        (lambda: NFWideResNet(10, 1, in_channels=0), "in_channels must be an integer of at least 1, got 0"),
+        (lambda: NFWideResNet(10, 1, alpha=0.0), "NFWideResNet needs a finite positive alpha, got 0.0"),
+        (lambda: NFWideResNet(10, 1, residual_gain=-1.0), "finite zero or positive residual_gain, got -1.0"),
     ],
 )
 def test_bad_counts_are_refused_in_one_sentence(make: Callable[[], nn.Module], sentence: str) -> None:
