@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import inspect
 import math
 import tomllib
@@ -288,13 +289,27 @@ def test_half_precision_by_cast_weights(network: NFWideResNet) -> None:
     cast = {name: p.to(torch.bfloat16) for name, p in network.named_parameters()}
     exact = network(x)
     open_ = torch.func.functional_call(network, cast, x.bfloat16())
-    with network.fixed(torch.bfloat16):
+    with network.fixed(torch.bfloat16, torch.channels_last):
         assert network.stem.fixed is not None
         assert network.stem.fixed[0].dtype == torch.bfloat16
+        assert network.stem.fixed[0].is_contiguous(memory_format=torch.channels_last)
         closed = torch.func.functional_call(network, cast, x.bfloat16())
     assert seen == [torch.float32, torch.bfloat16, torch.bfloat16]
     for found in (open_, closed):
         assert (found - exact).abs().max() < 0.03 * exact.abs().max()
+
+
+@pytest.mark.parametrize("make", [NFWideResNet, functools.partial(WideResNet, norm="group")], ids=["nf", "group"])
+def test_autocast_keeps_images_in_half_precision(make: Callable[..., NFWideResNet | WideResNet]) -> None:
+    """From the first convolution to the last, though statistics and standardization are in float32."""
+    network, x, seen = make(10, 1), torch.randn(4, 3, 8, 8), []
+    exact = network(x)
+    for block in chain(*network.stages):
+        block.register_forward_hook(lambda _, inputs, value: seen.append((inputs[0].dtype, value.dtype)))
+    with torch.autocast("cpu", torch.bfloat16, cache_enabled=False):
+        found = network(x)
+    assert seen == [(torch.bfloat16, torch.bfloat16)] * 3
+    assert (found - exact).abs().max() < 0.03 * exact.abs().max()
 
 
 # What a trainer does with a network.

@@ -17,7 +17,9 @@ class GroupNorm(nn.GroupNorm):
 
     def forward(self, x: Tensor) -> Tensor:
         groups = x.unflatten(1, (self.num_groups, -1))
-        variance, mean = _Moments.apply(groups)  # type: ignore[no-untyped-call]  # torch's own has no types
+        # Autocast would copy the images into float32, which the reductions below go without.
+        with torch.autocast(x.device.type, enabled=False):
+            variance, mean = _Moments.apply(groups)  # type: ignore[no-untyped-call]  # torch's own has no types
         deviation = (variance + self.eps).rsqrt()
         # Mean, deviation, weight and bias in one factor and one summand for each row and channel.
         factor = deviation[:, :, None] * self.weight.view(self.num_groups, -1)

@@ -80,12 +80,14 @@ class ScaledConv2d(nn.Module):
 
 
 @contextmanager
-def fixed(module: nn.Module, dtype: torch.dtype | None = None) -> Iterator[None]:
+def fixed(
+    module: nn.Module, dtype: torch.dtype | None = None, memory_format: torch.memory_format = torch.preserve_format
+) -> Iterator[None]:
     """Inside, all weights in `module` are standardized once, now, and not at every pass: for chains, not for learning.
 
     Values are the same. No gradient reaches the parameters of the convolutions, and changes of them, also by
-    `torch.func.functional_call`, are not seen. `dtype` is the one of x where it is another than that of the parameters:
-    the standardized weights are then cast once. A module without such convolutions is left as it is.
+    `torch.func.functional_call`, are not seen. `dtype` and `memory_format` are those of x where the parameters have
+    others: the standardized weights are then turned once. A module without such convolutions is left as it is.
     """
     convolutions = [m for m in module.modules() if isinstance(m, ScaledConv2d)]
     before = [c.fixed for c in convolutions]
@@ -93,7 +95,8 @@ def fixed(module: nn.Module, dtype: torch.dtype | None = None) -> Iterator[None]
         with torch.no_grad():
             for c in convolutions:
                 weight, bias = c.folded()
-                c.fixed = (weight, bias) if dtype is None else (weight.to(dtype), bias.to(dtype))
+                kind = weight.dtype if dtype is None else dtype
+                c.fixed = weight.to(kind, memory_format=memory_format), bias.to(kind)
         yield
     finally:
         for c, kept in zip(convolutions, before, strict=True):
@@ -156,9 +159,11 @@ class NFWideResNet(nn.Module):
         return logits
 
     @contextmanager
-    def fixed(self, dtype: torch.dtype | None = None) -> Iterator[None]:
+    def fixed(
+        self, dtype: torch.dtype | None = None, memory_format: torch.memory_format = torch.preserve_format
+    ) -> Iterator[None]:
         """Inside, weights are standardized once and for all passes: see the function `fixed`."""
-        with fixed(self, dtype):
+        with fixed(self, dtype, memory_format):
             yield
 
 
