@@ -18,7 +18,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from jointenergy import __version__, recipes
-from jointenergy.cli import reproduce
+from jointenergy.cli import inpainting, reproduce, synthesis, tasks
 from jointenergy.cli.progress import train_with_progress
 from jointenergy.cli.tracking import tracker
 from jointenergy.data import image_grid
@@ -50,6 +50,14 @@ Seed = Annotated[int, typer.Option(help="The seed of weights, chains and batches
 
 app.command("reproduce")(reproduce.reproduce)
 app.command("results")(reproduce.list_results)
+app.command()(tasks.predict)
+app.command()(tasks.score)
+app.command()(tasks.rank)
+app.command()(synthesis.sample)
+app.command()(inpainting.inpaint)
+app.command()(synthesis.convert)
+app.command()(synthesis.compose)
+app.command()(tasks.export)
 
 
 def _version(asked: bool) -> None:

@@ -17,7 +17,7 @@ from typing import Literal
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from PIL import Image
+from PIL import Image, UnidentifiedImageError
 
 from jointenergy.data.base import Dataset
 from jointenergy.errors import InputError
@@ -53,7 +53,7 @@ def image_folder(
         for parts, shown, content in _entries(source, under):
             if len(parts) < 2:
                 raise InputError(f"image {shown} lies in no class folder: {name!r} needs {prefix}<class>/<image>")
-            images[parts] = _decode(content, shown, mode, size)
+            images[parts] = decode(content, shown, mode, size)
     where = ", ".join(map(str, paths))
     if not images:
         raise InputError(f"found no images of {name!r} under '{'/'.join((*under, '<class>', '*'))}' in {where}")
@@ -127,7 +127,8 @@ def _parts(path: str, under: tuple[str, ...]) -> tuple[str, ...]:
     return () if elsewhere or pure.suffix.lower() not in _suffixes() else parts
 
 
-def _decode(content: bytes, shown: str, mode: Mode, size: tuple[int, int] | None) -> Pixels:
+def decode(content: bytes, shown: str, mode: Mode, size: tuple[int, int] | None) -> Pixels:
+    """An image file as `[C, H, W]`, resized to `size = (height, width)` where it is given, or one sentence."""
     try:
         with Image.open(io.BytesIO(content)) as image:
             deep = image.mode if image.mode[0] in "IF" else ""
@@ -135,6 +136,8 @@ def _decode(content: bytes, shown: str, mode: Mode, size: tuple[int, int] | None
                 pixels = image.convert(mode)
                 if size is not None:
                     pixels = pixels.resize((size[1], size[0]), Image.Resampling.BILINEAR)
+    except UnidentifiedImageError:
+        raise InputError(f"image {shown} cannot be read: it is of no known format, or damaged") from None
     except Exception as error:  # decoders of broken images raise whatever they stumble over
         raise InputError(f"image {shown} cannot be read: {str(error) or type(error).__name__}") from error
     if deep:

@@ -39,6 +39,8 @@ def shaped(x: Tensor, event_shape: tuple[int, ...]) -> Tensor:
         return x[None]
     if x.ndim < 2 or x.shape[1:] == event_shape:
         return x
+    if x.ndim == 4 and len(event_shape) == 3 and x.shape[1:] == (*event_shape[1:], event_shape[0]):
+        return x.permute(0, 3, 1, 2).contiguous()  # channels last, as most programs keep colors
     own, wanted = ([s for s in shape if s != 1] for shape in (x.shape[1:], event_shape))
     # A flattened picture of colors has no one order of its values, so it is not guessed.
     grey = len(wanted) == 1 and len(own) <= 2 and x[0].numel() == wanted[0]

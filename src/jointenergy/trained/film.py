@@ -13,7 +13,7 @@ from jointenergy.errors import InputError
 from jointenergy.inputs import check_count
 from jointenergy.kernels import State
 
-SMALLEST = 32  # pixels that the shorter side of an image has at least in a picture
+SMALLEST = 48  # pixels that the shorter side of an image has at least in a picture
 LARGEST = 60  # frames of a film, whatever the number of steps
 WAIT = 12  # frames' time that the last one stays
 
@@ -28,8 +28,12 @@ class Film:
         self.frames: list[Tensor] = []
 
     def __call__(self, step: int, state: State) -> None:
+        self.add(step, state.x)
+
+    def add(self, step: int, x: Tensor) -> None:
+        """The chains after a step; only as many frames are kept as a film should have."""
         if step % self.every == 0 or step == self.steps:
-            self.frames.append(state.x[: self.n].detach().cpu().clone())
+            self.frames.append(x[: self.n].detach().cpu().clone())
 
     def save(self, path: Path | str, bounds: tuple[float, float], milliseconds: int = 80) -> None:
         """An animated GIF of all frames; the last one stays longer."""

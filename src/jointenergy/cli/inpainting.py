@@ -1,0 +1,100 @@
+"""cli: `jointenergy inpaint`, which completes what is not known of images and tables."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from torch import Tensor
+
+from jointenergy.cli import inputs, outputs
+from jointenergy.cli.synthesis import FilmOption, Steps, both, save_film, steps_of
+from jointenergy.cli.tasks import AsCsv, AsJson, Data, Device, Given, InputPaths, Resize, RunPath, SeedOption, opened
+from jointenergy.cli.waiting import waiting
+from jointenergy.errors import InputError
+from jointenergy.tasks import Inpainted
+from jointenergy.trained import Film, Run
+
+SHOWN_DRAWS = 6  # of each input in a picture
+
+
+def inpaint(
+    run: RunPath,
+    files: InputPaths,
+    mask: Annotated[
+        str,
+        typer.Option(
+            help="What is known of each input: upper, lower, left or right half, a picture (white) or .npy (True), or "
+            "names of columns; not needed where a table has empty cells."
+        ),
+    ] = "",
+    given: Given = "",
+    draws: Annotated[int, typer.Option(help="Draws of each input.", min=1)] = 32,
+    level: Annotated[float, typer.Option(help="What the intervals of a table should hold.", min=0.01, max=0.99)] = 0.9,
+    steps: Steps = None,
+    out: Annotated[Path | None, typer.Option(help="A picture (.png) of known parts, draws and mean, or .npy.")] = None,
+    film: FilmOption = None,
+    resize: Resize = False,
+    as_json: AsJson = False,
+    as_csv: AsCsv = False,
+    seed: SeedOption = 0,
+    data: Data = None,
+    device: Device = "auto",
+) -> None:
+    """Complete what is not known of inputs: pixels or columns, several draws, their mean and spread."""
+    if out is not None:
+        outputs.check_file(out)
+    outputs.check_film(film)
+    source = opened(run, data, device)
+    known = inputs.labels_of(given, source.labels)
+    rows = inputs.read(files, source, resize=resize)
+    if mask:
+        held = inputs.mask_of(mask, source, rows.columns).to(rows.x.device).expand_as(rows.x)
+        held = held & ~rows.x.isnan()
+    else:
+        held = ~rows.x.isnan()
+    if bool(held.all()):
+        raise InputError("all of the input is known: say with --mask which part is, as in --mask upper")
+    length = steps_of(source, steps)
+    reel = Film(length) if film is not None else None
+    with waiting("inpainting", length) as done:
+        found = source.inpaint(
+            rows.x, held, given=known, n_draws=draws, level=level, steps=length, frames=both(done, reel), seed=seed
+        )
+    if out is not None:
+        _save_inpainted(out, found, rows.x, held, source)
+    save_film(film, reel, source)
+    outputs.show(_completed(found, rows, held), as_json=as_json, as_csv=as_csv)
+    outputs.say([*rows.notes, *found.notes])
+
+
+def _save_inpainted(path: Path, found: Inpainted, x: Tensor, held: Tensor, run: Run) -> None:
+    if path.suffix.lower() not in outputs.PICTURES:
+        outputs.save(path, found.draws, found.y, run.bounds)
+        return
+    grey = x.where(held, x.new_tensor(sum(run.bounds) / 2))
+    complete = [x] if not bool(x.isnan().any()) else []
+    shown = [*complete, grey, *found.draws[:SHOWN_DRAWS], found.mean]
+    outputs.save(path, outputs.beside(*shown), found.y, run.bounds, columns=len(shown))
+    what = "the input, " if complete else ""
+    outputs.say([f"each row of the picture: {what}what is known, {len(found.draws[:SHOWN_DRAWS])} draws, their mean"])
+
+
+def _completed(found: Inpainted, rows: inputs.Inputs, held: Tensor) -> list[outputs.Record]:
+    """Of a table each cell that was not known; of images what the draws say in short."""
+    records: list[outputs.Record] = []
+    flat = [None if t is None else t.flatten(1) for t in (found.mean, found.std, found.low, found.high)]
+    mean, std, low, high = flat
+    assert mean is not None
+    for i, name in enumerate(rows.names):
+        free = (~held[i].flatten()).nonzero()[:, 0].tolist()
+        if not rows.columns:
+            spread = None if std is None or not free else float(std[i, free].mean())
+            records.append({"input": name, "known": float(held[i].float().mean()), "mean spread of the rest": spread})
+            continue
+        for k in free:
+            values = {"mean": mean, "std": std, "low": low, "high": high}
+            shown = {key: None if t is None else float(t[i, k]) for key, t in values.items()}
+            records.append({"input": name, "column": rows.columns[k], **shown})
+    return records

@@ -1,0 +1,255 @@
+"""cli: what users hand in: image files, folders, .npy, .npz and .csv as rows; labels, masks and sizes as text."""
+
+from __future__ import annotations
+
+import csv
+import functools
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from PIL import Image
+from torch import Tensor
+
+from jointenergy.data import Resize
+from jointenergy.data.folders import decode
+from jointenergy.errors import InputError
+from jointenergy.labels import LabelSpace, nearest
+from jointenergy.trained import Run
+from jointenergy.trained.arrays import shaped
+
+ARRAYS = (".npy", ".npz")
+HALVES = ("upper", "lower", "left", "right")
+MISSING_CELLS = ("", "nan", "na", "?")
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """Rows of x as the run takes them, a name for each, and the names of their columns where a table has some."""
+
+    x: Tensor
+    names: list[str]
+    columns: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def read(paths: Sequence[Path], run: Run, *, resize: bool) -> Inputs:
+    """All inputs together; those of another size are refused, with the size that is wanted, or resized."""
+    parts = [part for path in paths for part in _parts(path, run, resize)]
+    x = torch.cat([_checked(part, run) for part in parts])
+    columns = parts[0].columns if all(p.columns == parts[0].columns for p in parts) else ()
+    notes = tuple(dict.fromkeys(note for p in parts for note in p.notes))
+    return Inputs(x, [name for p in parts for name in p.names], columns, notes)
+
+
+def _parts(path: Path, run: Run, resize: bool) -> Iterator[Inputs]:
+    if path.is_dir():
+        files = sorted(f for f in path.rglob("*") if f.suffix.lower() in _images() and f.is_file())
+        if not files:
+            raise InputError(f"the folder {path} holds no images: name image files, .npy, .npz or .csv")
+        for file in files:
+            yield _image(file, file.relative_to(path).as_posix(), run, resize)
+    elif not path.is_file():
+        raise InputError(f"there is no file or folder {path}")
+    elif path.suffix.lower() in ARRAYS:
+        yield _array(path, run, resize)
+    elif path.suffix.lower() == ".csv":
+        yield _table(path, run)
+    elif path.suffix.lower() in _images():
+        yield _image(path, path.name, run, resize)
+    else:
+        raise InputError(f"{path.name} is no image by its ending, no .npy, .npz or .csv")
+
+
+def _checked(part: Inputs, run: Run) -> Tensor:
+    x, (low, high) = part.x, run.bounds
+    if tuple(x.shape[1:]) != run.event_shape:
+        raise InputError(f"{part.names[0]} has shape {tuple(x.shape[1:])} where the run takes {_size(run)}")
+    known = x[~x.isnan()]
+    # Pixels from 0 to 255 are a usual slip; a little noise beyond the bounds is none.
+    if known.numel() and not (low - (high - low) <= float(known.min()) <= float(known.max()) <= high + (high - low)):
+        raise InputError(
+            f"{part.names[0]} has values from {float(known.min()):g} to {float(known.max()):g} where x of the run lies "
+            f"between {low:g} and {high:g}: scale it, or give pixels as uint8"
+        )
+    return x
+
+
+# Images and arrays.
+
+
+@functools.cache
+def _images() -> frozenset[str]:
+    """The endings of the formats that Pillow can open."""
+    return frozenset(end for end, form in Image.registered_extensions().items() if form in Image.OPEN)
+
+
+def _form(run: Run) -> tuple[int, int, int] | None:
+    """Channels, height and width of x where it is an image; square vectors are grey ones."""
+    shape = run.event_shape
+    side = math.isqrt(shape[0])
+    if len(shape) == 1 and side >= 4 and side * side == shape[0]:
+        return 1, side, side
+    if len(shape) == 2:
+        return 1, shape[0], shape[1]
+    return (shape[0], shape[1], shape[2]) if len(shape) == 3 and shape[0] in (1, 3) else None
+
+
+def _size(run: Run) -> str:
+    form = _form(run)
+    if form is None:
+        return f"{run.event_shape}"
+    return f"{form[1]} x {form[2]} pixels" + (" in 3 colors" if form[0] == 3 else "")
+
+
+def _image(path: Path, name: str, run: Run, resize: bool) -> Inputs:
+    form = _form(run)
+    if form is None:
+        raise InputError(f"{name} is no table, and the run takes rows of shape {run.event_shape}: give .npy or .csv")
+    size = form[1:] if resize else None
+    pixels = decode(path.read_bytes(), str(path), "RGB" if form[0] == 3 else "L", size)
+    if pixels.shape[1:] != form[1:]:
+        raise InputError(
+            f"{name} is {pixels.shape[1]} x {pixels.shape[2]} pixels where the run takes {_size(run)}: add --resize"
+        )
+    return Inputs(run.rows(pixels[None]), [name])
+
+
+def _array(path: Path, run: Run, resize: bool) -> Inputs:
+    array = torch.from_numpy(np.ascontiguousarray(_numbers(path)))
+    rows = shaped(array, run.event_shape)
+    form = _form(run)
+    if tuple(rows.shape[1:]) != run.event_shape and form is not None:
+        images = rows[:, None] if rows.ndim == 3 else rows
+        fits = images.ndim == 4 and images.shape[1] == form[0]
+        if not (resize and fits):
+            remedy = ": add --resize" if fits else ""
+            shown = " x ".join(map(str, rows.shape[1:]))
+            raise InputError(f"rows of {path.name} are {shown} where the run takes {_size(run)}{remedy}")
+        rows = Resize(form[1], form[2])(images).reshape(len(images), *run.event_shape)
+    return Inputs(run.rows(rows), [f"{path.name}[{i}]" for i in range(len(rows))])
+
+
+def _numbers(path: Path) -> NDArray[Any]:
+    array: NDArray[Any]
+    try:
+        found = np.load(path, allow_pickle=False)
+        if not isinstance(found, np.lib.npyio.NpzFile):
+            array = found
+        elif "x" in found.files or len(found.files) == 1:
+            array = found["x" if "x" in found.files else found.files[0]]
+        else:
+            raise InputError(f"{path.name} holds {', '.join(found.files) or 'nothing'}: call the array of inputs x")
+    except (OSError, ValueError, EOFError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"{path} cannot be read as an array: {error}") from None
+    if array.dtype != np.uint8 and not np.issubdtype(array.dtype, np.floating):
+        raise InputError(f"{path.name} holds {array.dtype}: give floats on the run's scale, or pixels as uint8")
+    return array
+
+
+# Tables.
+
+
+def _table(path: Path, run: Run) -> Inputs:
+    """Numbers with or without a line of names; columns called like labels are left out, empty cells are not known."""
+    with path.open(newline="") as file:
+        lines = [line for line in csv.reader(file) if any(cell.strip() for cell in line) or len(line) > 1]
+    if not lines:
+        raise InputError(f"the table {path} is empty")
+    names = tuple(cell.strip() for cell in lines[0])
+    named = any(_number(cell) is None for cell in lines[0])
+    kept = [i for i, name in enumerate(names) if not (named and name in run.labels.names)]
+    rows = []
+    for number, line in enumerate(lines[1:] if named else lines, start=1 + named):
+        if len(line) != len(names):
+            raise InputError(f"line {number} of {path.name} has {len(line)} cells where the first has {len(names)}")
+        values = [_number(line[i]) for i in kept]
+        if None in values:
+            wrong = line[kept[values.index(None)]]
+            raise InputError(f"line {number} of {path.name} has {wrong!r} where a number should be")
+        rows.append([v for v in values if v is not None])
+    if not rows:
+        raise InputError(f"the table {path} has names and no rows")
+    wanted = math.prod(run.event_shape)
+    if len(kept) != wanted:
+        raise InputError(f"{path.name} has {len(kept)} columns of numbers where the run takes {wanted}")
+    left_out = [name for i, name in enumerate(names) if i not in kept]
+    notes = (f"columns of labels were left out: {', '.join(left_out)}",) if left_out else ()
+    x = run.rows(torch.tensor(rows).view(-1, *run.event_shape))
+    columns = tuple(names[i] for i in kept) if named else ()
+    return Inputs(x, [f"{path.name}[{i}]" for i in range(len(rows))], columns, notes)
+
+
+def _number(cell: str) -> float | None:
+    if cell.strip().lower() in MISSING_CELLS:
+        return math.nan
+    try:
+        return float(cell)
+    except ValueError:
+        return None
+
+
+# Labels and masks.
+
+
+def labels_of(text: str, labels: LabelSpace) -> Mapping[str, int]:
+    """`Smiling=1,Male=0`, values by name or number; where there is one label its value alone will do."""
+    given: dict[str, int] = {}
+    for part in filter(None, (p.strip() for p in text.split(","))):
+        name, equals, value = (p.strip() for p in part.partition("="))
+        if not equals and len(labels) == 1:
+            name, value = labels.names[0], name
+        known = labels.values[labels.index(name)]
+        if not value:
+            raise InputError(f"the label {name!r} needs a value, as in {name}={known[0]}")
+        if name in given:
+            raise InputError(f"the label {name!r} is given twice in {text!r}")
+        given[name] = labels.value_index(name, int(value) if value not in known and value.isdecimal() else value)
+    return given
+
+
+def text_of(given: Mapping[str, int], labels: LabelSpace) -> str | None:
+    """Labels as `labels_of` reads them."""
+    return ",".join(f"{name}={labels.values[labels.index(name)][value]}" for name, value in given.items()) or None
+
+
+def mask_of(text: str, run: Run, columns: Sequence[str]) -> Tensor:
+    """What is known of each row: a half of an image, a file (True or white), or the names of columns."""
+    form = _form(run)
+    if text in HALVES and form is not None:
+        _, height, width = form
+        rows, across = torch.arange(height)[:, None], torch.arange(width)
+        half = {"upper": rows < height / 2, "lower": rows >= height / 2}.get(text)
+        if half is None:
+            half = across < width / 2 if text == "left" else across >= width / 2
+        return half.expand(form).reshape(run.event_shape)
+    path = Path(text)
+    if path.is_file():
+        return _mask_file(path, run, form)
+    chosen = [c.strip() for c in text.split(",")]
+    if columns and all(c in columns for c in chosen):
+        return torch.tensor([c in chosen for c in columns]).view(run.event_shape)
+    known = [*HALVES, *columns] if form is not None else list(columns)
+    wrong = next((c for c in chosen if c not in known), text)
+    raise InputError(f"--mask says what is known: {wrong!r} is no file and no such part; {nearest(wrong, known)}")
+
+
+def _mask_file(path: Path, run: Run, form: tuple[int, int, int] | None) -> Tensor:
+    if path.suffix.lower() in ARRAYS:
+        found = np.load(path, allow_pickle=False)
+        if not isinstance(found, np.ndarray) or found.dtype != np.bool_:
+            raise InputError(f"the mask {path.name} must be a .npy array of True and False")
+        return torch.from_numpy(found)
+    if form is None:
+        raise InputError(f"a picture is no mask of rows of shape {run.event_shape}: give a .npy file")
+    pixels = torch.from_numpy(decode(path.read_bytes(), str(path), "L", None))
+    if tuple(pixels.shape[1:]) != form[1:]:
+        raise InputError(f"the mask {path.name} is {pixels.shape[1]} x {pixels.shape[2]} pixels, x is {_size(run)}")
+    return (pixels >= 128).expand(form).reshape(run.event_shape)

@@ -1,0 +1,225 @@
+"""cli: what the chains of a trained run make: sample, convert, compose; pictures, arrays and films of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from jointenergy.cli import inputs, outputs
+from jointenergy.cli.tasks import AsCsv, AsJson, Data, Device, Given, InputPaths, Resize, RunPath, SeedOption, opened
+from jointenergy.cli.waiting import waiting
+from jointenergy.errors import InputError
+from jointenergy.kernels import State
+from jointenergy.tasks.chains import Frames
+from jointenergy.trained import Film, Run
+
+AT_ONCE = 1000  # chains; more are run one batch after the other
+SHOWN_FRAMES = 10  # of the way from one label to another
+
+Out = Annotated[Path, typer.Option(help="The file to write: a picture (.png), .npy, or .npz with x and y.")]
+FilmOption = Annotated[Path | None, typer.Option("--film", help="Write the chains on their way to an animated .gif.")]
+Steps = Annotated[
+    int | None, typer.Option(help="Steps of each chain; the recipe's sampling_steps if not given.", min=0)
+]
+N = Annotated[int, typer.Option("-n", help="How many samples.", min=1)]
+
+
+class Method(StrEnum):
+    """How labels that are not given are treated."""
+
+    resample = "resample"
+    marginalize = "marginalize"
+    select = "select"
+
+
+class Begin(StrEnum):
+    """Where chains begin."""
+
+    noise = "noise"
+    class_ = "class"
+    buffer = "buffer"
+
+
+def sample(
+    run: RunPath,
+    out: Out,
+    n: N = 64,
+    given: Given = "",
+    method: Annotated[
+        Method | None,
+        typer.Option(
+            help="Resample free labels, sum them out, or select among chains without labels; else the recipe's."
+        ),
+    ] = None,
+    start: Annotated[Begin | None, typer.Option(help="Where chains begin; as in the recipe if not given.")] = None,
+    keep_best: Annotated[
+        float | None, typer.Option(help="Run more chains and keep this share, by p(given | x).", min=0, max=1)
+    ] = None,
+    steps: Steps = None,
+    film: FilmOption = None,
+    as_json: AsJson = False,
+    as_csv: AsCsv = False,
+    seed: SeedOption = 0,
+    data: Data = None,
+    device: Device = "auto",
+) -> None:
+    """Draw samples of x given any of the labels, fresh from noise unless said, none of them left out."""
+    outputs.check_file(out)
+    outputs.check_film(film)
+    source = opened(run, data, device)
+    known = inputs.labels_of(given, source.labels)
+    length = steps_of(source, steps)
+    reel = Film(length) if film is not None else None
+    n_chains = n / (keep_best or (0.1 if method is Method.select else 1.0))
+    batch_size = AT_ONCE if n_chains > AT_ONCE and reel is None else None
+    with waiting("sampling", None if batch_size else length) as done:
+        drawn = source.sample(
+            n,
+            given=known,
+            method=None if method is None else method.value,
+            start=None if start is None else start.value,
+            keep_best=keep_best,
+            steps=length,
+            batch_size=batch_size,
+            frames=None if batch_size else both(done, reel),
+            seed=seed,
+        )
+    outputs.save(out, drawn.x, drawn.y, source.bounds)
+    save_film(film, reel, source)
+    record: dict[str, outputs.Value] = {"samples": n, "given": inputs.text_of(known, source.labels), "steps": length}
+    record |= {"temperature": drawn.temperature}
+    if known and drawn.log_prob is not None:
+        record["p(given | x)"] = float(drawn.log_prob.exp().mean())
+    if drawn.acceptance_rate is not None:
+        record["accepted"] = drawn.acceptance_rate
+    outputs.show([record], as_json=as_json, as_csv=as_csv)
+    outputs.say(drawn.notes)
+
+
+def convert(
+    run: RunPath,
+    files: InputPaths,
+    to: Annotated[str, typer.Option(help='The labels that the inputs are led to, as in "digit=8".')],
+    out: Out,
+    steps: Steps = None,
+    film: FilmOption = None,
+    resize: Resize = False,
+    as_json: AsJson = False,
+    as_csv: AsCsv = False,
+    seed: SeedOption = 0,
+    data: Data = None,
+    device: Device = "auto",
+) -> None:
+    """Lead inputs to other labels; the picture shows the way, a row for each input."""
+    outputs.check_file(out)
+    outputs.check_film(film)
+    source = opened(run, data, device)
+    wanted = inputs.labels_of(to, source.labels)
+    rows = inputs.read(files, source, resize=resize)
+    length = steps_of(source, steps)
+    with waiting("converting"):
+        found = source.convert(rows.x, wanted, steps=length, seed=seed)
+    if out.suffix.lower() in outputs.PICTURES:
+        frames = [found.path[i] for i in _shown_frames(len(found.path))]
+        outputs.save(out, outputs.beside(*frames), found.y, source.bounds, columns=len(frames))
+    else:
+        outputs.save(out, found.x, found.y, source.bounds)
+    if film is not None:
+        reel = Film(length)
+        for step, x in zip(found.steps, found.path, strict=True):
+            reel.add(step, x)
+        save_film(film, reel, source)
+    records: list[outputs.Record] = []
+    for i, name in enumerate(rows.names):
+        before, after = (None, None) if found.log_prob is None else found.log_prob[[0, -1], i].exp().tolist()
+        change = float((found.x[i] - rows.x[i]).abs().mean())
+        records.append({"input": name, "p(to | x) before": before, "after": after, "mean change": change})
+    outputs.show(records, as_json=as_json, as_csv=as_csv)
+    outputs.say([*rows.notes, *found.notes])
+
+
+def compose(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Runs on the same x; one may be named twice.")],
+    out: Out,
+    given: Annotated[
+        list[str], typer.Option("--given", help="Labels for each run in turn, once for each; '' for none.")
+    ] = [],  # noqa: B006 (typer reads the default and copies it)
+    n: N = 64,
+    steps: Steps = None,
+    film: FilmOption = None,
+    as_json: AsJson = False,
+    as_csv: AsCsv = False,
+    seed: SeedOption = 0,
+    data: Data = None,
+    device: Device = "auto",
+) -> None:
+    """Sample the product of several runs, or of one run under several conditions."""
+    outputs.check_file(out)
+    outputs.check_film(film)
+    if given and len(given) != len(runs):
+        raise InputError(f"{len(runs)} run(s) need {len(runs)} --given, in their order ('' for none), got {len(given)}")
+    opening = {path: opened(path, data, device) for path in dict.fromkeys(runs)}
+    sources = [opening[path] for path in runs]
+    known = [
+        inputs.labels_of(text, s.labels) or None for text, s in zip(given or [""] * len(runs), sources, strict=True)
+    ]
+    length = steps_of(sources[0], steps)
+    reel = Film(length) if film is not None else None
+    with waiting("sampling", length) as done:
+        drawn = sources[0].compose(
+            list(zip(sources[1:], known[1:], strict=True)),
+            n,
+            given=known[0],
+            steps=length,
+            frames=both(done, reel),
+            seed=seed,
+        )
+    outputs.save(out, drawn.x, drawn.y, sources[0].bounds)
+    save_film(film, reel, sources[0])
+    records: list[outputs.Record] = [
+        {
+            "run": str(path),
+            "given": inputs.text_of(labels or {}, source.labels),
+            "mean log_density": float(part.mean()),
+            "p(given | x)": None if log_prob is None else float(log_prob.exp().mean()),
+        }
+        for path, source, labels, part, log_prob in zip(runs, sources, known, drawn.parts, drawn.log_prob, strict=True)
+    ]
+    outputs.show(records, as_json=as_json, as_csv=as_csv)
+    outputs.say(drawn.notes)
+
+
+def steps_of(run: Run, steps: int | None) -> int:
+    """Those asked for, or the recipe's."""
+    length = run.sampling.steps if steps is None else steps
+    assert length is not None  # every recipe has one
+    return length
+
+
+def _shown_frames(n: int) -> list[int]:
+    """Few of many frames, close to each other at the start, where most happens."""
+    ends = {0, n - 1, *(round(n ** (i / SHOWN_FRAMES)) for i in range(SHOWN_FRAMES))}
+    return sorted(i for i in ends if i < n)
+
+
+def both(done: Callable[[int], None], reel: Film | None) -> Frames:
+    """Each step counted on the bar and, where one is wanted, kept for the film."""
+
+    def frames(step: int, state: State) -> None:
+        done(step)
+        if reel is not None:
+            reel(step, state)
+
+    return frames
+
+
+def save_film(path: Path | None, reel: Film | None, run: Run) -> None:
+    """The film, where one is wanted."""
+    if path is not None and reel is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        reel.save(path, run.bounds)
+        outputs.written(path)

@@ -1,0 +1,155 @@
+"""cli: questions about inputs, put to a trained run: predict, score, rank; and export, which makes it one file."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from jointenergy.cli import inputs, outputs
+from jointenergy.cli.waiting import waiting
+from jointenergy.errors import InputError
+from jointenergy.labels import MISSING
+from jointenergy.tasks.detect import SCORES
+from jointenergy.trained import Run
+from jointenergy.trained.opening import open_run
+from jointenergy.trained.questions import QUANTILE
+
+FEW_LABELS = 3  # that stand beside each other in a table
+
+RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, or a file made by `jointenergy export`.")]
+InputPaths = Annotated[
+    list[Path], typer.Argument(metavar="INPUT...", help="Image files, folders of images, .npy, .npz or .csv.")
+]
+Given = Annotated[str, typer.Option(help='Labels that are known, as in "Smiling=1,Male=0".')]
+Resize = Annotated[bool, typer.Option("--resize", help="Bring images of another size to the run's.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
+AsCsv = Annotated[bool, typer.Option("--csv", help="Print CSV instead of a table.")]
+SeedOption = Annotated[int, typer.Option("--seed", help="The seed of all that is random.", min=0, max=2**63 - 1)]
+Data = Annotated[Path | None, typer.Option(help="The folder of the run's data, should it have moved.")]
+Device = Annotated[str, typer.Option(help="Where to compute: auto (a GPU where there is one), cpu or cuda.")]
+
+
+class By(StrEnum):
+    """How labels are found."""
+
+    energy = "energy"
+    sampling = "sampling"
+
+
+def opened(path: Path, data: Path | None, device: str) -> Run:
+    """The run, its warnings said."""
+    run = open_run(path, data=data, device=device)
+    outputs.say(run.notes)
+    return run
+
+
+def predict(
+    run: RunPath,
+    files: InputPaths,
+    by: Annotated[By, typer.Option(help="Compare energies, exactly, or sample labels and take the mode.")] = By.energy,
+    refine: Annotated[int, typer.Option(help="Langevin steps on each input first (JEM-1, JEM-10).", min=0)] = 0,
+    given: Given = "",
+    all_values: Annotated[bool, typer.Option("--all", help="Show the probability of every value.")] = False,
+    chains: Annotated[int, typer.Option(help="Chains for each input, by sampling.", min=1)] = 10,
+    steps: Annotated[int, typer.Option(help="Steps of each chain, by sampling.", min=0)] = 200,
+    resize: Resize = False,
+    as_json: AsJson = False,
+    as_csv: AsCsv = False,
+    seed: SeedOption = 0,
+    data: Data = None,
+    device: Device = "auto",
+) -> None:
+    """Tell the labels of inputs, with their probabilities."""
+    source = opened(run, data, device)
+    known = inputs.labels_of(given, source.labels)
+    rows = inputs.read(files, source, resize=resize)
+    with waiting("predicting"):
+        probs = source.predict_proba(
+            rows.x, given=known, by=by.value, refine=refine, n_chains=chains, steps=steps, seed=seed
+        )
+    if not probs:
+        raise InputError(f"{run} has no labels to predict")
+    wide: list[dict[str, outputs.Value]] = [{"input": name} for name in rows.names]
+    long: list[outputs.Record] = []
+    for i, record in enumerate(wide):
+        for k, (label, p) in enumerate(probs.items()):
+            values = source.labels.values[k]
+            best = values[int(p[i].argmax())]
+            record |= {label: best, f"p({label})": float(p[i].max())}
+            if all_values:
+                record |= {f"p({label}={v})": float(q) for v, q in zip(values, p[i], strict=True)}
+            long.append({"input": record["input"], "label": label, "value": best, "p": float(p[i].max())})
+    outputs.show(wide, as_json=as_json, as_csv=as_csv, shown=wide if len(probs) <= FEW_LABELS else long)
+    if by is By.sampling:
+        outputs.say([f"p is the share of {chains} chains that ended there, after {steps} steps each"])
+    outputs.say(rows.notes)
+
+
+def score(
+    run: RunPath,
+    files: InputPaths,
+    quantile: Annotated[
+        float, typer.Option(help="The share of held-out rows that counts as out.", min=0, max=0.999)
+    ] = QUANTILE,
+    resize: Resize = False,
+    as_json: AsJson = False,
+    as_csv: AsCsv = False,
+    data: Data = None,
+    device: Device = "auto",
+) -> None:
+    """Say how much inputs are like the data: log-density, largest probability, gradient norm, in or out."""
+    source = opened(run, data, device)
+    rows = inputs.read(files, source, resize=resize)
+    names = SCORES if len(source.labels) else tuple(s for s in SCORES if s != "max_probability")
+    with waiting("scoring"):
+        scores = {name: source.score(rows.x, name) for name in names}
+        found = source.detect(rows.x, quantile=quantile)
+    # The score is minus the norm, so that more is always more like the data; a person reads the norm itself.
+    shown = {n: (-s if n == "gradient_norm" else s).tolist() for n, s in scores.items()}
+    records: list[outputs.Record] = [
+        {"input": name, **{n: s[i] for n, s in shown.items()}, "in": bool(found.inside[i])}
+        for i, name in enumerate(rows.names)
+    ]
+    outputs.show(records, as_json=as_json, as_csv=as_csv)
+    least, n_rows = found.threshold.value, found.threshold.n_rows
+    outputs.say([f"in: log_density of {least:.4g} or more, which {1 - quantile:.0%} of {n_rows} held-out rows have"])
+    outputs.say(rows.notes)
+
+
+def rank(
+    run: RunPath,
+    files: InputPaths,
+    first: Annotated[str, typer.Option(help='One labeling, as in "digit=3".')],
+    second: Annotated[str, typer.Option(help='The other, as in "digit=8".')],
+    given: Given = "",
+    resize: Resize = False,
+    as_json: AsJson = False,
+    as_csv: AsCsv = False,
+    data: Data = None,
+    device: Device = "auto",
+) -> None:
+    """Say which of two labelings goes better with each input, and by how much."""
+    source = opened(run, data, device)
+    one, other, known = (inputs.labels_of(text, source.labels) for text in (first, second, given))
+    rows = inputs.read(files, source, resize=resize)
+    with waiting("ranking"):
+        ranking = source.rank(rows.x, one, other, given=known)
+    names = {0: inputs.text_of(one, source.labels), 1: inputs.text_of(other, source.labels), MISSING: None}
+    records: list[outputs.Record] = [
+        {"input": name, "better": names[int(winner)], "log_odds": float(odds)}
+        for name, winner, odds in zip(rows.names, ranking.winner, ranking.log_odds, strict=True)
+    ]
+    outputs.show(records, as_json=as_json, as_csv=as_csv)
+    outputs.say(rows.notes)
+
+
+def export(
+    run: RunPath,
+    file: Annotated[Path, typer.Argument(metavar="FILE.safetensors", help="The file to write.")],
+    data: Data = None,
+) -> None:
+    """Write weights, recipe, labels and thresholds of a run to one portable file, which every command opens."""
+    outputs.written(opened(run, data, "cpu").export(file))

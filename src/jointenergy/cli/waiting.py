@@ -1,0 +1,42 @@
+"""cli: a bar on the screen for whatever takes longer than two seconds, and a quiet end after Ctrl-C."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+PATIENCE = 2.0  # seconds without a bar
+INTERRUPTED = 130  # what a shell expects of a program that Ctrl-C has ended
+
+
+@contextmanager
+def waiting(what: str, total: int | None = None) -> Iterator[Callable[[int], None]]:
+    """Call what it gives with the steps done; without a total the bar only moves. It is shown on stderr."""
+    console = Console(stderr=True)
+    left = (TextColumn("left"), TimeRemainingColumn()) if total else ()
+    columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), *left)
+    bar = Progress(*columns, console=console, refresh_per_second=4, transient=True)
+    task = bar.add_task(what, total=total)
+    timer = threading.Timer(PATIENCE, bar.start)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield lambda done: bar.update(task, completed=done)
+    except KeyboardInterrupt:
+        _end(timer, bar)
+        console.print(f"stopped while {what}; nothing was written", highlight=False)
+        raise typer.Exit(INTERRUPTED) from None
+    finally:
+        _end(timer, bar)
+
+
+def _end(timer: threading.Timer, bar: Progress) -> None:
+    timer.cancel()
+    timer.join()
+    if bar.live.is_started:
+        bar.stop()
