@@ -20,12 +20,13 @@ class GroupNorm(nn.GroupNorm):
         # Autocast would copy the images into float32, which the reductions below go without.
         with torch.autocast(x.device.type, enabled=False):
             variance, mean = _Moments.apply(groups)  # type: ignore[no-untyped-call]  # torch's own has no types
-        deviation = (variance + self.eps).rsqrt()
-        # Mean, deviation, weight and bias in one factor and one summand for each row and channel.
-        factor = deviation[:, :, None] * self.weight.view(self.num_groups, -1)
-        summand = self.bias.view(self.num_groups, -1) - mean[:, :, None] * factor
-        factor, summand = (t.to(x.dtype).flatten(1)[:, :, None, None] for t in (factor, summand))
-        return torch.addcmul(summand, x, factor)
+            scale = (variance + self.eps).rsqrt()
+            # Mean, deviation, weight and bias in one factor and one summand for each row and channel.
+            factor = scale[:, :, None] * self.weight.view(self.num_groups, -1)
+            summand = self.bias.view(self.num_groups, -1) - mean[:, :, None] * factor
+            factor, summand = (t.flatten(1)[:, :, None, None] for t in (factor, summand))
+            value: Tensor = _Affine.apply(x, factor, summand)  # type: ignore[no-untyped-call]
+        return value
 
 
 class _Moments(torch.autograd.Function):
@@ -57,3 +58,22 @@ class _Moments(torch.autograd.Function):
         summand = by_mean / count - factor * mean
         factor, summand = (t.to(x.dtype)[:, :, None, None, None] for t in (factor, summand))
         return torch.addcmul(summand, x, factor)
+
+
+class _Affine(torch.autograd.Function):
+    """factor x + summand, one of each for a row and channel; torch's own gradient multiplies x by 1 in a pass more."""
+
+    @staticmethod
+    def forward(x: Tensor, factor: Tensor, summand: Tensor) -> Tensor:
+        return torch.addcmul(summand.to(x.dtype), x, factor.to(x.dtype))
+
+    @staticmethod
+    def setup_context(ctx: FunctionCtx, inputs: tuple[Tensor, Tensor, Tensor], output: Tensor) -> None:
+        ctx.save_for_backward(inputs[0], inputs[1])
+
+    @staticmethod
+    def backward(ctx: FunctionCtx, by_value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        x, factor = ctx.saved_tensors  # type: ignore[attr-defined]
+        by_factor = (by_value * x).sum((2, 3), keepdim=True, dtype=factor.dtype)
+        by_summand = by_value.sum((2, 3), keepdim=True, dtype=factor.dtype)
+        return by_value * factor.to(x.dtype), by_factor, by_summand
