@@ -32,7 +32,7 @@ from jointenergy.training.order import seeded
 from jointenergy.training.recipe import Recipe
 from jointenergy.training.statistics import running
 from jointenergy.training.trainer import Trainer
-from tests.small import JOINT, small
+from tests.small import JOINT, next_of, small
 
 TINY = (
     "model.network.hidden=[16]",
@@ -122,13 +122,13 @@ def injected(trainer: Trainer, rows: slice) -> None:
     x, y = trainer.data.x[:64].double(), trainer.data.y[:64].clone()
     y[:20] = MISSING
     for feed in trainer.feeds:
-        feed.next = lambda: (Batch(x[rows], y[rows]), torch.arange(64, device=device)[rows])  # type: ignore[method-assign]
+        feed.batch = lambda: Batch(x[rows], y[rows])  # type: ignore[method-assign]
     generator = seeded("chains", device=device)
     begin = torch.rand(64, 64, generator=generator, device=device, dtype=torch.float64) * 2 - 1
     begin[:32] /= 10
     drawn = Drawn.fresh(begin, trainer.chains.fresh(64).y[:1].expand(64, 1).clone())
     trainer.chains.generator = generator
-    moved = trainer.chains.move(Target(trainer.model), drawn, drawn)
+    moved = trainer.chains.move(Target(trainer.model), drawn, drawn, complete=trainer.chains.kernel.moves_y)
     sick = torch.zeros(64, dtype=torch.bool, device=device)
     sick[:3] = sick[40:55] = True
     part = Drawn(drawn.x[rows], drawn.y[rows], drawn.age[rows])
@@ -233,7 +233,7 @@ def more_processes(world: World, device: torch.device, folder: Path) -> None:
     world.wait()
     run = runs.reopen(folder / "one", device=device, world=world)
     trainer = run.trainer
-    rows = torch.cat(world.gather(trainer.feeds[0].next()[1])).cpu()
+    rows = torch.cat(world.gather(next_of(trainer.feeds[0])[1])).cpu()
     assert trainer.chains.buffer is not None
     chains = torch.cat(world.gather(trainer.chains.buffer.state_dict()["x"]))
     if alone is not None:

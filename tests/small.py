@@ -10,11 +10,14 @@ from pathlib import Path
 import numpy as np
 import torch
 from sklearn.svm import SVC
+from torch import Tensor
 
 from jointenergy import recipes
 from jointenergy.data import load
 from jointenergy.kernels import Target, last
+from jointenergy.objectives import Batch
 from jointenergy.training import loop, runs
+from jointenergy.training.feeds import Feed
 from jointenergy.training.recipe import Recipe
 from jointenergy.training.trainer import Trainer
 from tests.faults import Fault
@@ -107,3 +110,9 @@ def agreement(run: loop.Fit) -> float:
     state = kernel.init(target, begin, generator=generator)
     x = last(kernel, target, state, run.trainer.recipe.chain.sampling_steps).x
     return float(np.mean(judge().predict(x.numpy()) == y[:, 0].numpy()))
+
+
+def next_of(feed: Feed) -> tuple[Batch, Tensor]:
+    """The next batch of a feed, and the numbers of its rows."""
+    feed.advance()
+    return feed.batch(), feed.rows.clone()

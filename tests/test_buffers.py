@@ -298,8 +298,8 @@ class FrozenCountReservoir(ReservoirBuffer):
 class FirstWinsReservoir(ReservoirBuffer):
     """Mutant: of two states of a batch that hit the same slot, the first stays."""
 
-    def _survivors(self, slots):
-        return slots.numel() - 1 - super()._survivors(slots.flip(0))
+    def _survivor_of(self, slots):
+        return (slots.numel() - 1 - super()._survivor_of(slots.flip(0))).flip(0)
 
 
 def subset_p_value(kind: type[ReservoirBuffer]) -> float:
@@ -331,8 +331,16 @@ def test_broken_reservoirs_are_found(mutant):
 
 def test_of_two_states_that_hit_one_slot_the_later_stays():
     buffer = ReservoirBuffer(3, EVENT, LABELS)
-    assert sorted(buffer._survivors(torch.tensor([2, 0, 7, 2, 0, 3, 2])).tolist()) == [4, 6]
-    assert buffer._survivors(torch.tensor([5, 9])).tolist() == []
+    assert buffer._survivor_of(torch.tensor([2, 0, 3, 2, 0, 3, 2])).tolist() == [6, 4, 5, 6, 4, 5, 6]
+
+
+def test_what_a_reservoir_does_not_keep_touches_no_slot():
+    buffer = filled(ReservoirBuffer, 12)
+    assert isinstance(buffer, ReservoirBuffer)
+    before = buffer.state_dict()
+    buffer._slots_of_new = lambda numbers, generator: torch.full_like(numbers, 12)  # type: ignore[method-assign]
+    buffer.store(numbered(30, 4), generator=seeded())
+    assert all(torch.equal(before[name], after) for name, after in buffer.state_dict().items() if name != "n_seen")
 
 
 # ---------------------------------------------------------------- what they refuse

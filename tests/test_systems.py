@@ -19,7 +19,7 @@ from jointenergy.training.feeds import TrainingData, data_of
 from jointenergy.training.order import seeded
 from jointenergy.training.statistics import frozen
 from jointenergy.training.trainer import Trainer
-from tests.small import accuracy, small, trained
+from tests.small import accuracy, next_of, small, trained
 
 FEW = ("iterations=40", "cadence.check=20", "chain.sampling_steps=5", "buffer.size=300")
 NO_LABEL_TERMS = ("objective.log_p_x=0", "objective.log_p_y_given_x=0")
@@ -38,7 +38,7 @@ def test_igebm_conditions_each_negative_on_its_rows_labels(tmp_path):
     assert math.isnan(run.accuracy)
     assert run.health is not None
     assert run.health.finite
-    batch, rows = trainer.feeds[0].next()
+    batch, rows = next_of(trainer.feeds[0])
     assert batch.y is not None
     moved = trainer.move(batch, len(rows))
     assert torch.equal(moved.state.y, batch.y)
@@ -96,7 +96,7 @@ def test_masked_x_is_completed_and_what_is_seen_is_held(tmp_path):
     run = trained(tmp_path / "run", *FEW, "data.missing_x=0.3", "chain.label_kernel=exact", "objective=mixed")
     trainer = run.trainer
     assert trainer.needs == {"negatives", "given_xy"}
-    batch, rows = trainer.feeds[0].next()
+    batch, rows = next_of(trainer.feeds[0])
     assert batch.mask is not None
     assert 0.6 < batch.mask.float().mean() < 0.8
     drawn = trainer.completions.draw("given_xy", trainer.model, batch, rows, generator=seeded(1))
@@ -122,7 +122,7 @@ def test_separate_batches_augment_the_classifiers_rows_alone():
     trainer = Trainer(recipe, images(), 0)
     assert [[t.name for t in o.terms] for o in trainer.objectives] == [["log_p_x"], ["log_p_y_given_x"]]
     plain, augmented = trainer.feeds
-    (first, rows), (second, others) = plain.next(), augmented.next()
+    (first, rows), (second, others) = next_of(plain), next_of(augmented)
     assert torch.equal(first.x, trainer.data.x[rows])
     assert not torch.equal(rows, others)
     assert not torch.equal(second.x, trainer.data.x[others])
@@ -130,7 +130,7 @@ def test_separate_batches_augment_the_classifiers_rows_alone():
     assert set(loss.parts) == {"log_p_x", "log_p_y_given_x"}
     assert moved is not None
     together = Trainer(small(*FEW, "data.augment=['flip']", "data.noise=0"), images(), 0)
-    batch, rows = together.feeds[0].next()
+    batch, rows = next_of(together.feeds[0])
     assert not torch.equal(batch.x, together.data.x[rows])
     with pytest.raises(InputError, match=r"data\.augment changes images"):
         Trainer(recipe, data_of(recipe), 0)
@@ -169,14 +169,14 @@ def test_dequantized_rows_stay_in_their_cells():
     x = pixels.float() / 255 * 2 - 1
     y = torch.zeros(200, 1, dtype=torch.int64)
     trainer = Trainer(recipe, TrainingData(x, y, x[:50], y[:50], LabelSpace({"class": 2})), 0)
-    batch, rows = trainer.feeds[0].next()
+    batch, rows = next_of(trainer.feeds[0])
     assert torch.equal(((batch.x + 1) / 2 * 256).floor().to(torch.uint8), pixels[rows])
     again = trainer.feeds[0].changes[0](x[rows], seeded(7))
     assert not torch.equal(again, batch.x)
     binary = small(*FEW, "data.dequantize=binary", "data.noise=0")
     x = (pixels > 127).float() * 2 - 1
     trainer = Trainer(binary, TrainingData(x, y, x[:50], y[:50], LabelSpace({"class": 2})), 0)
-    batch, rows = trainer.feeds[0].next()
+    batch, rows = next_of(trainer.feeds[0])
     assert torch.equal((batch.x > 0) * 2.0 - 1, x[rows])
     assert not torch.equal(batch.x, x[rows])
 

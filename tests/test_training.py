@@ -133,7 +133,7 @@ def test_the_baseline_needs_no_chains(tmp_path):
     "overrides",
     [
         SYSTEMS["gibbs-jem"],
-        SYSTEMS["mixed"],
+        (*SYSTEMS["mixed"], "iterations=250"),
         ("buffer.kind=none",),
         ("start.x=class-gaussians",),
         ("objective.energy_l2=0.1", "model.domain=reals"),
@@ -153,7 +153,7 @@ def test_weight_prior_is_a_gaussian_on_the_weights(tmp_path):
     trainer = runs.create(tmp_path / "run", settings, 0).trainer
     moved = trainer.move(None, 64)
     draws = Draws(**trainer.draws_of(moved, "negatives", trainer.needs))
-    loss = trainer.objectives[0].unchecked(trainer.model, trainer.feeds[0].next()[0], draws)
+    loss = trainer.objectives[0].unchecked(trainer.model, trainer.feeds[0].batch(), draws)
     weights = [p.detach().clone() for p in trainer.model.parameters()]
     trainer.update(replace(loss, total=loss.total * 0.0))
     for p, before in zip(trainer.model.parameters(), weights, strict=True):

@@ -71,18 +71,37 @@ class Buffer(ABC):
         self.labels = labels
         self.dtype = dtype
         self.device = torch.device(device)
-        self.n_seen = 0
+        # One row more than there are slots: what is not kept is written there, so that no host has to know of it.
+        rows = capacity + 1
+        self._all_x = torch.zeros(rows, *self.event_shape, dtype=dtype, device=device)
+        self._all_y = torch.full((rows, len(labels)), MISSING, dtype=torch.int64, device=device)
+        self._all_age = torch.zeros(rows, dtype=torch.int64, device=device)
+        self._x, self._y, self._age = self._all_x[:capacity], self._all_y[:capacity], self._all_age[:capacity]
+        self._n_seen = torch.zeros((), dtype=torch.int64, device=device)
+        self._full = False
+
+    @property
+    def n_seen(self) -> int:
         """How many states were ever stored as new (not: written back to their slots)."""
-        self._x = torch.zeros(capacity, *self.event_shape, dtype=dtype, device=device)
-        self._y = torch.full((capacity, len(labels)), MISSING, dtype=torch.int64, device=device)
-        self._age = torch.zeros(capacity, dtype=torch.int64, device=device)
+        return int(self._n_seen)
 
     def __len__(self) -> int:
-        return min(self.n_seen, self.capacity)
+        if self._full:  # without asking the device
+            return self.capacity
+        n = self.n_seen
+        self._full = n >= self.capacity
+        return min(n, self.capacity)
+
+    @final
+    def store(self, states: Drawn, *, generator: torch.Generator | None = None) -> None:
+        """Keep these states; which older ones they replace is what makes the kind of buffer."""
+        x, y, age = self._checked(states)
+        slots = None if states.slots is None else self._checked_slots(states.slots, len(x))
+        self.store_unchecked(Drawn(x, y, age, slots), generator=generator)
 
     @abstractmethod
-    def store(self, states: Drawn, *, generator: torch.Generator) -> None:
-        """Keep these states; which older ones they replace is what makes the kind of buffer."""
+    def store_unchecked(self, states: Drawn, *, generator: torch.Generator | None = None) -> None:
+        """`store` for callers inside, of states on the buffer's device; the host waits nowhere."""
 
     @final
     def draw(self, n: int, *, generator: torch.Generator, given: Given = None) -> Drawn:
@@ -135,7 +154,7 @@ class Buffer(ABC):
     @final
     def state_dict(self) -> dict[str, Tensor]:
         """Everything that the buffer knows, as copies."""
-        n_seen = torch.tensor(self.n_seen, dtype=torch.int64)
+        n_seen = self._n_seen.cpu()
         return {"x": self._x.clone(), "y": self._y.clone(), "age": self._age.clone(), "n_seen": n_seen}
 
     @final
@@ -155,7 +174,8 @@ class Buffer(ABC):
             raise InputError(f"'n_seen' of the saved buffer must not be negative, got {int(state['n_seen'])}")
         for name, target in (("x", self._x), ("y", self._y), ("age", self._age)):
             target.copy_(state[name].detach())
-        self.n_seen = int(state["n_seen"])
+        self._n_seen.copy_(state["n_seen"])
+        self._full = False
 
     def _checked(self, states: Drawn) -> tuple[Tensor, Tensor, Tensor]:
         x, age = states.x.detach().to(self.device), states.age.to(self.device)
@@ -168,8 +188,20 @@ class Buffer(ABC):
         check_x(x)
         return x, self.labels.check(states.y, len(x)).to(self.device), age
 
+    def _checked_slots(self, slots: Tensor, n: int) -> Tensor:
+        if slots.shape != (n,) or slots.dtype != torch.int64:
+            raise InputError(f"slots must be torch.int64 of shape ({n},), got {slots.dtype} {tuple(slots.shape)}")
+        slots = slots.to(self.device)
+        ordered = slots.sort().values
+        if ((ordered < 0) | (ordered >= len(self))).any():
+            raise InputError(f"slots must lie among the {len(self):,} in use: store new states without slots")
+        if (ordered[1:] == ordered[:-1]).any():
+            raise InputError("two states name the same slot: a slot keeps one state, so draw without replacement")
+        return slots
+
     def _write(self, slots: Tensor, x: Tensor, y: Tensor, age: Tensor) -> None:
-        self._x[slots], self._y[slots], self._age[slots] = x, y, age
+        """Into slots, of which `capacity` is the one that nobody reads."""
+        self._all_x[slots], self._all_y[slots], self._all_age[slots] = x, y, age
 
     def _shuffled(self, n: int, generator: torch.Generator) -> Tensor:
         return torch.randperm(n, generator=generator, device=generator.device).to(self.device)
@@ -206,43 +238,34 @@ class Buffer(ABC):
 class ReplayBuffer(Buffer):
     """Persistent chains: states go back to their own slots, new ones fill up, then replace the oldest in turn."""
 
-    def store(self, states: Drawn, *, generator: torch.Generator | None = None) -> None:
+    def store_unchecked(self, states: Drawn, *, generator: torch.Generator | None = None) -> None:
         """Write states with slots back there, others as new ones; the generator is not needed."""
-        x, y, age = self._checked(states)
         if states.slots is not None:
-            self._write(self._checked_slots(states.slots, len(x)), x, y, age)
+            self._write(states.slots, states.x, states.y, states.age)
             return
-        slots = (self.n_seen + torch.arange(len(x), device=self.device)) % self.capacity
-        # Of a batch larger than the buffer only the last ones stay: a slot that is written twice in one call would
-        # hold either of the two, depending on the device.
+        n = len(states)
+        slots = (self._n_seen + torch.arange(n, device=self.device)) % self.capacity
+        # Of a batch larger than the buffer only the last ones stay: no slot is written twice in one call.
         last = slice(-self.capacity, None)
-        self._write(slots[last], x[last], y[last], age[last])
-        self.n_seen += len(x)
-
-    def _checked_slots(self, slots: Tensor, n: int) -> Tensor:
-        if slots.shape != (n,) or slots.dtype != torch.int64:
-            raise InputError(f"slots must be torch.int64 of shape ({n},), got {slots.dtype} {tuple(slots.shape)}")
-        slots = slots.to(self.device)
-        ordered = slots.sort().values
-        if ((ordered < 0) | (ordered >= len(self))).any():
-            raise InputError(f"slots must lie among the {len(self):,} in use: store new states without slots")
-        if (ordered[1:] == ordered[:-1]).any():
-            raise InputError("two states name the same slot: a slot keeps one state, so draw without replacement")
-        return slots
+        self._write(slots[last], states.x[last], states.y[last], states.age[last])
+        self._n_seen += n
 
 
 # Not final: the tests derive broken twins from it.
 class ReservoirBuffer(Buffer):
     """At any time a uniform sample, without replacement, of everything ever stored (Vitter's algorithm R)."""
 
-    def store(self, states: Drawn, *, generator: torch.Generator) -> None:
+    def store_unchecked(self, states: Drawn, *, generator: torch.Generator | None = None) -> None:
         """Count every state as new, also one with slots; which are kept is decided by the generator."""
-        x, y, age = self._checked(states)
-        numbers = self.n_seen + torch.arange(len(x), device=self.device)
-        slots = self._slots_of_new(numbers, generator)
-        rows = self._survivors(slots)
-        self._write(slots[rows], x[rows], y[rows], age[rows])
-        self.n_seen += len(x)
+        if generator is None:
+            raise InputError("a reservoir decides by chance which states it keeps: give it a generator")
+        n = len(states)
+        numbers = self._n_seen + torch.arange(n, device=self.device)
+        slots = self._slots_of_new(numbers, generator).clamp(max=self.capacity)
+        # Rows that hit the same slot all write what the surviving one of them holds: their order does not matter.
+        rows = self._survivor_of(slots)
+        self._write(slots, states.x[rows], states.y[rows], states.age[rows])
+        self._n_seen += n
 
     def _slots_of_new(self, numbers: Tensor, generator: torch.Generator) -> Tensor:
         """State number t (from 0) fills slot t or, when all are full, hits one of t + 1; beyond capacity it is lost."""
@@ -250,11 +273,11 @@ class ReservoirBuffer(Buffer):
         bits = torch.randint(1 << 62, numbers.shape, generator=generator, device=generator.device)
         return torch.where(numbers < self.capacity, numbers, bits.to(self.device) % (numbers + 1))
 
-    def _survivors(self, slots: Tensor) -> Tensor:
-        """The rows that stay: of those that hit the same slot the last, as if they had come one by one."""
-        ordered, rows = slots.sort(stable=True)
-        last_of_slot = ordered.diff(append=ordered.new_full((1,), -1)) != 0
-        return rows[last_of_slot & (ordered < self.capacity)]
+    def _survivor_of(self, slots: Tensor) -> Tensor:
+        """For each row the one that stays in its slot: of those that hit it the last, as if they had come one by one."""
+        numbers = torch.arange(len(slots), device=slots.device)
+        last = torch.zeros(self.capacity + 1, dtype=torch.int64, device=slots.device)
+        return last.scatter_reduce(0, slots, numbers, "amax")[slots]
 
 
 def restart(drawn: Drawn, fresh: Drawn, probability: float, *, generator: torch.Generator) -> Drawn:

@@ -28,6 +28,9 @@ class XStart(Protocol):
 class LabelStart(Protocol):
     """Where the labels of a fresh chain begin; those that are given are written in."""
 
+    @property
+    def labels(self) -> LabelSpace: ...
+
     def draw(self, n: int, *, generator: torch.Generator, given: Given = None) -> Tensor: ...
 
 
@@ -127,16 +130,24 @@ class ClassGaussianStart:
 
     def draw(self, y: Tensor, *, generator: torch.Generator) -> Tensor:
         device, n = generator.device, _at_least_one(len(y))
-        classes = self.labels.check(y)[:, self.labels.index(self.variable)].to(self.means.device)
+        classes = y[:, self.labels.index(self.variable)].to(self.means.device)
         # Both draws are made for all rows, so that a row's noise does not depend on which other classes are missing.
         any_class = torch.multinomial(self.frequencies.to(device), n, replacement=True, generator=generator)
         shape = (n, self.means.shape[1])
         noise = torch.randn(shape, generator=generator, device=device, dtype=self.means.dtype).to(self.means.device)
         classes = torch.where(classes == MISSING, any_class.to(classes.device), classes)
         x = self.means[classes]
-        for c in classes.unique().tolist():  # one product a class: factors[classes] would be n matrices of D x D
-            rows = classes == c
-            x[rows] += noise[rows] @ self.factors[c].T
+        # One product a class: factors[classes] would be n matrices of D x D.
+        if x.is_cuda:
+            # All rows in each, which the host need not wait for; in half precision, which a start can do with.
+            for c, factor in enumerate(self.factors):
+                with torch.autocast("cuda", torch.bfloat16):
+                    moved = noise @ factor.T
+                x = torch.where((classes == c)[:, None], x + moved, x)
+        else:
+            for c in classes.unique().tolist():
+                rows = classes == c
+                x[rows] += noise[rows] @ self.factors[c].T
         if self.bounds is not None:
             x = x.clamp(*self.bounds)
         return x.view(n, *self.event_shape)

@@ -157,7 +157,10 @@ class ColorJitter:
 
 def _grey(x: Tensor) -> Tensor:
     """The brightness of each pixel, `[n, 1, H, W]`."""
-    return x if x.shape[1] == 1 else (x * x.new_tensor((0.299, 0.587, 0.114)).view(3, 1, 1)).sum(1, keepdim=True)
+    if x.shape[1] == 1:
+        return x
+    # Numbers, no tensor of weights: that would be a copy from the host.
+    return x[:, 0:1] * 0.299 + x[:, 1:2] * 0.587 + x[:, 2:3] * 0.114
 
 
 def _blend(x: Tensor, other: Tensor, factor: Tensor) -> Tensor:

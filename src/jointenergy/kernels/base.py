@@ -157,20 +157,27 @@ class Kernel(ABC):
         model = target.model
         x = target.hold_x(model.check_x(x))
         y = target.hold_y(model.labels.given(y, len(x), x.device))
+        if self.moves_y and len(model.labels) == 0:
+            raise InputError(f"{type(self).__name__} moves labels, and the model has none")
+        model.check_summable(target.open_labels(y) if self.moves_y else y)
+        self.check_start(target, x)
+        complete = self.moves_y or not bool((y == MISSING).any())
+        return self.init_unchecked(target, x, y, complete=complete, generator=generator)
+
+    @final
+    def init_unchecked(
+        self, target: Target, x: Tensor, y: Tensor, *, complete: bool, generator: torch.Generator
+    ) -> State:
+        """`init` for callers inside, who know their states and whether labels are complete; the host waits nowhere."""
+        x, y = target.hold_x(x), target.hold_y(y)
         keys = streams.chain_keys(len(x), generator=generator).to(x.device)
         if self.moves_y:
-            if len(model.labels) == 0:
-                raise InputError(f"{type(self).__name__} moves labels, and the model has none")
-            model.check_summable(target.open_labels(y))
             keys, key = streams.split(keys, 2)
-            flat = torch.zeros(len(x), model.labels.n_codes, device=x.device)
-            y = torch.where(y == MISSING, categorical_by_label(model, key, flat), y)
-        else:
-            model.check_summable(y)
-        self.check_start(target, x)
+            flat = torch.zeros(len(x), target.model.labels.n_codes, device=x.device)
+            y = torch.where(y == MISSING, categorical_by_label(target.model, key, flat), y)
         with torch.inference_mode(False):
             x, y, keys = (ordinary(t).clone() for t in (x, y, keys))
-        return State(x, y, keys, complete=not bool((y == MISSING).any()))
+        return State(x, y, keys, complete=complete)
 
     def check_start(self, target: Target, x: Tensor) -> None:
         """Refuse, in one sentence, a target or a start that this kernel cannot sample."""

@@ -1,10 +1,12 @@
-"""networks: a chain of layers that can be cut, the base of the networks that are one `nn.Sequential`."""
+"""networks: a chain of layers that can be cut, and linear layers that stay in full precision."""
 
 from __future__ import annotations
 
 from collections import OrderedDict
 
-from torch import nn
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
 
 
 class Layers(nn.Sequential):
@@ -15,3 +17,21 @@ class Layers(nn.Sequential):
         if isinstance(index, slice):
             return nn.Sequential(OrderedDict(list(self._modules.items())[index]))
         return super().__getitem__(index)
+
+
+class Linear(nn.Linear):
+    """A linear layer in the precision of its own weights, also where convolutions before it run in a lower one.
+
+    Rounded to bfloat16, log-densities in the hundreds would be off by whole nats.
+    """
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not torch.is_autocast_enabled(x.device.type):
+            return F.linear(x, self.weight, self.bias)
+        with torch.autocast(x.device.type, enabled=False):
+            return F.linear(x.to(self.weight.dtype), self.weight, self.bias)
+
+
+def pooled(h: Tensor) -> Tensor:
+    """The mean over all places of an image, whatever their number, in float32 or better: the image size is free."""
+    return h.mean((2, 3), dtype=torch.promote_types(h.dtype, torch.float32))

@@ -10,7 +10,7 @@ from torch import nn
 from jointenergy.errors import InputError
 from jointenergy.inputs import check_count
 from jointenergy.networks.activations import activation as named_activation
-from jointenergy.networks.layers import Layers
+from jointenergy.networks.layers import Layers, Linear
 
 
 class MLP(Layers):
@@ -26,5 +26,5 @@ class MLP(Layers):
         for i, (n_in, n_out) in enumerate(pairwise(sizes)):
             check_count(f"size {i} of an MLP", n_in)
             check_count(f"size {i + 1} of an MLP", n_out)
-            layers += [nn.Linear(n_in, n_out), named_activation(activation)]
+            layers += [Linear(n_in, n_out), named_activation(activation)]
         super().__init__(*layers[:-1])

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from jointenergy.inputs import check_positive
 from jointenergy.networks.activations import activation as named_activation
+from jointenergy.networks.layers import Linear, pooled
 from jointenergy.networks.wide_resnet import checked_blocks
 
 EPSILON = 1e-4  # the papers': what is added to fan_in times the variance of a unit's weights
@@ -150,12 +151,11 @@ class NFWideResNet(nn.Module):
             stages.append(nn.Sequential(*blocks))
         self.stages = nn.Sequential(*stages)
         self.activation = named_activation(activation)
-        self.head = nn.Linear(n_in, n_classes)
+        self.head = Linear(n_in, n_classes)
 
     def forward(self, x: Tensor) -> Tensor:
         h: Tensor = self.activation(self.stages(self.stem(x)))
-        # The mean over all places, whatever their number: the image size is free.
-        logits: Tensor = self.head(h.mean((2, 3)) * self.scale)
+        logits: Tensor = self.head(pooled(h) * self.scale)
         return logits
 
     @contextmanager

@@ -11,6 +11,7 @@ from jointenergy.errors import InputError
 from jointenergy.inputs import check_count, check_positive
 from jointenergy.networks.activations import activation as named_activation
 from jointenergy.networks.group_norm import GroupNorm
+from jointenergy.networks.layers import Linear, pooled
 
 Norm = Literal["group", "batch"] | None
 
@@ -64,12 +65,11 @@ class WideResNet(nn.Module):
         self.stages = nn.Sequential(*stages)
         self.norm = _norm(norm, n_in)
         self.activation = named_activation(activation)
-        self.head = nn.Linear(n_in, n_classes)
+        self.head = Linear(n_in, n_classes)
 
     def forward(self, x: Tensor) -> Tensor:
         h: Tensor = self.activation(self.norm(self.stages(self.stem(x))))
-        # The mean over all places, whatever their number: the image size is free.
-        logits: Tensor = self.head(h.mean((2, 3)))
+        logits: Tensor = self.head(pooled(h))
         return logits
 
 

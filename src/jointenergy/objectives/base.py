@@ -18,11 +18,13 @@ class Batch:
     """Rows of data; entries of `y` may be MISSING, `mask` is True where x is observed (None: everywhere).
 
     No `y` means that all labels are missing. Where x is not observed its values are ignored, and may be NaN.
+    `complete` promises that no entry of `y` is MISSING, so that nobody looks for one.
     """
 
     x: Tensor
     y: Tensor | None = None
     mask: Tensor | None = None
+    complete: bool = False
 
 
 @final
@@ -33,6 +35,7 @@ class Samples:
     `weight` is relative, equal if not given: importance weights, or exact probabilities. In draws that belong to rows
     of the batch, `row` names the row of each state, so a row may have several; without it state i belongs to row i.
     `divisor` stands for the sum of the weights in a mean: states that are a part of more have the share of all.
+    `complete` promises that no entry of `y` is MISSING.
     """
 
     x: Tensor
@@ -40,6 +43,7 @@ class Samples:
     weight: Tensor | None = None
     row: Tensor | None = None
     divisor: Tensor | None = None
+    complete: bool = False
 
     def mean(self, values: Tensor) -> Tensor:
         """The weighted mean of one value per state."""

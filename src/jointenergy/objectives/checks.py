@@ -43,7 +43,10 @@ def checked_batch(model: JointModel, batch: Batch) -> Batch:
         mask = mask.expand_as(x)
         x = x.masked_fill(~mask, 0.0)
     model.check_x(x)
-    return Batch(x, model.labels.given(batch.y, len(x), x.device), mask)
+    y = model.labels.given(batch.y, len(x), x.device)
+    if batch.complete and bool((y == MISSING).any()):
+        raise InputError("the batch promises complete labels and misses some: leave out `complete`")
+    return Batch(x, y, mask, batch.complete)
 
 
 def checked_draws(model: JointModel, draws: Draws) -> Draws:
@@ -64,7 +67,10 @@ def checked_draws(model: JointModel, draws: Draws) -> Draws:
             )
         if row is not None and (row.shape != x.shape[:1] or row.dtype != torch.int64):
             raise InputError(f"the rows of draws.{name} must be torch.int64, one for each of its {len(x)} states")
-        return replace(samples, y=model.labels.given(samples.y, len(x), x.device))
+        y = model.labels.given(samples.y, len(x), x.device)
+        if samples.complete and bool((y == MISSING).any()):
+            raise InputError(f"draws.{name} promise complete labels and miss some: leave out `complete`")
+        return replace(samples, y=y)
 
     return Draws(
         negatives=checked("negatives"),

@@ -58,6 +58,7 @@ class Values:
         self, model: JointModel, batch: Batch, draws: Draws, labeled_only: Collection[DrawName] = frozenset()
     ) -> None:
         self.model, self.x, self.mask, self.draws = model, batch.x, batch.mask, draws
+        self.complete = batch.complete
         self.n = len(batch.x)
         self.y = self.labels_of(batch)
         self.labeled = (self.y != MISSING).any(1)
@@ -110,11 +111,14 @@ class Values:
         if name not in self._at:
             x, y = self.states(name)
             exact = self.exact(name)
+            samples = None if exact else self.samples(name)
+            complete = (self.complete and name == "given_xy") if samples is None else samples.complete
             if exact and self.model.factorized:
                 value = self.closed.bias + self._log_sums(y).sum(1)
+            elif complete:
+                value = self.model.log_density_of_complete(x, y)
             else:
                 value = self.model.log_density_unchecked(x, y)
-            samples = None if exact else self.samples(name)
             self._at[name] = Evaluated(value, samples, name != "negatives", self.n)
         return self._at[name]
 

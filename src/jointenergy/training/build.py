@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from jointenergy.buffers import Buffer, ReplayBuffer, ReservoirBuffer
 from jointenergy.errors import InputError
@@ -54,7 +54,9 @@ def model_of(recipe: Recipe, data: TrainingData, seed: int) -> JointModel:
     domain = Box(recipe.data.low, recipe.data.high) if settings.domain == "box" else Reals(settings.reference_scale)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(int(seeded(seed, "weights").initial_seed()))
-        return _model(recipe, data, domain).to(data.x.device)
+        model = _model(recipe, data, domain).to(data.x.device)
+    # The order of channels in which convolutions are fast, on CPUs and GPUs alike; weights of other layers are not 4-D.
+    return model.to(memory_format=torch.channels_last)  # type: ignore[call-overload,no-any-return]
 
 
 def _model(recipe: Recipe, data: TrainingData, domain: Domain) -> JointModel:
@@ -195,14 +197,26 @@ def objectives_of(recipe: Recipe, data: TrainingData) -> list[Objective]:
     return [Objective(tuple(t for t in group if t.weight > 0)) for group in groups]
 
 
-def optimizer_of(recipe: Recipe, model: JointModel) -> torch.optim.Optimizer:
-    """Without weight decay: the step applies it, decoupled, whatever the optimizer."""
+def optimizer_of(recipe: Recipe, model: JointModel, rate: Tensor) -> torch.optim.Optimizer:
+    """With its learning rate in a tensor that stays. Without weight decay: the step applies it, decoupled."""
     settings = recipe.optimizer
-    common: dict[str, Any] = {"lr": settings.learning_rate}
+    # Fused: one program for all weights, and one that can be told by a tensor to change nothing (`found_inf`).
+    common: dict[str, Any] = {"lr": rate, "fused": True}
     if settings.name == "sgd":
         common |= {"momentum": settings.momentum, "nesterov": settings.momentum > 0}
-        return torch.optim.SGD(model.parameters(), **common)
+        optimizer: torch.optim.Optimizer = torch.optim.SGD(model.parameters(), **common)
+        if settings.momentum > 0:  # or else a first step that changes nothing would leave momenta that are no numbers
+            for parameter in model.parameters():
+                optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
+        return optimizer
     return torch.optim.Adam(model.parameters(), betas=(settings.beta1, settings.beta2), **common)
+
+
+def inner_parameters(model: JointModel) -> list[Tensor]:
+    """All but those of the last linear layer, which adaptive clipping leaves alone."""
+    layers = [m for m in model.modules() if isinstance(m, nn.Linear)]
+    last = {id(p) for p in layers[-1].parameters()} if layers else set()
+    return [p for p in model.parameters() if id(p) not in last]
 
 
 def learning_rate_factor(recipe: Recipe, iteration: int) -> float:

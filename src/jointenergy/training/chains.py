@@ -9,9 +9,10 @@ import torch
 from torch import Tensor
 
 from jointenergy.buffers import Buffer, Drawn, restart
-from jointenergy.kernels import BlockGibbs, Kernel, Langevin, State, Target, last, run
+from jointenergy.kernels import BlockGibbs, Kernel, Langevin, State, Target, last
 from jointenergy.kernels.base import over
-from jointenergy.starts import Start
+from jointenergy.kernels.chain import run_unchecked
+from jointenergy.starts import MissingLabels, Start
 from jointenergy.training.feeds import Change
 
 # Set well beyond all that living chains were seen to do, and far short of what one sick chain does to a gradient.
@@ -54,7 +55,8 @@ class Chains:
     augment_every: int = 0
 
     def __post_init__(self) -> None:
-        self.n_purged = torch.zeros((), dtype=torch.int64)
+        # On the chains' device and changed in place, as all that a step leaves behind: the host reads it when it likes.
+        self.n_purged = torch.zeros((), dtype=torch.int64, device=self.generator.device)
 
     @property
     def langevin(self) -> Langevin:
@@ -62,6 +64,11 @@ class Chains:
         kernel = self.kernel.x_kernel if isinstance(self.kernel, BlockGibbs) else self.kernel
         assert isinstance(kernel, Langevin)
         return kernel
+
+    @property
+    def labeled(self) -> bool:
+        """Whether chains begin with all their labels."""
+        return len(self.start.label_start.labels) == 0 or not isinstance(self.start.label_start, MissingLabels)
 
     def draw(self, n: int, given: Tensor | None = None) -> tuple[Drawn, Drawn]:
         """Chains to move, and where each would begin afresh.
@@ -79,7 +86,7 @@ class Chains:
             drawn = replace(drawn, x=change(drawn.x, self.generator))
         drawn = restart(drawn, fresh, self.restart, generator=self.generator)
         lost = self.lost(drawn.x)
-        self.n_purged = self.n_purged + lost.sum()
+        self.n_purged += lost.sum()
         return self.replace(drawn, lost if unmatched is None else lost | unmatched, fresh), fresh
 
     def fresh(self, n: int, given: Tensor | None = None) -> Drawn:
@@ -104,10 +111,13 @@ class Chains:
             drawn.slots,
         )
 
-    def move(self, target: Target, drawn: Drawn, fresh: Drawn) -> Moved:
-        before = state = self.kernel.init(target, drawn.x, drawn.y, generator=self.generator)
+    def move(self, target: Target, drawn: Drawn, fresh: Drawn, *, complete: bool) -> Moved:
+        """The chains after their steps; `complete` says that none of their labels is missing."""
+        before = state = self.kernel.init_unchecked(
+            target, drawn.x, drawn.y, complete=complete, generator=self.generator
+        )
         log_density: Tensor | None = None
-        for later, info in run(self.kernel, target, state, self.steps):
+        for later, info in run_unchecked(self.kernel, target, state, self.steps):
             before, state, log_density = state, later, info.log_density
         return Moved(drawn, before, state, self.sick(state.x, log_density), fresh)
 
@@ -123,9 +133,9 @@ class Chains:
         """Back to the buffer; chains that fell sick are begun afresh there."""
         if self.buffer is None:
             return
-        self.n_purged = self.n_purged + moved.sick.sum()
+        self.n_purged += moved.sick.sum()
         after = moved.drawn.after(moved.state.x, moved.state.y, self.steps)
-        self.buffer.store(self.replace(after, moved.sick, moved.fresh), generator=self.generator)
+        self.buffer.store_unchecked(self.replace(after, moved.sick, moved.fresh), generator=self.generator)
 
     def sweep(self) -> None:
         """Begin afresh every chain of the buffer that is lost, not only those of the last draw."""
@@ -134,7 +144,7 @@ class Chains:
         slots = self.lost(self.buffer.state_dict()["x"][: len(self.buffer)]).nonzero()[:, 0]
         if len(slots):
             fresh = self.fresh(len(slots))
-            self.n_purged = self.n_purged + len(slots)
+            self.n_purged += len(slots)
             self.buffer.store(Drawn(fresh.x, fresh.y, fresh.age, slots), generator=self.generator)
 
     def others(self, n: int) -> Tensor:

@@ -121,7 +121,9 @@ def changes_of(settings: DataSettings, *, augment: bool) -> list[Change]:
         scale = Scale(low, high)
         changes.append(lambda x, g: low + (high - low) * Dequantize()(scale.inverse(x), generator=g))
     elif settings.dequantize == "binary":
-        changes.append(lambda x, g: low + (high - low) * DequantizeBinary()((x - low) / (high - low), generator=g))
+        changes.append(
+            lambda x, g: low + (high - low) * DequantizeBinary().unchecked((x - low) / (high - low), generator=g)
+        )
     if augment:
         changes += augmentation_of(settings.augment, (low, high))
     if settings.noise > 0:
@@ -136,25 +138,41 @@ class Feed:
         self, data: TrainingData, recipe: Recipe, seed: int, world: World, name: str, *, augment: bool
     ) -> None:
         self.data, self.seed, self.world, self.name = data, seed, world, name
+        self.complete = not bool((data.y == MISSING).any())
         self.share = world.share(recipe.batch_size, "batch_size")
         self.order = Order(len(data.x), recipe.batch_size, seeded(seed, name, "order"))
         self.changes = changes_of(recipe.data, augment=augment)
         if augment and recipe.data.augment and len(data.event_shape) != 3:
             raise InputError(f"data.augment changes images, and rows of {recipe.data.name!r} are {data.event_shape}")
+        device = data.x.device
+        self.generator = torch.Generator(device)
+        # Storage that stays: a recorded step reads the numbers of its rows there.
+        self.rows, self.rows_ahead = (torch.zeros(self.share, dtype=torch.int64, device=device) for _ in range(2))
         self.new_stream(0)
 
     def new_stream(self, attempt: int) -> None:
-        """A stream derived from the seed and the attempt, this process's own."""
-        self.generator = seeded(self.seed, self.name, "noise", attempt, self.world.rank, device=self.data.x.device)
+        """A stream derived from the seed and the attempt, this process's own; the generator stays the same one."""
+        stream = seeded(self.seed, self.name, "noise", attempt, self.world.rank, device=self.generator.device)
+        self.generator.set_state(stream.get_state())
 
-    def rows(self, batch: Tensor) -> Tensor:
-        """This process's share of the rows of a batch."""
-        return batch[self.share * self.world.rank :][: self.share].to(self.data.x.device)
+    def advance(self) -> None:
+        """Go on to the next rows."""
+        self._put(self.order.next(), self.rows)
 
-    def next(self) -> tuple[Batch, Tensor]:
-        """A batch, and the numbers of its rows."""
-        rows = self.rows(self.order.next())
-        x = self.data.x[rows]
+    def look_ahead(self) -> Tensor:
+        """The numbers of the rows that come next."""
+        self._put(self.order.ahead(), self.rows_ahead)
+        return self.rows_ahead
+
+    def _put(self, batch: Tensor, storage: Tensor) -> None:
+        """This process's share of the rows of a batch; from pinned memory the host need not wait for the copy."""
+        rows = batch[self.share * self.world.rank :][: self.share]
+        storage.copy_(rows.pin_memory() if storage.is_cuda else rows, non_blocking=True)
+
+    def batch(self) -> Batch:
+        """The rows, changed anew at each call."""
+        x = self.data.x[self.rows]
         for change in self.changes:
             x = change(x, self.generator)
-        return Batch(x, self.data.y[rows], None if self.data.mask is None else self.data.mask[rows]), rows
+        mask = None if self.data.mask is None else self.data.mask[self.rows]
+        return Batch(x, self.data.y[self.rows], mask, self.complete)

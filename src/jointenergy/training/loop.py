@@ -13,8 +13,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from jointenergy.training import checkpoints, evidence, measure, state
 from jointenergy.training.checkpoints import Checkpoint
 from jointenergy.training.guard import Guard, Judgment, Signals
@@ -162,21 +160,21 @@ class Fit:
         if self.world.any(bool(chains.n_purged), trainer.data.x.device):
             chains.sweep()
             self.n_purged += int(self.world.sum(chains.n_purged.to(trainer.data.x.device)))
-            chains.n_purged = torch.zeros_like(chains.n_purged)
+            chains.n_purged.zero_()
         # One line for a spell of purging, not one for each step of it.
         tell = at_once or trainer.iteration % TELL == 0
         if self.n_purged and tell:
             self._event("purge", f"{self.n_purged} chain(s) were sick and begun afresh", chains=self.n_purged)
             self.n_purged = 0
-        if trainer.n_skipped and tell:
-            n_skipped, trainer.n_skipped = trainer.n_skipped, 0
+        if tell and (n_skipped := trainer.n_skipped):
+            trainer.skips[0] = 0
             self._event("skip", f"{n_skipped} batch(es) with a loss or gradient that is not finite changed no weight")
 
     def _react(self, judgment: Judgment) -> bool:
         """Whether the run was set back."""
         self._tell_purges()
-        if self.trainer.skipped_in_row >= MANY_SKIPS:
-            reason = f"{self.trainer.skipped_in_row} batches in a row have a loss or gradient that is not finite"
+        if (n_skipped := self.trainer.skipped_in_row) >= MANY_SKIPS:
+            reason = f"{n_skipped} batches in a row have a loss or gradient that is not finite"
             judgment = Judgment("trouble", reason)
         if judgment.verdict == "lagging":
             self._raise_steps(judgment.reason)

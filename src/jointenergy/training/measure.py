@@ -34,7 +34,7 @@ def signals(trainer: Trainer, loss: Loss, moved: Moved, norm: Tensor) -> Signals
 def _signals(trainer: Trainer, loss: Loss, moved: Moved, norm: Tensor) -> Tensor:
     feed, data, bounds = trainer.feeds[0], trainer.data, trainer.chains.bounds
     if data.mask is None:
-        rows = feed.rows(feed.order.ahead())[:LOOK_ROWS]
+        rows = feed.look_ahead()[:LOOK_ROWS]
         x_data, y_data = data.x[rows], data.y[rows]
     else:
         x_data, y_data = data.x_held[:LOOK_ROWS], data.y_held[:LOOK_ROWS]

@@ -23,6 +23,7 @@ from jointenergy.training.settings import (
     ChainSettings,
     Count,
     DataSettings,
+    EngineSettings,
     ModelSettings,
     ObjectiveSettings,
     OptimizerSettings,
@@ -48,6 +49,7 @@ class Recipe(Strict):
     start: StartSettings = field(default_factory=StartSettings)
     optimizer: OptimizerSettings = field(default_factory=OptimizerSettings)
     cadence: CadenceSettings = field(default_factory=CadenceSettings)
+    engine: EngineSettings = field(default_factory=EngineSettings)
 
     def baseline(self) -> Recipe:
         """The same network, data and schedule trained by cross-entropy alone."""
@@ -179,7 +181,7 @@ def _keys_beside(location: Sequence[str | int]) -> list[str]:
     table: Any = Recipe
     names: dict[str, Any] = {"data": DataSettings, "model": ModelSettings, "objective": ObjectiveSettings, **_KINDS}
     names |= {"chain": ChainSettings, "buffer": BufferSettings, "start": StartSettings}
-    names |= {"optimizer": OptimizerSettings, "cadence": CadenceSettings}
+    names |= {"optimizer": OptimizerSettings, "cadence": CadenceSettings, "engine": EngineSettings}
     for part in location[:-1]:
         table = names.get(str(part), table)
     return [f.name for f in fields(table)]

@@ -199,6 +199,19 @@ class OptimizerSettings(Strict):
 
 
 @dataclass(frozen=True)
+class EngineSettings(Strict):
+    """How fast a step runs; the results differ by rounding alone.
+
+    `record` makes the step one CUDA graph on a GPU. `compile` compiles the networks: by itself on a GPU, on a CPU if it
+    is "on". `precision` is that of convolutions; by itself bfloat16 on a GPU, unless chains compare log-densities.
+    """
+
+    record: Literal["auto", "off"] = "auto"
+    compile: Literal["auto", "on", "off"] = "auto"
+    precision: Literal["auto", "float32", "bfloat16"] = "auto"
+
+
+@dataclass(frozen=True)
 class CadenceSettings(Strict):
     """How often, in iterations: rows of metrics, checks of health and validation accuracy, checkpoints."""
 

@@ -88,7 +88,7 @@ def restore(trainer: Trainer, checkpoint: Checkpoint) -> str | None:
     trainer.attempt = values["attempt"]
     trainer.chains.steps = values["steps"]
     trainer.learning_rate_scale = values["learning_rate_scale"]
-    trainer.n_skipped, trainer.skipped_in_row = values["n_skipped"], values["skipped_in_row"]
+    trainer.skips.copy_(torch.tensor((values["n_skipped"], values["skipped_in_row"])))
     for feed in trainer.feeds:
         feed.order.load_state_dict(under(checkpoint.tensors, f"order/{feed.name}/"))
     streams = under(checkpoint.tensors, f"ranks/{min(trainer.world.rank, values['world_size'] - 1)}/streams/")
@@ -116,18 +116,33 @@ def restore_weights(trainer: Trainer, checkpoint: Checkpoint) -> None:
         trainer.ema.load_state_dict(under(tensors, "ema/"))
     except RuntimeError:
         raise InputError("the checkpoint is of another network than the recipe's") from None
-    state: dict[int, dict[str, Tensor]] = {}
-    for name, value in under(tensors, "optimizer/").items():
-        index, key = name.split("/")
-        state.setdefault(int(index), {})[key] = value
-    groups = trainer.optimizer.state_dict()["param_groups"]
-    trainer.optimizer.load_state_dict({"state": state, "param_groups": groups})
+    _restore_optimizer(trainer, under(tensors, "optimizer/"))
     if trainer.chains.buffer is not None:
         shards = [under(tensors, f"ranks/{r}/buffer/") for r in range(checkpoint.values["world_size"])]
         trainer.chains.buffer.load_state_dict(shard_of(shards, trainer.world.rank, trainer.world.size))
     trainer.completions.load_state_dict(under(tensors, "completions/"))
     trainer.iteration = checkpoint.iteration
-    trainer.skipped_in_row = 0
+    trainer.skips[1] = 0
+
+
+def _restore_optimizer(trainer: Trainer, saved: dict[str, Tensor]) -> None:
+    """Into the tensors that are there, which a recorded step goes on with; they are made where there are none yet."""
+    parameters = list(trainer.model.parameters())
+    found: dict[int, set[str]] = {}
+    for name, value in saved.items():
+        index, key = name.split("/")
+        parameter = parameters[int(index)]
+        own = trainer.optimizer.state[parameter]
+        if key in own:
+            own[key].copy_(value)
+        else:
+            like = parameter if value.shape == parameter.shape else value.to(parameter.device)
+            own[key] = torch.empty_like(like).copy_(value)
+        found.setdefault(int(index), set()).add(key)
+    # A checkpoint of before the first step has no such state: it begins at zero.
+    for i, parameter in enumerate(parameters):
+        for key in set(trainer.optimizer.state[parameter]) - found.get(i, set()):
+            trainer.optimizer.state[parameter][key].zero_()
 
 
 def shard_of(shards: list[dict[str, Tensor]], rank: int, size: int) -> dict[str, Tensor]:

@@ -3,27 +3,39 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Collection
-from dataclasses import replace
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from jointenergy.kernels import Target
+from jointenergy.kernels import BlockGibbs, ExactGibbs, Target
 from jointenergy.labels import MISSING
 from jointenergy.models import JointModel
-from jointenergy.objectives import Batch, Draws, Loss, Samples, summable
+from jointenergy.networks.accelerated import hold
+from jointenergy.objectives import Batch, DrawName, Draws, Loss, Samples, summable
 from jointenergy.training import build
 from jointenergy.training.chains import Chains, Moved
+from jointenergy.training.clipping import clip_adaptive
 from jointenergy.training.completions import Completions
 from jointenergy.training.distributed import World
+from jointenergy.training.engine import Engine, accelerated, compiles, precision_of
 from jointenergy.training.feeds import Feed, TrainingData
 from jointenergy.training.order import seeded
 from jointenergy.training.recipe import Recipe
 from jointenergy.training.statistics import batch_statistics, frozen, running
 
 ALONE = World()
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a step leaves to be looked at: the loss with its parts, the chains, the norm of the gradient."""
+
+    loss: Loss
+    moved: Moved | None
+    norm: Tensor
 
 
 class Trainer:
@@ -33,13 +45,16 @@ class Trainer:
         self, recipe: Recipe, data: TrainingData, seed: int, *, guarded: bool = True, world: World = ALONE
     ) -> None:
         self.recipe, self.data, self.seed, self.guarded, self.world = recipe, data, seed, guarded, world
+        device = data.x.device
         self.model = build.model_of(recipe, data, seed)
         world.copy_from_first([p.detach() for p in self.model.parameters()])
         self.ema: JointModel = copy.deepcopy(self.model).requires_grad_(False).eval()
-        self.optimizer = build.optimizer_of(recipe, self.model)
+        self.rate = torch.zeros((), device=device)
+        self.optimizer = build.optimizer_of(recipe, self.model, self.rate)
         self.objectives = build.objectives_of(recipe, data)
-        missing, masked = bool((data.y == MISSING).any()), data.mask is not None
-        self.needs_of = [o.needs(self.model, missing_labels=missing, masked_x=masked) for o in self.objectives]
+        self.missing = bool((data.y == MISSING).any())
+        masked = data.mask is not None
+        self.needs_of = [o.needs(self.model, missing_labels=self.missing, masked_x=masked) for o in self.objectives]
         self.needs = frozenset().union(*self.needs_of)
         # The classifier's batch, the last one, is augmented; the density's is not, where it has one of its own.
         names = ["data"] if len(self.objectives) == 1 else ["data", "labels"]
@@ -48,44 +63,81 @@ class Trainer:
         self.completions = Completions(data, self.chains.kernel, recipe.chain.completion_steps, self.needs, world)
         self.iteration, self.attempt = 0, 0
         self.learning_rate_scale = 1.0
-        self.n_skipped, self.skipped_in_row = 0, 0
+        self.skips = torch.zeros(2, dtype=torch.int64, device=device)
+        """Batches that changed nothing: since the last report of them, and in a row up to now."""
+        # The same weights, fast: for the loss and the chains, and for what differentiates twice.
+        precision = precision_of(recipe, device)
+        self.fast = accelerated(self.model, precision, compiled=compiles(recipe, device))
+        self.twice = accelerated(self.model, precision, compiled=False)
+        self.engine = Engine(
+            self.body,
+            recorded=device.type == "cuda" and recipe.engine.record == "auto" and self.recordable,
+            key=lambda: (self.chains.steps, self.chains.kernel),
+            generators=lambda: [self.chains.generator, *(feed.generator for feed in self.feeds)],
+        )
+
+    @property
+    def recordable(self) -> bool:
+        """Whether a step asks the device nothing: completions and chains with labels given look for rows that fit, sums
+        by enumeration for what is missing, and processes wait for each other."""
+        spoken_of = {name for o in self.objectives for t in o.terms for name in t.draws}
+        exact = isinstance(self.chains.kernel, BlockGibbs) and isinstance(self.chains.kernel.y_kernel, ExactGibbs)
+        looks = (
+            self.missing or exact or "given_x" in spoken_of or not (self.chains.kernel.moves_y or self.chains.labeled)
+        )
+        sums = self.model.factorized or len(self.model.labels) == 0 or not looks
+        return self.world.size == 1 and not self.needs & {"given_x", "given_xy", "given_y"} and sums
 
     def step(self) -> tuple[Loss, Moved | None, Tensor]:
         """One iteration: the loss with its parts, the chains, and the norm of the gradient."""
+        for feed in self.feeds:
+            feed.advance()
+        factor = build.learning_rate_factor(self.recipe, self.iteration)
+        self.rate.fill_(self.recipe.optimizer.learning_rate * self.learning_rate_scale * factor)
+        outcome = self.engine()
+        self.iteration += 1
+        return outcome.loss, outcome.moved, outcome.norm
+
+    def body(self) -> Outcome:
+        """The algorithm of a step, on the rows and with the rate that were put in place; it waits for no device."""
         losses, moved = [], None
         before = [t.clone() for t in running(self.model)]
         for feed, objective, needs in zip(self.feeds, self.objectives, self.needs_of, strict=True):
-            batch, rows = feed.next()
+            batch = feed.batch()
             draws: dict[str, Any] = {}
             with frozen(self.model):
                 for name in sorted(needs & {"given_x", "given_xy"}):
-                    draws[name] = self.completions.draw(name, self.model, batch, rows, generator=self.chains.generator)
+                    draws[name] = self.complete(name, batch, feed.rows)
                 for name in sorted(needs & {"negatives", "given_y"}):
-                    moved = self.move(batch if name == "given_y" else None, len(rows))
+                    moved = self.move(batch if name == "given_y" else None, len(batch.x))
                     draws |= self.draws_of(moved, name, needs)
                     self.chains.store(moved)
             # Unchecked: a batch that is not finite gives a loss that is not, and changes nothing.
-            losses.append(objective.unchecked(self.model, batch, Draws(**draws)))
+            losses.append(objective.unchecked(self.fast, batch, Draws(**draws)))
         loss = losses[0] if len(losses) == 1 else _sum(losses)
-        norm, changed = self.update(loss)
-        if not changed:  # the forward pass of a batch that is not finite has changed running statistics all the same
-            for now, then in zip(running(self.model), before, strict=True):
-                now.copy_(then)
-        self.iteration += 1
-        return loss, moved, norm
+        norm = self.update(loss, before)
+        return Outcome(Loss(loss.total.detach(), loss.parts), moved, norm)
 
     @property
     def uses_chains(self) -> bool:
         return bool(self.needs & {"negatives", "given_y"})
 
+    def complete(self, name: DrawName, batch: Batch, rows: Tensor) -> Samples:
+        """Rows of data with what they miss drawn."""
+        with hold(self.fast):
+            return self.completions.draw(name, self.fast, batch, rows, generator=self.chains.generator)
+
     def move(self, given: Batch | None, n: int) -> Moved:
         """Chains of the buffer, moved; on p(x | y) with the labels of each row of a batch."""
-        if given is None or given.y is None:
-            return self.chains.move(Target(self.model), *self.chains.draw(n))
-        drawn, fresh = self.chains.draw(n, given.y)
-        if self.model.normalizer == "joint" and not self.chains.kernel.moves_y:
-            drawn = replace(drawn, y=given.y)  # what a row's labels leave open is summed out
-        return self.chains.move(Target(self.model, given_y=given.y), drawn, fresh)
+        with hold(self.fast):
+            if given is None or given.y is None:
+                complete = self.chains.kernel.moves_y or self.chains.labeled
+                return self.chains.move(Target(self.fast), *self.chains.draw(n), complete=complete)
+            drawn, fresh = self.chains.draw(n, given.y)
+            if self.model.normalizer == "joint" and not self.chains.kernel.moves_y:
+                drawn = replace(drawn, y=given.y)  # what a row's labels leave open is summed out
+            complete = self.chains.kernel.moves_y or given.complete
+            return self.chains.move(Target(self.fast, given_y=given.y), drawn, fresh, complete=complete)
 
     def draws_of(self, moved: Moved, name: str, needs: Collection[str]) -> dict[str, Any]:
         """The chains as an objective takes them: sick ones have no weight, or under p(x | y) are where they began."""
@@ -94,23 +146,22 @@ class Trainer:
             weight = (~moved.sick).to(moved.state.x.dtype)
             # By the well chains of all processes: the average of their losses is then the loss of one with all chains.
             divisor = self.world.sum(weight.sum()) / self.world.size
-        draws: dict[str, Any] = {name: Samples(moved.x, moved.state.y, weight, divisor=divisor)}
+        complete = moved.state.complete
+        draws: dict[str, Any] = {name: Samples(moved.x, moved.state.y, weight, divisor=divisor, complete=complete)}
         if "last_step" in needs:
             before = replace(moved.before_last, y=moved.state.y)
-            recomputed = self.chains.langevin.recompute(Target(self.model), before)
+            recomputed = self.chains.langevin.recompute(Target(self.twice), before)
             draws["last_step"] = Samples(recomputed, moved.state.y, weight, divisor=divisor)
         if "neighbors" in needs:
             draws["neighbors"] = self.chains.others(len(moved.x) * self.world.size)
         return draws
 
-    def update(self, loss: Loss) -> tuple[Tensor, bool]:
-        """The optimizer's step and the averaged weights; under a guard a gradient not finite changes nothing.
+    def update(self, loss: Loss, before: Sequence[Tensor] = ()) -> Tensor:
+        """The optimizer's step and the averaged weights, and the norm of the gradient.
 
-        The norm of the gradient, and whether there was a step.
+        Under a guard a gradient that is not finite changes nothing, nor the running statistics, which were `before`.
         """
         settings = self.recipe.optimizer
-        rate = settings.learning_rate * self.learning_rate_scale
-        rate *= build.learning_rate_factor(self.recipe, self.iteration)
         parameters: list[Tensor] = list(self.model.parameters())
         self.optimizer.zero_grad()
         total = loss.total
@@ -121,25 +172,42 @@ class Trainer:
         # One message: all processes then clip, skip and step alike.
         shared = [loss.total.detach(), *loss.parts.values(), *running(self.model)]
         self.world.mean([p.grad for p in parameters if p.grad is not None] + shared)
+        if settings.clip_adaptive is not None:
+            clip_adaptive(build.inner_parameters(self.model), settings.clip_adaptive)
         limit = float("inf") if settings.clip_norm is None else settings.clip_norm
         norm = torch.nn.utils.clip_grad_norm_(parameters, limit)
-        if self.guarded and not bool(norm.isfinite() & loss.total.isfinite()):
-            self.n_skipped += 1
-            self.skipped_in_row += 1
-            return norm, False
-        self.skipped_in_row = 0
-        for group in self.optimizer.param_groups:
-            group["lr"] = rate
-        if settings.weight_decay > 0:
-            with torch.no_grad():
-                torch._foreach_mul_([p for p in parameters if p.ndim > 1], 1.0 - rate * settings.weight_decay)
-        self.optimizer.step()
         with torch.no_grad():
-            averaged: list[Tensor] = list(self.ema.parameters())
-            torch._foreach_lerp_(averaged, parameters, 1.0 - settings.ema)
+            fine = norm.isfinite() & loss.total.isfinite() if self.guarded else torch.ones_like(norm, dtype=torch.bool)
+            self._apply(parameters, fine)
+            for now, then in zip(running(self.model), before, strict=False):
+                now.copy_(torch.where(fine, now, then))
             for kept, now in zip(self.ema.buffers(), self.model.buffers(), strict=True):
                 kept.copy_(now)
-        return norm, True
+            self.skips += (~fine).long()
+            self.skips[1] *= (~fine).long()
+        return norm
+
+    def _apply(self, parameters: list[Tensor], fine: Tensor) -> None:
+        """Weights and averaged weights after a step, or as they were: without asking the device which."""
+        settings, counts = self.recipe.optimizer, fine.float()
+        if settings.weight_decay > 0:
+            matrices = [p for p in parameters if p.ndim > 1]
+            torch._foreach_mul_(matrices, 1.0 - counts * self.rate * settings.weight_decay)
+        self.optimizer.found_inf = 1.0 - counts  # type: ignore[attr-defined]  # as torch's own gradient scaler says it
+        self.optimizer.step()
+        averaged: list[Tensor] = list(self.ema.parameters())
+        change = torch._foreach_sub(parameters, averaged)
+        torch._foreach_mul_(change, counts * (1.0 - settings.ema))
+        torch._foreach_add_(averaged, change)
+
+    @property
+    def n_skipped(self) -> int:
+        """Batches that changed nothing since this was last set to zero."""
+        return int(self.skips[0])
+
+    @property
+    def skipped_in_row(self) -> int:
+        return int(self.skips[1])
 
     def scored(self, y: Tensor) -> Tensor:
         """The labels at which data and chains are compared: summed out, unless chains have labels given or the sum is
@@ -160,7 +228,8 @@ class Trainer:
     def new_streams(self) -> None:
         """Streams derived from the seed, the attempt and the process: what went wrong once is not repeated."""
         device = self.data.x.device
-        self.chains.generator = seeded(self.seed, "chains", self.attempt, self.world.rank, device=device)
+        stream = seeded(self.seed, "chains", self.attempt, self.world.rank, device=device)
+        self.chains.generator.set_state(stream.get_state())
         for feed in self.feeds:
             feed.new_stream(self.attempt)
 

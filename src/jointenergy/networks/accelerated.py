@@ -1,0 +1,76 @@
+"""networks: a network as the hardware runs it fastest: in half precision, channels last, compiled; float32 outside.
+
+It shares the parameters of the network that it was made of, and is no other function of them but for rounding.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from jointenergy.networks.nf_wide_resnet import fixed
+
+
+class Accelerated(nn.Module):
+    """`network` with its convolutions in `dtype`, its result in float32; `compiled` as one program per shape.
+
+    A compiled network can be differentiated once: what differentiates twice takes one that is not.
+    """
+
+    def __init__(self, network: nn.Module, dtype: torch.dtype = torch.float32, *, compiled: bool = False) -> None:
+        super().__init__()
+        self.network = network
+        self.dtype = dtype
+        self.held: dict[str, Tensor] | None = None
+        self.call: Any = torch.compile(self._call, dynamic=False) if compiled else self._call
+
+    def forward(self, *inputs: Tensor) -> Tensor:
+        weights = dict(self.network.named_parameters()) if self.held is None else self.held
+        value: Tensor = self.call(weights, *inputs)
+        return value
+
+    def _call(self, weights: dict[str, Tensor], *inputs: Tensor) -> Tensor:
+        low = self.dtype != torch.float32
+        # No cache of casts: one of a recorded step would outlive it.
+        cast = (
+            torch.autocast(inputs[0].device.type, self.dtype, cache_enabled=False) if low else contextlib.nullcontext()
+        )
+        with cast:
+            value: Tensor = functional_call(self.network, weights, tuple(_channels_last(x) for x in inputs))
+        return value.to(torch.promote_types(value.dtype, torch.float32))
+
+    @contextmanager
+    def hold(self) -> Iterator[None]:
+        """Inside, weights are made ready once, not at every pass, and are constants: for chains, not for learning."""
+        held = {name: p.detach() for name, p in self.network.named_parameters()}
+        for name, module in self.network.named_modules():
+            if isinstance(module, nn.Conv2d):
+                for key, parameter in module.named_parameters():
+                    held[f"{name}.{key}" if name else key] = _channels_last(parameter.detach()).to(self.dtype)
+        low = None if self.dtype == torch.float32 else self.dtype
+        with fixed(self.network, low):
+            self.held = held
+            try:
+                yield
+            finally:
+                self.held = None
+
+
+@contextmanager
+def hold(module: nn.Module) -> Iterator[None]:
+    """`Accelerated.hold` of all that is accelerated in a module; in any other what weights are made of is made once."""
+    parts = [part for part in module.modules() if isinstance(part, Accelerated)]
+    with contextlib.ExitStack() as stack:
+        for context in [part.hold() for part in parts] or [fixed(module)]:
+            stack.enter_context(context)
+        yield
+
+
+def _channels_last(x: Tensor) -> Tensor:
+    return x.contiguous(memory_format=torch.channels_last) if x.ndim == 4 else x

@@ -1,0 +1,118 @@
+"""training: how the body of a step runs: line by line, or recorded once as a CUDA graph and replayed.
+
+A recorded step reads and writes storage that stays: weights, buffers, generators and counters are changed in place,
+row numbers and the learning rate are put where it looks for them. What Python decided while it was recorded holds until
+it is recorded anew.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Hashable, Sequence
+from typing import Generic, TypeVar
+
+import torch
+from torch import nn
+
+from jointenergy.models import JointModel
+from jointenergy.networks.accelerated import Accelerated
+from jointenergy.training.recipe import Recipe
+
+T = TypeVar("T")
+
+WARM = 3  # steps made line by line before one is recorded: compilers and libraries choose their programs in them
+
+
+class Engine(Generic[T]):
+    """Calls `body`; with `recorded` it is replayed from a CUDA graph, recorded anew whenever `key()` has changed.
+
+    A body that cannot be recorded runs on line by line, and `said` holds why.
+    """
+
+    def __init__(
+        self,
+        body: Callable[[], T],
+        *,
+        recorded: bool = False,
+        key: Callable[[], Hashable] = lambda: None,
+        generators: Callable[[], Sequence[torch.Generator]] = lambda: (),
+    ) -> None:
+        self.body, self.recorded, self.key, self.generators = body, recorded, key, generators
+        self.said: str | None = None
+        self._made = 0
+        self._graph: torch.cuda.CUDAGraph | None = None
+        self._key: Hashable = None
+        self._outcome: T | None = None
+
+    def __call__(self) -> T:
+        if not self.recorded:
+            return self.body()
+        if self._made < WARM:
+            self._made += 1
+            return self._beside()
+        if self._graph is None or self._key != self.key():
+            self._record()
+            if self._graph is None:
+                return self.body()
+        self._graph.replay()
+        assert self._outcome is not None
+        return self._outcome
+
+    def _beside(self) -> T:
+        """One call on a stream beside the usual one, as a recording will be."""
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            outcome = self.body()
+        torch.cuda.current_stream().wait_stream(stream)
+        return outcome
+
+    def _record(self) -> None:
+        self._graph, self._outcome = None, None  # the memory of the old one is free before the new one is made
+        graph = torch.cuda.CUDAGraph()
+        for generator in self.generators():
+            graph.register_generator_state(generator)
+        try:
+            with torch.cuda.graph(graph):
+                self._outcome = self.body()
+        except RuntimeError as error:
+            self.recorded = False
+            self.said = f"the step cannot be recorded and runs line by line ({str(error).splitlines()[0]})"
+            return
+        self._graph, self._key = graph, self.key()
+
+
+def precision_of(recipe: Recipe, device: torch.device) -> torch.dtype:
+    """The dtype of the network's convolutions: by the recipe, or bfloat16 where a GPU is fast in it and it is safe.
+
+    A kernel that compares log-densities must not have them rounded to three digits.
+    """
+    asked = recipe.engine.precision
+    if asked != "auto":
+        return torch.bfloat16 if asked == "bfloat16" else torch.float32
+    fast = device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0)
+    return torch.bfloat16 if fast and recipe.chain.label_kernel == "none" else torch.float32
+
+
+def compiles(recipe: Recipe, device: torch.device) -> bool:
+    """Whether networks are compiled: on a GPU with a compiler unless told, elsewhere only where it is asked for."""
+    asked = recipe.engine.compile
+    return asked == "on" or (asked == "auto" and device.type == "cuda" and _has_triton())
+
+
+def _has_triton() -> bool:
+    from torch.utils._triton import has_triton
+
+    return bool(has_triton())
+
+
+def accelerated(model: JointModel, dtype: torch.dtype, *, compiled: bool) -> JointModel:
+    """A twin that shares the model's weights and runs its networks fast; the model itself where nothing is gained."""
+    if dtype == torch.float32 and not compiled:
+        return model
+    twin = copy.copy(model)
+    parts: dict[str, nn.Module | None] = {
+        name: Accelerated(part, dtype, compiled=compiled) for name, part in model.named_children()
+    }
+    twin._modules = parts
+    return twin

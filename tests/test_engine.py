@@ -1,0 +1,311 @@
+"""A step asks the device nothing, and is the same step however it is run: line by line, compiled, recorded."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from jointenergy.networks.accelerated import Accelerated, hold
+from jointenergy.networks.nf_wide_resnet import NFWideResNet
+from jointenergy.networks.wide_resnet import WideResNet
+from jointenergy.training import state
+from jointenergy.training.engine import WARM, Engine, precision_of
+from jointenergy.training.feeds import TrainingData
+from jointenergy.training.recovery import raise_steps
+from jointenergy.training.trainer import Trainer
+from tests.small import small
+from tests.test_systems import images
+
+TINY = ("batch_size=16", "buffer.size=64", "chain.steps=3", "iterations=100")
+CONVOLUTIONS = ("model.network={kind='wide-resnet', depth=10, width=1}", "chain.gradient_clamp=1.0")
+SYSTEMS = {
+    "jem": (),
+    "batches apart, augmented": (
+        *CONVOLUTIONS,
+        "data.separate_batches=true",
+        "data.augment=['crop', 'flip', 'color', 'blur']",
+        "chain.augment=['flip']",
+    ),
+    "improved cd": ("buffer.kind=reservoir", "objective.kl=0.3", "objective.entropy=0.1", "objective.energy_l2=0.1"),
+    "gibbs-jem": ("chain.label_kernel=exact", "objective.log_p_x=0.0", "objective.log_p_xy=1.0"),
+    "mixed": (
+        "model.family=pair",
+        "chain.label_kernel=gibbs-with-gradients",
+        "objective.log_p_x=0.0",
+        "objective.log_p_y_given_x=0.0",
+        "objective.log_p_xy=1.0",
+    ),
+    "single site": (
+        "model.family=pair",
+        "chain.label_kernel=single-site",
+        "objective.log_p_x=0.0",
+        "objective.log_p_y_given_x=0.0",
+        "objective.log_p_xy=1.0",
+    ),
+    "unconditional": ("model.family=unconditional", "objective={log_p_x=1.0, log_p_y_given_x=0.0}"),
+    "nf": (
+        "model.network={kind='nf-wide-resnet', depth=10, width=1}",
+        "optimizer.clip_adaptive=0.02",
+        "optimizer.name=sgd",
+        "optimizer.weight_decay=1e-4",
+    ),
+    "binary": ("data.dequantize=binary", "buffer.kind=none"),
+}
+each_system = pytest.mark.parametrize("overrides", SYSTEMS.values(), ids=SYSTEMS)
+
+
+class Waits(TorchDispatchMode):
+    """Collects what would make the host wait for a device: a value read, or a shape that depends on one."""
+
+    NAMES = ("_local_scalar_dense", "nonzero", "unique", "is_nonzero", "masked_select", "equal", "item")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        name = func.overloadpacket.__name__
+        chosen = args[1] if name in ("index", "index_put", "index_put_") else ()
+        by_mask = any(t is not None and t.dtype == torch.bool for t in chosen)
+        if by_mask or any(name.startswith(n) for n in self.NAMES):
+            self.found.append(name)
+        return func(*args, **(kwargs or {}))
+
+
+def data_for(overrides: tuple[str, ...], device: str = "cpu") -> TrainingData:
+    data = images()
+    if "data.dequantize=binary" in overrides:
+        data = TrainingData((data.x > 0) * 2.0 - 1, data.y, data.x_held, data.y_held, data.labels)
+    if any("unconditional" in o for o in overrides):
+        data = TrainingData(data.x, data.y[:, :0], data.x_held, data.y_held[:, :0], type(data.labels).none())
+    return TrainingData(
+        *(t.to(device) for t in (data.x, data.y, data.x_held, data.y_held)), labels=data.labels, mask=None
+    )
+
+
+def trainer_of(*overrides: str, device: str = "cpu") -> Trainer:
+    return Trainer(small(*TINY, *overrides), data_for(overrides, device), 0)
+
+
+def weights(trainer: Trainer) -> Tensor:
+    return torch.cat([p.detach().flatten() for p in (*trainer.model.parameters(), *trainer.ema.parameters())]).cpu()
+
+
+def stored(trainer: Trainer) -> Tensor:
+    assert trainer.chains.buffer is not None
+    return trainer.chains.buffer.state_dict()["x"].cpu()
+
+
+@each_system
+def test_a_step_asks_the_device_nothing(overrides):
+    trainer = trainer_of(*overrides)
+    assert trainer.recordable
+    trainer.step()
+    with Waits() as waits:
+        trainer.step()
+    assert waits.found == []
+
+
+def test_a_question_to_the_device_is_noticed():
+    with Waits() as waits:
+        x = torch.ones(3)
+        bool(x[0] > 0)
+        x[x > 0]
+    assert len(waits.found) >= 2
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ("model.family=pair", "chain.label_kernel=exact", *SYSTEMS["mixed"][2:]),
+        ("data.missing_labels=0.5", *SYSTEMS["mixed"]),
+        ("data.missing_x=0.3", "chain.label_kernel=exact", "objective=mixed"),
+        ("model.family=conditional", "objective=igebm"),
+    ],
+    ids=["enumerated labels", "missing labels", "masked x", "labels given"],
+)
+def test_what_looks_for_rows_is_not_recorded(overrides):
+    from jointenergy.training.feeds import data_of
+
+    recipe = small(*TINY, *overrides)
+    assert not Trainer(recipe, data_of(recipe), 0).recordable
+
+
+def test_a_skipped_batch_changes_nothing():
+    for optimizer in ("adamw", "sgd"):
+        trainer = trainer_of(f"optimizer.name={optimizer}", "optimizer.clip_norm=1.0")
+        if optimizer == "adamw":
+            trainer.step()
+        before = weights(trainer)
+        right = trainer.data.x.clone()
+        trainer.data.x.fill_(torch.nan)
+        trainer.step()
+        trainer.step()
+        assert torch.equal(before, weights(trainer))
+        assert (trainer.n_skipped, trainer.skipped_in_row) == (2, 2)
+        trainer.data.x.copy_(right)
+        trainer.step()
+        assert not torch.equal(before, weights(trainer))
+        assert weights(trainer).isfinite().all()
+        assert (trainer.n_skipped, trainer.skipped_in_row) == (2, 0)
+
+
+# ---------------------------------------------------------------- accelerated networks
+
+NETWORKS = {
+    "plain": lambda: WideResNet(10, 1),
+    "group": lambda: WideResNet(10, 1, norm="group"),
+    "nf": lambda: NFWideResNet(10, 1),
+}
+
+
+@pytest.mark.parametrize("make", NETWORKS.values(), ids=NETWORKS)
+def test_half_precision_is_close_and_its_result_is_not_rounded(make):
+    torch.manual_seed(0)
+    network = make()
+    x = torch.rand(8, 3, 8, 8, generator=torch.Generator().manual_seed(0)).requires_grad_()
+    fast = Accelerated(network, torch.bfloat16)
+    value, exact = fast(x), network(x)
+    assert value.dtype == torch.float32
+    # 8 bits of mantissa: half a percent a layer, a few percent of the spread of the logits after ten.
+    assert (value - exact).abs().max() < 0.05 * exact.std()
+    assert not torch.equal(value, value.bfloat16().float())
+    with hold(fast):
+        held = fast(x)
+        assert torch.equal(held, value)
+        (gradient,) = torch.autograd.grad(held.sum(), x)
+        assert not any(p.grad is not None for p in network.parameters())
+    (expected,) = torch.autograd.grad(exact.sum(), x)
+    assert (gradient - expected).norm() < 0.05 * expected.norm()
+    assert fast.held is None
+    fast(x).sum().backward()
+    assert all(p.grad is not None for p in network.parameters())
+
+
+def test_a_held_network_learns_nothing():
+    network = WideResNet(10, 1)
+    fast = Accelerated(network, torch.bfloat16)
+    with hold(fast):
+        assert not fast(torch.rand(2, 3, 8, 8)).requires_grad
+
+
+def test_precision_is_chosen():
+    cpu = torch.device("cpu")
+    assert precision_of(small(), cpu) == torch.float32
+    assert precision_of(small("engine.precision=bfloat16"), cpu) == torch.bfloat16
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("overrides", [CONVOLUTIONS, SYSTEMS["mixed"]], ids=["wide-resnet", "mixed"])
+def test_a_compiled_step_is_the_same(overrides):
+    plain, compiled = trainer_of(*overrides), trainer_of(*overrides, "engine.compile=on")
+    for _ in range(3):
+        plain.step()
+        compiled.step()
+    # Float32 on both sides, sums in another order: three steps of Adam at 2e-3 apart by rounding alone.
+    torch.testing.assert_close(weights(compiled), weights(plain), atol=1e-5, rtol=1e-4)
+    torch.testing.assert_close(stored(compiled), stored(plain), atol=1e-4, rtol=1e-4)
+
+
+# ---------------------------------------------------------------- recorded steps
+
+
+def pair(*overrides: str) -> tuple[Trainer, Trainer]:
+    """Two trainers with the same streams on a GPU: line by line, and recorded."""
+    plain = trainer_of(*overrides, "engine.record=off", "engine.compile=off", device="cuda")
+    recorded = trainer_of(*overrides, device="cuda")
+    assert recorded.engine.recorded
+    return plain, recorded
+
+
+def steps(trainers: tuple[Trainer, Trainer], n: int) -> None:
+    for _ in range(n):
+        for trainer in trainers:
+            trainer.step()
+
+
+def assert_same(trainers: tuple[Trainer, Trainer], atol: float) -> None:
+    plain, recorded = trainers
+    assert recorded.engine.said is None
+    torch.testing.assert_close(weights(recorded), weights(plain), atol=atol, rtol=1e-3)
+    if plain.chains.buffer is not None:
+        # One chain that a rounding has sent elsewhere is no error; all but a few are where they are line by line.
+        far = ((stored(recorded) - stored(plain)).flatten(1).abs().amax(1) > 100 * atol).float().mean()
+        assert far <= 0.05
+
+
+@pytest.mark.gpu
+@each_system
+def test_a_recorded_step_is_the_same(overrides):
+    trainers = pair(*overrides, "engine.precision=float32")
+    steps(trainers, WARM + 5)
+    # Float32, the same noise, other programs: eight steps of Adam at 2e-3, each weight by at most a tenth of one step.
+    assert_same(trainers, 2e-4)
+
+
+@pytest.mark.gpu
+def test_half_precision_stays_near():
+    plain = trainer_of(
+        *CONVOLUTIONS, "engine.record=off", "engine.compile=off", "engine.precision=float32", device="cuda"
+    )
+    fast = trainer_of(*CONVOLUTIONS, device="cuda")
+    assert precision_of(fast.recipe, fast.data.x.device) == torch.bfloat16
+    losses: list[list[float]] = [[], []]
+    for _ in range(WARM + 5):
+        for trainer, seen in zip((plain, fast), losses, strict=True):
+            seen.append(trainer.step()[0].total.item())
+    torch.testing.assert_close(torch.tensor(losses[1]), torch.tensor(losses[0]), atol=0.02, rtol=0.02)
+
+
+@pytest.mark.gpu
+def test_more_steps_are_recorded_anew():
+    trainers = pair("engine.precision=float32")
+    steps(trainers, WARM + 2)
+    for trainer in trainers:
+        raise_steps(trainer)
+    steps(trainers, 3)
+    assert_same(trainers, 2e-4)
+
+
+@pytest.mark.gpu
+def test_a_rollback_copies_in_place():
+    trainers = pair("engine.precision=float32")
+    steps(trainers, WARM + 2)
+    saved = [copy.deepcopy(state.save(trainer, {})) for trainer in trainers]
+    steps(trainers, 3)
+    for trainer, checkpoint in zip(trainers, saved, strict=True):
+        state.restore_weights(trainer, checkpoint)
+        trainer.attempt += 1
+        trainer.new_streams()
+    steps(trainers, 3)
+    assert_same(trainers, 2e-4)
+
+
+@pytest.mark.gpu
+def test_a_recorded_step_skips_what_is_not_finite():
+    trainer = trainer_of(device="cuda")
+    for _ in range(WARM + 2):
+        trainer.step()
+    before, right = weights(trainer), trainer.data.x.clone()
+    trainer.data.x.fill_(torch.nan)
+    trainer.step()
+    assert torch.equal(before, weights(trainer))
+    assert (trainer.n_skipped, trainer.skipped_in_row) == (1, 1)
+    trainer.data.x.copy_(right)
+    trainer.step()
+    assert not torch.equal(before, weights(trainer))
+    assert trainer.skipped_in_row == 0
+
+
+@pytest.mark.gpu
+def test_what_cannot_be_recorded_runs_on_and_says_so():
+    value = torch.ones((), device="cuda")
+    engine = Engine(lambda: float(value), recorded=True)
+    assert [engine() for _ in range(WARM + 2)] == [1.0] * (WARM + 2)
+    assert engine.said is not None
+    assert "line by line" in engine.said
+    assert float(torch.ones(3, device="cuda").sum()) == 3.0
