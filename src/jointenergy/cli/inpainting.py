@@ -49,11 +49,9 @@ def inpaint(
     source = opened(run, data, device)
     known = inputs.labels_of(given, source.labels)
     rows = inputs.read(files, source, resize=resize)
+    held = ~rows.x.isnan()
     if mask:
-        held = inputs.mask_of(mask, source, rows.columns).to(rows.x.device).expand_as(rows.x)
-        held = held & ~rows.x.isnan()
-    else:
-        held = ~rows.x.isnan()
+        held = held & source.mask(inputs.mask_of(mask, source, rows.columns))
     if bool(held.all()):
         raise InputError("all of the input is known: say with --mask which part is, as in --mask upper")
     length = steps_of(source, steps)

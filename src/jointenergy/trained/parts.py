@@ -76,11 +76,11 @@ class Parts:
         """x as the model takes it."""
         return rows_of(x, self.event_shape, self.bounds, self._like)
 
-    # What the questions share.
-
-    def _mask(self, mask: Array) -> Tensor:
-        """A mask in the shape of x, or of one row of it."""
+    def mask(self, mask: Array) -> Tensor:
+        """A mask, True where x is known, in the shape of x or of one row of it."""
         return _mask_rows(tensor_of(mask, "mask"), self.event_shape).to(self._like.device)
+
+    # What the questions share.
 
     def _steps(self, steps: int | None) -> int:
         """How many steps, None as in the recipe."""

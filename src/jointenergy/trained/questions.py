@@ -184,7 +184,7 @@ class Questions(Parts):
             steps=steps,
             generator=seeded(seed),
             given=given_of(given),
-            mask=None if mask is None else self._mask(mask),
+            mask=None if mask is None else self.mask(mask),
             x_start=self._noise(),
         )
 

@@ -101,7 +101,7 @@ class Run(Questions):
         Without a mask, what is NaN in x is not known. `start="mean"` begins at the mean of the data.
         """
         rows = self.rows(x)
-        held = ~rows.isnan() if mask is None else self._mask(mask)
+        held = ~rows.isnan() if mask is None else self.mask(mask)
         if start not in ("noise", "mean", "input"):
             raise InputError(f"start must be 'noise', 'mean' or 'input', got {start!r}")
         begin: XStart | Tensor | Literal["input"] = self._noise()
@@ -140,7 +140,7 @@ class Run(Questions):
             self.model,
             self.rows(x),
             given_of(to),
-            mask=None if mask is None else self._mask(mask),
+            mask=None if mask is None else self.mask(mask),
             method="marginalize" if self.sampling.y_kernel is None else "resample",
             x_kernel=self.sampling.x_kernel,
             y_kernel=self.sampling.y_kernel,
