@@ -69,12 +69,13 @@ def transition_matrices(kernel: Kernel, target: Target, x: Tensor) -> Tensor:
                 add(target.hold_y(to), site_probs[:, site] * value_probs[:, value])
     elif isinstance(kernel, GibbsWithGradients):
         here = evaluate_code(target, state)
-        proposals = kernel.move_log_probs(target, y, here.gradient).exp()
+        log_proposals = kernel.move_log_probs(target, y, here.gradient)
+        proposals = log_proposals.exp()
         for m in range(labels.n_codes + 1):
             move = torch.full((len(rows),), m)
             to, back = kernel.moved(target, y, move)
             there = evaluate_code(target, State(state.x, to, state.keys))
-            ratio = kernel.log_acceptance(target, move, back, to, there, y, here)
+            ratio = kernel.log_acceptance(target, log_proposals[:, m], back, to, there, here)
             # Where a move has no chance its ratio is meaningless.
             accepted = torch.where(proposals[:, m] > 0, proposals[:, m] * ratio.clamp(max=0).exp(), 0.0)
             add(to, accepted)

@@ -96,11 +96,13 @@ class LabelSpace:
     def __repr__(self) -> str:
         return f"LabelSpace({dict(zip(self.names, self.cardinalities, strict=True))})"
 
-    @property
+    # Cached: kernels ask at every step, and there may be hundreds of variables.
+
+    @functools.cached_property
     def cardinalities(self) -> tuple[int, ...]:
         return tuple(len(v) for v in self.values)
 
-    @property
+    @functools.cached_property
     def n_codes(self) -> int:
         """The width of a one-hot code: the sum of the cardinalities."""
         return sum(self.cardinalities)
@@ -110,7 +112,7 @@ class LabelSpace:
         """The number of complete labels: the product of the cardinalities."""
         return math.prod(self.cardinalities)
 
-    @property
+    @functools.cached_property
     def offsets(self) -> tuple[int, ...]:
         """Where each variable's block begins in a one-hot code."""
         starts, total = [], 0
@@ -119,10 +121,15 @@ class LabelSpace:
             total += cardinality
         return tuple(starts)
 
-    @property
+    @functools.cached_property
     def variable_of_code(self) -> tuple[int, ...]:
         """The variable that each entry of a one-hot code belongs to."""
         return tuple(k for k, cardinality in enumerate(self.cardinalities) for _ in range(cardinality))
+
+    @functools.cached_property
+    def value_of_code(self) -> tuple[int, ...]:
+        """The value that each entry of a one-hot code stands for."""
+        return tuple(v for cardinality in self.cardinalities for v in range(cardinality))
 
     def index(self, name: str) -> int:
         """The column of the variable called `name`."""
@@ -192,8 +199,8 @@ class LabelSpace:
 
     def allowed(self, y: Tensor) -> Tensor:
         """Which entries of a code the labels leave open, bool `[..., n_codes]`: one if given, all if missing."""
-        missing = (y == MISSING)[..., constant(self.variable_of_code, y.device)]
-        return missing | self.code_of(y.clamp(min=0), torch.bool)
+        spread = y.index_select(-1, constant(self.variable_of_code, y.device))
+        return (spread == MISSING) | (spread == constant(self.value_of_code, y.device))
 
     def one_hot(self, y: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
         """Complete labels `[n, L]` as codes `[n, n_codes]`, one block of zeros and a single one per variable."""

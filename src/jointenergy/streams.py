@@ -21,15 +21,24 @@ def _signed(value: int) -> int:
 
 _GOLDEN = _signed(0x9E3779B97F4A7C15)  # SplitMix64's increment: elements of a draw
 _CHILD = _signed(0xD1B54A32D192ED03)  # another odd increment: children of a key, disjoint from its elements
-_MULTIPLY_1 = _signed(0xBF58476D1CE4E5B9)
-_MULTIPLY_2 = _signed(0x94D049BB133111EB)
+
+
+def _constant(value: int) -> Tensor:
+    # A number would be made a tensor at every use, which in a small chain is a third of the time.
+    return torch.tensor(_signed(value), dtype=torch.int64, device="cpu")
+
+
+# (shift, mask of the bits that a logical shift leaves, factor) of SplitMix64's three rounds; the last has no factor.
+_FIRST = _constant(30), _constant((1 << 34) - 1), _constant(0xBF58476D1CE4E5B9)
+_SECOND = _constant(27), _constant((1 << 37) - 1), _constant(0x94D049BB133111EB)
+_SHIFT_3, _MASK_3 = _constant(31), _constant((1 << 33) - 1)
 
 
 def _mix(z: Tensor) -> Tensor:
-    """SplitMix64's finalizer on int64 tensors, in place; `&` turns torch's arithmetic shift into a logical one."""
-    z.bitwise_xor_((z >> 30).bitwise_and_(0x3FFFFFFFF)).mul_(_MULTIPLY_1)
-    z.bitwise_xor_((z >> 27).bitwise_and_(0x1FFFFFFFFF)).mul_(_MULTIPLY_2)
-    return z.bitwise_xor_((z >> 31).bitwise_and_(0x1FFFFFFFF))
+    """SplitMix64's finalizer on int64 tensors, in place; the masks turn torch's arithmetic shift into a logical one."""
+    for shift, mask, factor in (_FIRST, _SECOND):
+        z.bitwise_xor_((z >> shift).bitwise_and_(mask)).mul_(factor)
+    return z.bitwise_xor_((z >> _SHIFT_3).bitwise_and_(_MASK_3))
 
 
 @functools.cache
@@ -87,7 +96,8 @@ def gumbel(keys: Tensor, n: int) -> Tensor:
 
 def categorical(keys: Tensor, logits: Tensor) -> Tensor:
     """One index per row with probabilities softmax(logits), by one uniform number a row."""
-    below = logits.softmax(1, dtype=torch.float64).cumsum(1)
+    wide = torch.promote_types(logits.dtype, torch.float32)
+    below = logits.softmax(1, dtype=wide).cumsum(1, dtype=torch.float64)
     # Of the sum as it is, not of 1: beyond the last sum there is nothing to draw.
     threshold = uniform(keys, 1, torch.float64).mul_(below[:, -1:])
     # A row without any probability, or with one that is no number, gives the last index.

@@ -33,11 +33,15 @@ class GibbsWithGradients(Kernel):
     def move_log_probs(self, target: Target, y: Tensor, gradient: Tensor) -> Tensor:
         """log q of every move from y, `[n, n_codes + 1]`: set a label to a value, or, last, stay put."""
         labels = target.model.labels
-        present = gradient.gather(1, y + constant(labels.offsets, y.device))
-        estimate = gradient - present[:, constant(labels.variable_of_code, y.device)]
-        closed = labels.code_of(y, torch.bool) | ~target.free_codes(y)
-        weights = (estimate / 2.0).masked_fill(closed, -torch.inf)
-        return torch.cat((weights, weights.new_zeros(len(y), 1)), dim=1).log_softmax(1)
+        places = y + constant(labels.offsets, y.device)
+        present = gradient.gather(1, places).index_select(1, constant(labels.variable_of_code, y.device))
+        # One memory for all moves, the last of which stays put: with many labels every pass over it counts.
+        weights = gradient.new_zeros(len(y), labels.n_codes + 1)
+        torch.sub(gradient, present, out=weights[:, :-1]).mul_(0.5)
+        weights.scatter_(1, places, -torch.inf)
+        if target.given_y is not None:
+            weights[:, :-1].masked_fill_(~target.free_codes(y), -torch.inf)
+        return weights.log_softmax(1)
 
     def moved(self, target: Target, y: Tensor, move: Tensor) -> tuple[Tensor, Tensor]:
         """The labels after a move, and the move that leads back."""
@@ -51,27 +55,21 @@ class GibbsWithGradients(Kernel):
         return y.scatter(1, site[:, None], new[:, None]), torch.where(stays, move, offset + old)
 
     def log_acceptance(
-        self,
-        target: Target,
-        move: Tensor,
-        back: Tensor,
-        there_y: Tensor,
-        there: Evaluation,
-        y: Tensor,
-        here: Evaluation,
+        self, target: Target, forward: Tensor, back: Tensor, there_y: Tensor, there: Evaluation, here: Evaluation
     ) -> Tensor:
-        """The log of the acceptance ratio of a move from y to there_y, with `back` the move that reverses it."""
-        forward = self.move_log_probs(target, y, here.gradient).gather(1, move[:, None])[:, 0]
+        """The log of the acceptance ratio of a move to there_y: `forward` is its log q, `back` the way back."""
         reverse = self.move_log_probs(target, there_y, there.gradient).gather(1, back[:, None])[:, 0]
         return there.log_density - here.log_density + reverse - forward
 
     def step(self, target: Target, state: State) -> tuple[State, Info]:
         keys, move_key, accept_key = streams.split(state.keys, 3)
         here = evaluate_code(target, state)
-        move = streams.categorical(move_key, self.move_log_probs(target, state.y, here.gradient))
+        log_probs = self.move_log_probs(target, state.y, here.gradient)
+        move = streams.categorical(move_key, log_probs)
+        forward = log_probs.gather(1, move[:, None])[:, 0]
         proposed_y, back = self.moved(target, state.y, move)
         there = evaluate_code(target, State(state.x, proposed_y, keys))
-        log_ratio = self.log_acceptance(target, move, back, proposed_y, there, state.y, here)
+        log_ratio = self.log_acceptance(target, forward, back, proposed_y, there, here)
         accept, acceptance = metropolis(accept_key, log_ratio)
         y = torch.where(accept[:, None], proposed_y, state.y)
         info = Info(log_density=here.log_density, y_acceptance=acceptance)

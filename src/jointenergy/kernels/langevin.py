@@ -76,7 +76,9 @@ class Langevin(Kernel):
     def step(self, target: Target, state: State) -> tuple[State, Info]:
         here = evaluate_x(target, state)
         x, keys = self._move(target, state, here.gradient)
-        info = Info(log_density=here.log_density, gradient_norm=here.gradient.flatten(1).norm(dim=1))
+        info = Info(
+            log_density=here.log_density, gradient_norm=torch.linalg.vector_norm(here.gradient.flatten(1), dim=1)
+        )
         return replace(state, x=x, keys=keys, step=state.step + 1, evaluation=None), info
 
     def recompute(self, target: Target, state: State) -> Tensor:
@@ -93,9 +95,9 @@ class Langevin(Kernel):
         if self.gradient_clamp is not None:
             gradient = gradient.clamp(-self.gradient_clamp, self.gradient_clamp)
         factor = 1.0 if self.schedule is None else self.schedule.factor(state.step)
-        x = state.x + gradient * (self.step_size * factor)
+        x = torch.add(state.x, gradient, alpha=self.step_size * factor)
         if self.noise_scale > 0:
-            x = x + target.moving(streams.normal_like(key, x)) * (self.noise_scale * math.sqrt(factor))
+            x.add_(target.moving(streams.normal_like(key, x)), alpha=self.noise_scale * math.sqrt(factor))
         if self.bounds is not None:
             x = x.clamp(*self.bounds)
         # What is held may lie outside the bounds, and is not even rounded: -0.0 + 0.0 is 0.0.

@@ -61,12 +61,12 @@ class MALA(Kernel):
         """Where the proposals from x lie around."""
         if self.gradient_clamp is not None:
             gradient = gradient.clamp(-self.gradient_clamp, self.gradient_clamp)
-        return x + gradient * self.step_size
+        return torch.add(x, gradient, alpha=self.step_size)
 
     def proposal_log_density(self, to: Tensor, x: Tensor, gradient: Tensor) -> Tensor:
         """log q(to | x) up to a constant that is the same in both directions."""
         away = (to - self.proposal_mean(x, gradient)).flatten(1)
-        return -(away**2).sum(1) / (2.0 * self.noise_scale**2)
+        return away.square_().sum(1).mul_(-0.5 / self.noise_scale**2)
 
     def log_acceptance(self, target: Target, to: Tensor, there: Evaluation, x: Tensor, here: Evaluation) -> Tensor:
         """The log of the acceptance ratio of a move from x to `to`; minus infinity outside the domain."""
@@ -81,7 +81,7 @@ class MALA(Kernel):
         keys, noise_key, accept_key = streams.split(state.keys, 3)
         here = evaluate_x(target, state)
         noise = target.moving(streams.normal_like(noise_key, state.x))
-        moved = self.proposal_mean(state.x, here.gradient) + noise * self.noise_scale
+        moved = self.proposal_mean(state.x, here.gradient).add_(noise, alpha=self.noise_scale)
         proposed = replace(state, x=target.hold_x(moved), evaluation=None)
         there = evaluate_x(target, proposed)
         log_ratio = self.log_acceptance(target, proposed.x, there, state.x, here)
@@ -89,7 +89,7 @@ class MALA(Kernel):
         x = torch.where(over(accept, state.x), proposed.x, state.x)
         info = Info(
             log_density=here.log_density,
-            gradient_norm=here.gradient.flatten(1).norm(dim=1),
+            gradient_norm=torch.linalg.vector_norm(here.gradient.flatten(1), dim=1),
             x_acceptance=acceptance,
         )
         return replace(state, x=x, keys=keys, step=state.step + 1, evaluation=choose(accept, there, here)), info
