@@ -21,7 +21,7 @@ from jointenergy.data.folders import decode
 from jointenergy.errors import InputError
 from jointenergy.labels import LabelSpace, nearest
 from jointenergy.trained import Run
-from jointenergy.trained.arrays import shaped
+from jointenergy.trained.arrays import shaped, tensor_of
 
 ARRAYS = (".npy", ".npz")
 HALVES = ("upper", "lower", "left", "right")
@@ -249,7 +249,7 @@ def _mask_file(path: Path, run: Run, form: tuple[int, int, int] | None) -> Tenso
         return torch.from_numpy(found)
     if form is None:
         raise InputError(f"a picture is no mask of rows of shape {run.event_shape}: give a .npy file")
-    pixels = torch.from_numpy(decode(path.read_bytes(), str(path), "L", None))
+    pixels = tensor_of(decode(path.read_bytes(), str(path), "L", None), "the mask")
     if tuple(pixels.shape[1:]) != form[1:]:
         raise InputError(f"the mask {path.name} is {pixels.shape[1]} x {pixels.shape[2]} pixels, x is {_size(run)}")
     return (pixels >= 128).expand(form).reshape(run.event_shape)
