@@ -209,6 +209,7 @@ def optimizer_of(recipe: Recipe, model: JointModel, rate: Tensor) -> torch.optim
             for parameter in model.parameters():
                 optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
         return optimizer
+    common["capturable"] = rate.is_cuda  # its count of steps is a tensor there, as a recorded step needs it
     return torch.optim.Adam(model.parameters(), betas=(settings.beta1, settings.beta2), **common)
 
 
