@@ -82,9 +82,8 @@ def data_for(overrides: tuple[str, ...], device: str = "cpu") -> TrainingData:
         data = TrainingData((data.x > 0) * 2.0 - 1, data.y, data.x_held, data.y_held, data.labels)
     if any("unconditional" in o for o in overrides):
         data = TrainingData(data.x, data.y[:, :0], data.x_held, data.y_held[:, :0], type(data.labels).none())
-    return TrainingData(
-        *(t.to(device) for t in (data.x, data.y, data.x_held, data.y_held)), labels=data.labels, mask=None
-    )
+    x, y, x_held, y_held = (t.to(device) for t in (data.x, data.y, data.x_held, data.y_held))
+    return TrainingData(x, y, x_held, y_held, data.labels)
 
 
 def trainer_of(*overrides: str, device: str = "cpu") -> Trainer:

@@ -1,0 +1,207 @@
+"""benchmarks: one training iteration on the GPU: the original loop written plainly, our engine, and the floor.
+
+python benchmarks/iteration.py [--networks 28-10 16-4] [--batches 64 256 512] [--write] prints a table; --write
+publishes results/iteration.json from a clean tree. WideResNets without normalization, 20 Langevin steps, log p(x) and
+log p(y | x) on batches of their own, Adam. The floor is the operations of the convolutions and the head over the rate
+at which this GPU multiplies large bfloat16 matrices, measured in the same run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import time
+from collections.abc import Callable
+
+import torch
+from rich.console import Console
+from rich.table import Table
+from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
+
+from jointenergy.evaluation import results
+from jointenergy.labels import LabelSpace
+from jointenergy.networks import WideResNet
+from jointenergy.training import loop, measure
+from jointenergy.training.feeds import TrainingData
+from jointenergy.training.recipe import Recipe, parse
+from jointenergy.training.trainer import Trainer
+
+STEPS, BUFFER, ROWS = 20, 10_000, 2048
+PASSES = 3  # of the loss: data, samples, labeled data
+
+
+def timed(step: Callable[[], object], warm: int, repeats: int) -> float:
+    """Milliseconds a call, the median of `repeats` blocks that take about a second each, but one call at least."""
+    for _ in range(warm):
+        step()
+    torch.cuda.synchronize()
+    began = time.perf_counter()
+    step()
+    torch.cuda.synchronize()
+    n = max(1, int(1.0 / (time.perf_counter() - began)))
+    blocks = []
+    for _ in range(repeats):
+        began = time.perf_counter()
+        for _ in range(n):
+            step()
+        torch.cuda.synchronize()
+        blocks.append((time.perf_counter() - began) / n * 1e3)
+    return statistics.median(blocks)
+
+
+def matrix_rate() -> float:
+    """Operations a second of a large product in bfloat16."""
+    side = 8192
+    a, b = (torch.randn(side, side, device="cuda", dtype=torch.bfloat16) for _ in range(2))
+    return 2 * side**3 / (timed(lambda: a @ b, 5, 3) / 1e3)
+
+
+def operations(depth: int, width: int) -> float:
+    """Of one forward pass of one image."""
+    network, x = WideResNet(depth, width, activation="leaky_relu"), torch.rand(1, 3, 32, 32)
+    with FlopCounterMode(display=False) as counter, torch.no_grad():
+        network(x)
+    return float(counter.get_total_flops())
+
+
+def original(depth: int, width: int, batch: int) -> Callable[[], object]:
+    """The loop that users of the papers run: TF32, the buffer on the host, a graph a step, a look at each loss."""
+    network: nn.Module = WideResNet(depth, width, activation="leaky_relu").cuda()
+    optimizer = torch.optim.Adam(network.parameters(), 1e-4)
+    data, classes = torch.rand(ROWS, 3, 32, 32) * 2 - 1, torch.randint(10, (ROWS,))
+    buffer = torch.rand(BUFFER, 3, 32, 32) * 2 - 1
+
+    def loaded() -> tuple[Tensor, Tensor]:
+        rows = torch.randint(ROWS, (batch,))
+        x = data[rows]
+        return (x + 0.03 * torch.randn_like(x)).cuda(), classes[rows].cuda()
+
+    def step() -> None:
+        x, _ = loaded()
+        x_labeled, y = loaded()
+        slots = torch.randint(BUFFER, (batch,))
+        fresh = (torch.rand(batch) < 0.05).float()[:, None, None, None]
+        start = fresh * (torch.rand(batch, 3, 32, 32) * 2 - 1) + (1 - fresh) * buffer[slots]
+        samples = start.cuda().requires_grad_()
+        network.eval()
+        for _ in range(STEPS):
+            value = network(samples).logsumexp(1).sum()
+            (gradient,) = torch.autograd.grad(value, [samples], retain_graph=True)
+            samples.data += gradient + 0.01 * torch.randn_like(samples)
+        network.train()
+        samples = samples.detach()
+        buffer[slots] = samples.cpu()
+        gap = network(x).logsumexp(1).mean() - network(samples).logsumexp(1).mean()
+        loss = nn.functional.cross_entropy(network(x_labeled), y) - gap
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        if loss.abs().item() > 1e8:
+            raise RuntimeError("diverged")
+
+    return step
+
+
+def recipe_of(depth: int, width: int, batch: int) -> Recipe:
+    """The same settings in ours."""
+    values = {
+        "name": "iteration",
+        "batch_size": batch,
+        "data": {"separate_batches": True, "noise": 0.03},
+        "model": {"network": {"kind": "wide-resnet", "depth": depth, "width": width}},
+        "chain": {"steps": STEPS},
+        "buffer": {"size": BUFFER},
+    }
+    return parse(values, "iteration")
+
+
+def ours(recipe: Recipe, shape: tuple[int, ...] = (3, 32, 32)) -> Callable[[], object]:
+    """A step of the trainer with all that it does, and the guard's look at it as often as in a run."""
+    generator = torch.Generator().manual_seed(0)
+    x = (torch.rand(ROWS, *shape, generator=generator) * 2 - 1).cuda()
+    y = torch.randint(10, (ROWS, 1), generator=generator).cuda()
+    trainer = Trainer(recipe, TrainingData(x, y, x[:256], y[:256], LabelSpace({"class": 10})), 0)
+
+    def step() -> None:
+        loss, moved, norm = trainer.step()
+        if moved is not None and trainer.iteration % loop.WATCH == 0:
+            measure.signals(trainer, loss, moved, norm)
+        if trainer.engine.said is not None:
+            raise RuntimeError(trainer.engine.said)
+
+    return step
+
+
+def mixed() -> Recipe:
+    """The MNIST model of the mixed joint EBM: one network of x and y, Gibbs-With-Gradients and Langevin by turns."""
+    values = {
+        "name": "mixed",
+        "batch_size": 100,
+        "objective": "mixed",
+        "model": {
+            "family": "pair",
+            "network": {"kind": "mlp", "hidden": [1000, 500, 500, 250, 250, 250], "activation": "elu"},
+        },
+        "chain": {"steps": 40, "step_size": 3.0, "noise_scale": 0.003, "label_kernel": "gibbs-with-gradients"},
+    }
+    return parse(values, "mixed")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--networks", nargs="+", default=["28-10", "16-4"])
+    parser.add_argument("--batches", nargs="+", type=int, default=[64, 256, 512])
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--write", action="store_true")
+    arguments = parser.parse_args()
+    if not torch.cuda.is_available():
+        sys.exit("this benchmark measures a GPU, and torch finds none")
+    began = time.perf_counter()
+    torch.backends.cudnn.benchmark = True
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = True
+    rate = matrix_rate()
+    figures: dict[str, list[float | None]] = {"matrix_tera_per_second": [rate / 1e12]}
+    table = Table(title=f"one iteration in ms; the floor at {rate / 1e12:.0f} TFLOP/s")
+    for column in ("network", "batch", "original", "ours", "times faster", "floor", "of the floor"):
+        table.add_column(column, justify="right")
+    for network in arguments.networks:
+        depth, width = (int(part) for part in network.split("-"))
+        each = operations(depth, width)
+        for batch in arguments.batches:
+            plain = timed(original(depth, width, batch), 3, arguments.repeats)
+            torch.cuda.empty_cache()
+            fast = timed(ours(recipe_of(depth, width, batch)), 8, arguments.repeats)
+            torch.cuda.empty_cache()
+            floor = batch * each * (2 * STEPS + 3 * PASSES) / rate * 1e3
+            table.add_row(
+                *(f"WRN-{network}", str(batch), f"{plain:.1f}", f"{fast:.1f}"),
+                *(f"{plain / fast:.2f}", f"{floor:.1f}", f"{floor / fast:.0%}"),
+            )
+            at = f"wrn-{network}.batch-{batch}"
+            figures |= {
+                f"iteration_ms.original.{at}": [plain],
+                f"iteration_ms.engine.{at}": [fast],
+                f"iteration_ms.floor.{at}": [floor],
+                f"speedup_times.{at}": [plain / fast],
+            }
+    took = timed(ours(mixed(), (1, 28, 28)), 8, arguments.repeats)
+    figures["iteration_ms.engine.mixed-mnist.batch-100"] = [took]
+    Console().print(table)
+    print(f"the mixed model of MNIST, batch 100, 40 joint steps: {took:.1f} ms an iteration")
+    if arguments.write:
+        result = results.measured(
+            "iteration",
+            figures,
+            seeds=[0],
+            minutes=(time.perf_counter() - began) / 60,
+            command=["python", *sys.argv],
+            notes=f"Medians of {arguments.repeats} blocks. The original: TF32, cudnn.benchmark, buffer on the host. "
+            "Ours: recorded, compiled, bfloat16 convolutions, with the guard's look every 5 iterations.",
+        )
+        print(f"written to {results.write(result)}")
+
+
+if __name__ == "__main__":
+    main()
