@@ -1,0 +1,200 @@
+"""benchmarks: chains of this library against those of its peers: samples and effective samples per second, and memory.
+
+python benchmarks/chains.py [--threads 2] [--chains 1000] [--steps 100] [--repeats 9] [--write] prints a table; --write
+publishes results/chains.json and results/chains-memory.json from a clean tree. All contestants run in one process with
+the same threads, in turns, in float32, from the same start; peers that are not installed are named and left out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from contestants import BUILDERS, PEERS, Contestant
+from rounds import in_turns, median_ratio, table, told, versions
+from targets import TOLERANCE, Case, Lattice, cases
+from torch import Tensor
+
+from jointenergy.evaluation import results
+from jointenergy.kernels.diagnostics import effective_sample_size
+
+SEED = 0
+MEMORY_STEPS = (100, 10_000)
+
+
+@dataclass(frozen=True)
+class Row:
+    """What one contestant did on one case."""
+
+    case: str
+    who: str
+    per_second: tuple[float, ...]
+    """Samples (chains times steps) a second, one for each repeat."""
+    error: float
+    effective: float
+    """Effective samples in one sample, of the slowest quantity."""
+    ahead: float
+    """The median ratio of this library's speed to its own."""
+
+    @property
+    def right(self) -> bool:
+        return self.error < TOLERANCE
+
+    @property
+    def effective_per_second(self) -> tuple[float, ...]:
+        return tuple(self.effective * p for p in self.per_second)
+
+
+def law_and_mixing(case: Case, contestant: Contestant, burn_in: int, steps: int) -> tuple[float, float]:
+    """How far the samples are from the law, and the effective samples in each, step by step after a burn-in."""
+    state = contestant.advance(contestant.state, burn_in)
+    seen: list[Tensor] = []
+    kept: list[Tensor] = []
+    for i in range(steps):
+        state = contestant.advance(state, 1)
+        samples = contestant.samples(state)
+        seen.append(case.quantities(samples))
+        if i % 25 == 0:
+            kept.append(samples)
+    path = torch.stack(seen, dim=1)
+    least = min(effective_sample_size(path[:, :, k]) for k in range(path.shape[2]))
+    return case.error(torch.cat(kept)), least / (path.shape[0] * path.shape[1])
+
+
+def contestants_of(case: Case, n_chains: int, found: Mapping[str, str | None]) -> list[Contestant]:
+    start = case.start(n_chains, SEED)
+    present = ["jointenergy", *(name for name, version in found.items() if version is not None)]
+    return [c for name in present for c in BUILDERS[name](case, start.clone(), SEED)]
+
+
+def compare(
+    case: Case, found: Mapping[str, str | None], *, n_chains: int, steps: int, repeats: int, law_steps: int = 1000
+) -> list[Row]:
+    """All contestants on one case: first whether each is right, then how fast, in turns."""
+    burn_in = law_steps // 2
+    seen = {
+        c.name: law_and_mixing(case, c, burn_in, law_steps) for c in contestants_of(case, 200, found) if c.twin is None
+    }
+    timed = contestants_of(case, n_chains, found)
+    counts = {c.name: max(1, int(steps * c.share)) for c in timed}
+    seconds = in_turns({c.name: lambda c=c: c.advance(c.state, counts[c.name]) for c in timed}, repeats)
+    speeds = {name: tuple(n_chains * counts[name] / s for s in taken) for name, taken in seconds.items()}
+    own = speeds["jointenergy"]
+    return [
+        Row(case.name, c.name, speeds[c.name], *seen[c.twin or c.name], median_ratio(own, speeds[c.name]))
+        for c in timed
+    ]
+
+
+def told_rows(rows: Sequence[Row]) -> str:
+    """The table; effective samples are for rows of one case alone, whose kernels have one law."""
+    own = {row.case: statistics.median(row.effective_per_second) for row in rows if row.who == "jointenergy"}
+    cells = []
+    for row in rows:
+        median, spread = statistics.median(row.per_second), max(row.per_second) - min(row.per_second)
+        effective = statistics.median(row.effective_per_second)
+        cells.append(
+            [
+                f"{row.case} {row.who}",
+                f"{median:,.0f}",
+                f"{100 * spread / median:.0f} %",
+                f"{effective:,.0f}" if row.right else "-",
+                f"{row.ahead:.2f}",
+                f"{own[row.case] / effective:.2f}" if row.right else "-",
+                f"{100 * row.error:.1f} %" + ("" if row.right else " WRONG"),
+            ]
+        )
+    head = ["chain", "samples/s", "spread", "effective/s", "ours is x as fast", "x as effective", "law off by"]
+    return table(head, cells)
+
+
+def peak_mib(steps: int) -> float:
+    """The most memory that a process of its own held while it ran every kernel here for so many steps."""
+    words = [sys.executable, str(Path(__file__)), "--memory-of", str(steps)]
+    return float(subprocess.run(words, check=True, capture_output=True, text=True).stdout)
+
+
+def _own_peak_mib() -> float:
+    status = Path("/proc/self/status")
+    if status.exists():  # of this process alone: elsewhere what its parent held before counts too
+        line = next(line for line in status.read_text().splitlines() if line.startswith("VmHWM"))
+        return int(line.split()[1]) / 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
+def run_for_memory(steps: int) -> None:
+    for case in cases():
+        for contestant in contestants_of(case, 20, {}):
+            contestant.advance(contestant.state, steps)
+    print(f"{_own_peak_mib():.1f}")
+
+
+def publish(rows: Sequence[Row], memory: Mapping[int, float], minutes: float, notes: str) -> None:
+    figures: dict[str, Sequence[float | None]] = {}
+    for row in rows:
+        place = f"{row.case}.{row.who.replace(' ', '-')}"
+        none = [None] * len(row.per_second)
+        figures[f"samples_per_second.{place}"] = row.per_second if row.right else none
+        figures[f"effective_samples_per_second.{place}"] = row.effective_per_second if row.right else none
+    words = ["python", *sys.argv]
+    repeats = range(len(rows[0].per_second))
+    written = [results.measured("chains", figures, seeds=repeats, minutes=minutes, command=words, notes=notes)]
+    peaks = {f"peak_mib.steps-{steps}": [value] for steps, value in memory.items()}
+    said = "The most memory of a process that ran all six kernels for so many steps, 20 chains each."
+    written.append(results.measured("chains-memory", peaks, seeds=[0], minutes=minutes, command=words, notes=said))
+    for result in written:
+        print(f"written to {results.write(result)}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument("--chains", type=int, default=1000)
+    parser.add_argument("--steps", type=int, default=100)
+    parser.add_argument("--repeats", type=int, default=9)
+    parser.add_argument("--law-steps", type=int, default=1000)
+    parser.add_argument("--only", help="cases whose names have this in them")
+    parser.add_argument("--memory-of", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--write", action="store_true")
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    if arguments.memory_of is not None:
+        return run_for_memory(arguments.memory_of)
+    began = time.perf_counter()
+    found = versions(PEERS)
+    print(told(found))
+    rows: list[Row] = []
+    for case in cases():
+        if arguments.only is None or arguments.only in case.name:
+            # One flip at a time: a lattice needs many steps to forget where it began.
+            law_steps = arguments.law_steps * (3 if isinstance(case.target, Lattice) else 1)
+            sizes = {"n_chains": arguments.chains, "steps": arguments.steps, "repeats": arguments.repeats}
+            rows += compare(case, found, **sizes, law_steps=law_steps)
+            print(f"{case.name} measured", file=sys.stderr)
+    print(told_rows(rows))
+    print(
+        "Not offered: Gibbs-With-Gradients by torchebm and blackjax; torchebm's MALA is its HMC with one leapfrog step."
+    )
+    memory = {steps: peak_mib(steps) for steps in MEMORY_STEPS}
+    print("Memory of all six kernels: " + ", ".join(f"{m:.1f} MiB after {s:,} steps" for s, m in memory.items()))
+    if arguments.write:
+        notes = (
+            f"{arguments.chains} chains, {arguments.threads} thread(s), float32, {arguments.repeats} repeats in turns "
+            f"of {arguments.steps} steps (blackjax eager: a tenth). {told(found)} Effective samples: of the slowest "
+            f"quantity, in {arguments.law_steps} steps of 200 chains (lattices: three times as many). Rows whose law "
+            f"is off by more than {TOLERANCE:.0%} have no value."
+        )
+        publish(rows, memory, (time.perf_counter() - began) / 60, notes)
+    return None
+
+
+if __name__ == "__main__":
+    main()

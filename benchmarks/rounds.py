@@ -1,0 +1,63 @@
+"""benchmarks: what they share: which peers are there, timing in turns, and tables."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+
+def versions(packages: Sequence[str]) -> dict[str, str | None]:
+    """The installed version of each package, None where it is missing."""
+    found: dict[str, str | None] = {}
+    for package in packages:
+        try:
+            found[package] = importlib.metadata.version(package)
+        except importlib.metadata.PackageNotFoundError:
+            found[package] = None
+    return found
+
+
+def told(found: Mapping[str, str | None]) -> str:
+    """One sentence about who is here and who is not."""
+    here = ", ".join(f"{name} {version}" for name, version in found.items() if version is not None) or "none"
+    missing = ", ".join(name for name, version in found.items() if version is None)
+    return f"Peers: {here}." + (
+        f" Not installed, so not measured: {missing} (the bench extra has them)." * bool(missing)
+    )
+
+
+def in_turns(
+    contestants: Mapping[str, Callable[[], object]], repeats: int, clock: Callable[[], float] = time.perf_counter
+) -> dict[str, list[float]]:
+    """Seconds of each call, after one that is not counted.
+
+    The order turns around from round to round: whatever the machine does in between falls on all alike.
+    """
+    for call in contestants.values():
+        call()
+    seconds: dict[str, list[float]] = {name: [] for name in contestants}
+    for i in range(repeats):
+        for name in list(contestants)[:: 1 if i % 2 else -1]:
+            began = clock()
+            contestants[name]()
+            seconds[name].append(clock() - began)
+    return seconds
+
+
+def median_ratio(above: Sequence[float], below: Sequence[float]) -> float:
+    """The median of the ratios of what was measured side by side."""
+    return statistics.median(a / b for a, b in zip(above, below, strict=True))
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Columns as wide as their widest cell, the first to the left, the others to the right."""
+    widths = [max(len(row[i]) for row in (head, *rows)) for i in range(len(head))]
+    lines = [
+        "  ".join(
+            cell.ljust(w) if i == 0 else cell.rjust(w) for i, (cell, w) in enumerate(zip(row, widths, strict=True))
+        )
+        for row in (head, *rows)
+    ]
+    return "\n".join(line.rstrip() for line in (lines[0], "-" * len(lines[0]), *lines[1:]))

@@ -1,0 +1,166 @@
+"""benchmarks: the targets of the chains, and what is known of their laws.
+
+Each law is checked by identities that no sampler had a part in: for a density of x the stationarity of |x|^2 and of x
+under the kernel, for a lattice the exact share of like neighbors by transfer matrices.
+"""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+DIMENSION = 100
+TOLERANCE = 0.03
+"""How far, in parts of what is known, a law may be off: above what chance does at the sizes here, below one wrong
+factor in a step."""
+
+
+class Gaussian(nn.Module):
+    """The log-density of a Gaussian with unequal variances, from 4 down to 1/4."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.precision: Tensor
+        self.register_buffer("precision", torch.linspace(0.25, 4.0, DIMENSION))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (x * x) @ (-0.5 * self.precision)
+
+
+class Network(nn.Module):
+    """The log-density of an MLP energy, held together by a standard normal."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        g = torch.Generator().manual_seed(0)
+        sizes = (DIMENSION, 128, 128, 1)
+        self.layers = nn.Sequential()
+        for i, (before, after) in enumerate(itertools.pairwise(sizes)):
+            linear = nn.Linear(before, after)
+            with torch.no_grad():
+                linear.weight.copy_(torch.randn(after, before, generator=g) * (1.5 / before**0.5))
+                linear.bias.zero_()
+            self.layers.append(linear)
+            if i < 2:
+                self.layers.append(nn.SiLU())
+
+    def forward(self, x: Tensor) -> Tensor:
+        value: Tensor = self.layers(x)[:, 0] - 0.5 * (x * x).sum(1)
+        return value
+
+
+@dataclass(frozen=True)
+class Lattice:
+    """A Potts model on a grid with open ends: coupling times the number of like neighbors; 2 colors are Ising's.
+
+    Ising's spins have +-1 for like and unlike, so a coupling J there is 2 J here.
+    """
+
+    name: str
+    height: int
+    width: int
+    colors: int
+    coupling: float
+
+    @property
+    def n_bonds(self) -> int:
+        return self.height * (self.width - 1) + self.width * (self.height - 1)
+
+    def like_neighbors(self, y: Tensor) -> Tensor:
+        """The share of neighbors that are alike in each state `[n, height * width]`."""
+        grid = y.view(-1, self.height, self.width)
+        like = (grid[:, :, 1:] == grid[:, :, :-1]).sum((1, 2)) + (grid[:, 1:] == grid[:, :-1]).sum((1, 2))
+        return like.double() / self.n_bonds
+
+    def exact_like_neighbors(self) -> float:
+        """The expected share, the derivative of log Z by the coupling, by transfer matrices from row to row."""
+        rows = torch.cartesian_prod(*(torch.arange(self.colors) for _ in range(self.width))).view(-1, self.width)
+        within = (rows[:, 1:] == rows[:, :-1]).sum(1).double()
+        between = (rows[:, None] == rows[None]).sum(2).double()
+        coupling = torch.tensor(self.coupling, dtype=torch.float64, requires_grad=True)
+        log_z = coupling * within
+        for _ in range(self.height - 1):
+            log_z = torch.logsumexp(log_z[:, None] + coupling * between, dim=0) + coupling * within
+        (slope,) = torch.autograd.grad(log_z.logsumexp(0), coupling)
+        return float(slope) / self.n_bonds
+
+
+class LatticeHead(nn.Module):
+    """The lattice's log-density as a function of real-valued one-hot codes."""
+
+    def __init__(self, lattice: Lattice) -> None:
+        super().__init__()
+        self.lattice = lattice
+
+    def forward(self, features: Tensor, code: Tensor) -> Tensor:
+        at = self.lattice
+        if at.colors == 2:  # the second entry of a pair says it all
+            spin = code.view(-1, at.height, at.width, 2)[..., 1] * 2 - 1
+            bonds = (spin[:, :, 1:] * spin[:, :, :-1]).sum((1, 2)) + (spin[:, 1:] * spin[:, :-1]).sum((1, 2))
+            return 0.5 * at.coupling * bonds
+        grid = code.view(-1, at.height, at.width, at.colors)
+        bonds = (grid[:, :, 1:] * grid[:, :, :-1]).sum((1, 2, 3)) + (grid[:, 1:] * grid[:, :-1]).sum((1, 2, 3))
+        return at.coupling * bonds
+
+
+@dataclass(frozen=True)
+class Case:
+    """One row of the comparison: a target and a kernel with its step size."""
+
+    kernel: str
+    target: Gaussian | Network | Lattice
+    step_size: float = 0.0
+
+    @property
+    def name(self) -> str:
+        target = self.target
+        where = target.name if isinstance(target, Lattice) else type(target).__name__.lower()
+        return f"{where}-{self.kernel}"
+
+    def start(self, n: int, seed: int) -> Tensor:
+        """Where all contestants begin: x near its law, or labels drawn evenly."""
+        g = torch.Generator().manual_seed(seed)
+        if isinstance(self.target, Lattice):
+            return torch.randint(self.target.colors, (n, self.target.height * self.target.width), generator=g)
+        x = torch.randn(n, DIMENSION, generator=g)
+        return x / self.target.precision.sqrt() if isinstance(self.target, Gaussian) else x
+
+    @torch.no_grad()
+    def quantities(self, samples: Tensor) -> Tensor:
+        """What effective samples are counted of, `[n, 2 or 3]`."""
+        if isinstance(self.target, Lattice):
+            first = (samples == 0).double().mean(1)
+            return torch.stack((first, self.target.like_neighbors(samples)), dim=1)
+        return torch.stack((samples[:, 0], samples[:, -1], self.target(samples)), dim=1).double()
+
+    def error(self, samples: Tensor) -> float:
+        """How far samples are from the stationary law of the kernel, in parts of what is known."""
+        if isinstance(self.target, Lattice):
+            exact = self.target.exact_like_neighbors()
+            return abs(float(self.target.like_neighbors(samples).mean()) / exact - 1.0)
+        x = samples.detach().clone().requires_grad_()
+        (g,) = torch.autograd.grad(self.target(x).sum(), x)
+        x, g = x.detach().double(), g.double()
+        # E x.g = -D for the density itself. An unadjusted step x + h g + sqrt(2 h) noise keeps E |x|^2 only if
+        # E x.g + h/2 E |g|^2 = -D: its own bias is part of its law.
+        drift = 0.5 * self.step_size * (g**2).sum(1) if self.kernel == "langevin" else 0.0
+        scale = abs(float(((x * g).sum(1) + drift).mean()) / DIMENSION + 1.0)
+        # E g = 0 in both: the square of its mean over that of g, less what chance gives.
+        shift = float((g.mean(0) ** 2).mean() / (g**2).mean())
+        return max(scale, shift)
+
+
+def cases() -> list[Case]:
+    gaussian, network = Gaussian(), Network()
+    ising, potts = Lattice("ising", 10, 10, 2, 0.6), Lattice("potts", 10, 6, 3, 0.7)
+    return [
+        Case("langevin", gaussian, 0.05),
+        Case("mala", gaussian, 0.05),
+        Case("langevin", network, 0.1),
+        Case("mala", network, 0.1),
+        Case("gwg", ising),
+        Case("gwg", potts),
+    ]
