@@ -31,6 +31,7 @@ def reproduce(
     folder: Annotated[Path, typer.Option("--results", help="Where the result is written.")] = results.FOLDER,
     baseline: Annotated[bool, typer.Option("--baseline", help="Train by cross-entropy alone, all else equal.")] = False,
     guard: Annotated[bool, typer.Option(help="Watch the runs; without it the result is called NAME-unguarded.")] = True,
+    tasks: Annotated[bool, typer.Option("--tasks", help="Measure samples, inpainting and sampled labels.")] = False,
     name: Annotated[str | None, typer.Option(help="The result's name; a changed recipe needs one of its own.")] = None,
     device: Annotated[str, typer.Option(help="Where to train: auto (a GPU where there is one), cpu or cuda.")] = "auto",
     overrides: Annotated[
@@ -39,7 +40,7 @@ def reproduce(
 ) -> None:
     """Train every seed of a recipe, measure each once on the test rows, write results/NAME.json from a clean tree."""
     chosen = work.parse_seeds(seeds)
-    plan = work.Plan(recipe, chosen, jobs, data, runs, folder, baseline, tuple(overrides), name, device, guard)
+    plan = work.Plan(recipe, chosen, jobs, data, runs, folder, baseline, tuple(overrides), name, device, guard, tasks)
     # A plain kill is as good as Ctrl-C: the runs are saved, not left behind without anyone.
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:

@@ -11,7 +11,7 @@ from pathlib import Path
 from jointenergy import recipes
 from jointenergy.errors import InputError
 from jointenergy.evaluation import provenance, results
-from jointenergy.recipes.seeds import DIVERGED, Child, Figures, Record, Seed, figures_of
+from jointenergy.recipes.seeds import DIVERGED, Child, Figures, Record, Seed, figures_of, task_figures_of
 from jointenergy.training.recipe import Recipe
 
 RUNS = Path("runs/reproduce")
@@ -46,6 +46,8 @@ class Plan:
     name: str | None = None
     device: str = "auto"
     guard: bool = True
+    tasks: bool = False
+    """Measure how well each run does its tasks, not only how well it tells labels."""
     settings: Recipe = field(init=False)
 
     def __post_init__(self) -> None:
@@ -61,13 +63,15 @@ class Plan:
             raise InputError(f"the name {own!r} belongs to the recipe of the library: choose another with --name")
         if own.endswith("-baseline"):
             raise InputError(f"the name {own!r} belongs to a baseline: leave the ending out and use --baseline")
+        if self.tasks and self.baseline:
+            raise InputError("a baseline has no chains to do tasks with: leave --tasks or --baseline out")
         if self.jobs < 1:
             raise InputError(f"--jobs must be at least 1, got {self.jobs}")
 
     @property
     def result_name(self) -> str:
         name = (self.name or self.settings.name.removesuffix("-baseline")) + ("-baseline" if self.baseline else "")
-        return name + ("" if self.guard else "-unguarded")
+        return name + ("" if self.guard else "-unguarded") + ("-tasks" if self.tasks else "")
 
     @property
     def folder(self) -> Path:
@@ -80,6 +84,7 @@ class Plan:
         words += ["--runs", str(self.runs)] if self.runs != RUNS else []
         words += ["--results", str(self.results)] if self.results != results.FOLDER else []
         words += ["--name", self.name] if self.name else []
+        words += ["--tasks"] if self.tasks else []
         return words + self._changes()
 
     def train_words(self) -> list[str]:
@@ -202,7 +207,8 @@ class _Work:
         if record.figures is None:
             record = replace(record, diverged=seed.state(self.plan.settings) == "diverged")
             seed.remember(record)
-            figures, remark = figures_of(seed, self.plan.settings, self.plan.data)
+            take = task_figures_of if self.plan.tasks else figures_of
+            figures, remark = take(seed, self.plan.settings, self.plan.data)
             seed.remember(replace(record, figures=figures, remark=remark))
             record = replace(record, figures=figures)
         self.n_ended += 1

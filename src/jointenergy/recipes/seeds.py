@@ -19,7 +19,9 @@ from typing import IO, Literal
 
 from jointenergy.data import Dataset, load
 from jointenergy.errors import EnumerationError, InputError
+from jointenergy.evaluation import tasks
 from jointenergy.evaluation.classification import classify
+from jointenergy.trained.opening import open_run
 from jointenergy.training import checkpoints, loop, runs, state
 from jointenergy.training.feeds import scaled
 from jointenergy.training.recipe import Recipe, read
@@ -28,6 +30,12 @@ State = Literal["new", "begun", "complete", "diverged"]
 Figures = dict[str, float | None]
 
 DIVERGED = 3  # what `jointenergy train` leaves with when a run could not be kept healthy
+TASKS = (
+    f"Of the best healthy weights, as loaded: {tasks.PER_CLASS} samples of each class from noise, unfiltered; "
+    f"{tasks.DRAWS} inpaintings of the lower half of each test image, {tasks.LEVEL:.0%} intervals, squared errors in "
+    f"units of x; labels by sampling from {tasks.CHAINS} chains of {tasks.STEPS} steps. class_mean knows the true class, "
+    "as given_class does; guessed_class_mean takes the one that a support vector machine guesses from the upper half."
+)
 PATIENCE = 120.0  # seconds that a process asked to stop may take to finish its step and save
 
 
@@ -210,6 +218,15 @@ def figures_of(seed: Seed, settings: Recipe, data_folder: Path | None) -> tuple[
     taken["interventions"] = float(interventions if diverged else run.interventions)
     # Told once: JSON has no NaN, and a value that is none is no value.
     return {k: v if v is not None and math.isfinite(v) else None for k, v in taken.items()}, " ".join(remarks)
+
+
+def task_figures_of(seed: Seed, settings: Recipe, data_folder: Path | None) -> tuple[Figures, str]:
+    """How well the run that a user loads does its tasks on the test rows, and what must be said of it."""
+    run = open_run(seed.run, data=data_folder)
+    if checkpoints.best(seed.run / "checkpoints") is None:
+        return {"healthy": 0.0}, f"Seed {seed.number} was never healthy: its tasks are not measured."
+    figures: Figures = {**tasks.measure(run, _test_rows(settings, data_folder), seed.number), "healthy": 1.0}
+    return figures, " ".join([TASKS, *run.notes])
 
 
 def _test_rows(settings: Recipe, folder: Path | None) -> Dataset:

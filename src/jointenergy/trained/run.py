@@ -14,7 +14,7 @@ from torch import Tensor
 from jointenergy import tasks
 from jointenergy.errors import InputError
 from jointenergy.starts import XStart
-from jointenergy.tasks.chains import Aids, Frames
+from jointenergy.tasks.chains import NONE, Aids, Frames
 from jointenergy.tasks.compose import Factor
 from jointenergy.tasks.detect import CONFIDENCE, SCORES
 from jointenergy.tasks.neighbors import Features
@@ -92,6 +92,7 @@ class Run(Questions):
         method: Literal["resample", "marginalize"] = "marginalize",
         start: Literal["noise", "mean", "input"] = "noise",
         steps: int | None = None,
+        aids: Aids = NONE,
         batch_size: int | None = None,
         frames: Frames | None = None,
         seed: int = 0,
@@ -120,6 +121,7 @@ class Run(Questions):
             x_steps=self.sampling.x_steps,
             steps=self._steps(steps),
             start=begin,
+            aids=aids,
             batch_size=batch_size,
             frames=frames,
             generator=seeded(seed),
