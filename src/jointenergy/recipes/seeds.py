@@ -34,7 +34,7 @@ TASKS = (
     f"Of the best healthy weights, as loaded: {tasks.PER_CLASS} samples of each class from noise, unfiltered; "
     f"{tasks.DRAWS} inpaintings of the lower half of each test image, {tasks.LEVEL:.0%} intervals, squared errors in "
     f"units of x; labels by sampling from {tasks.CHAINS} chains of {tasks.STEPS} steps. class_mean knows the true "
-    "class, as given_class does; guessed_class_mean takes the one that a support vector machine guesses from the upper half."
+    "class, as given_class does; guessed_class_mean takes what a support vector machine guesses from the upper half."
 )
 PATIENCE = 120.0  # seconds that a process asked to stop may take to finish its step and save
 
