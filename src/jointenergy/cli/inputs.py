@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from PIL import Image
 from torch import Tensor
 
+from jointenergy.cli.waiting import waiting
 from jointenergy.data import Resize
 from jointenergy.data.folders import decode
 from jointenergy.errors import InputError
@@ -40,8 +41,9 @@ class Inputs:
 
 def read(paths: Sequence[Path], run: Run, *, resize: bool) -> Inputs:
     """All inputs together; those of another size are refused, with the size that is wanted, or resized."""
-    parts = [part for path in paths for part in _parts(path, run, resize)]
-    x = torch.cat([_checked(part, run) for part in parts])
+    with waiting("reading inputs"):
+        parts = [part for path in paths for part in _parts(path, run, resize)]
+        x = torch.cat([_checked(part, run) for part in parts])
     columns = parts[0].columns if all(p.columns == parts[0].columns for p in parts) else ()
     notes = tuple(dict.fromkeys(note for p in parts for note in p.notes))
     return Inputs(x, [name for p in parts for name in p.names], columns, notes)

@@ -41,7 +41,8 @@ class By(StrEnum):
 
 def opened(path: Path, data: Path | None, device: str) -> Run:
     """The run, its warnings said."""
-    run = open_run(path, data=data, device=device)
+    with waiting("loading"):
+        run = open_run(path, data=data, device=device)
     outputs.say(run.notes)
     return run
 
@@ -152,4 +153,7 @@ def export(
     data: Data = None,
 ) -> None:
     """Write weights, recipe, labels and thresholds of a run to one portable file, which every command opens."""
-    outputs.written(opened(run, data, "cpu").export(file))
+    source = opened(run, data, "cpu")
+    with waiting("exporting"):
+        path = source.export(file)
+    outputs.written(path)
