@@ -25,11 +25,12 @@ BLOCK = 50  # iterations
 
 def timed(trainer: Trainer, guard: Guard | None) -> float:
     """Milliseconds an iteration; with a guard its looks and its purges are among them."""
+    look = measure.Look(trainer)
     began = time.process_time()
     for _ in range(BLOCK):
         loss, moved, norm = trainer.step()
         if guard is not None and moved is not None and trainer.iteration % loop.WATCH == 0:
-            guard.judge(measure.signals(trainer, loss, moved, norm))
+            guard.judge(look(loss, moved, norm))
             bool(trainer.chains.n_purged)
     return (time.process_time() - began) / BLOCK * 1000
 

@@ -123,11 +123,12 @@ def ours(recipe: Recipe, shape: tuple[int, ...] = (3, 32, 32)) -> Callable[[], o
     x = (torch.rand(ROWS, *shape, generator=generator) * 2 - 1).cuda()
     y = torch.randint(10, (ROWS, 1), generator=generator).cuda()
     trainer = Trainer(recipe, TrainingData(x, y, x[:256], y[:256], LabelSpace({"class": 10})), 0)
+    look = measure.Look(trainer)
 
     def step() -> None:
         loss, moved, norm = trainer.step()
         if moved is not None and trainer.iteration % loop.WATCH == 0:
-            measure.signals(trainer, loss, moved, norm)
+            look(loss, moved, norm)
         if trainer.engine.said is not None:
             raise RuntimeError(trainer.engine.said)
 

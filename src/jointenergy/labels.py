@@ -25,9 +25,9 @@ Given = Mapping[str, int | str] | Tensor | None
 """What is held fixed among the labels, as public functions take it: names, a tensor with MISSING, or nothing."""
 
 
-@functools.lru_cache(maxsize=256)
+@functools.cache
 def constant(values: tuple[int, ...], device: torch.device) -> Tensor:
-    """A small index tensor, made once for each device: a copy from the host in every step would stall a GPU."""
+    """A small index tensor, made once for each device and never dropped: recorded steps read it."""
     # Kept for good, so it must not be a tensor of a caller's inference mode: those cannot enter a gradient later.
     with torch.inference_mode(False):
         return torch.tensor(values, dtype=torch.int64, device=device)

@@ -14,6 +14,8 @@ import math
 import torch
 from torch import Tensor
 
+from jointenergy.fusing import fused
+
 
 def _signed(value: int) -> int:
     return value - (1 << 64) if value >= 1 << 63 else value
@@ -32,18 +34,28 @@ def _constant(value: int) -> Tensor:
 _FIRST = _constant(30), _constant((1 << 34) - 1), _constant(0xBF58476D1CE4E5B9)
 _SECOND = _constant(27), _constant((1 << 37) - 1), _constant(0x94D049BB133111EB)
 _SHIFT_3, _MASK_3 = _constant(31), _constant((1 << 33) - 1)
+_NUMBERS = tuple((int(a), int(b), int(c)) for a, b, c in (_FIRST, _SECOND, (_SHIFT_3, _MASK_3, 1)))
 
 
 def _mix(z: Tensor) -> Tensor:
     """SplitMix64's finalizer on int64 tensors, in place; the masks turn torch's arithmetic shift into a logical one."""
-    for shift, mask, factor in (_FIRST, _SECOND):
-        z.bitwise_xor_((z >> shift).bitwise_and_(mask)).mul_(factor)
+    if torch.compiler.is_compiling():  # a program holds numbers, and would copy tensors of the host at every use
+        for shift, mask, factor in _NUMBERS:
+            z = (z ^ ((z >> shift) & mask)) * factor
+        return z
+    for places, bits, times in (_FIRST, _SECOND):
+        z.bitwise_xor_((z >> places).bitwise_and_(bits)).mul_(times)
     return z.bitwise_xor_((z >> _SHIFT_3).bitwise_and_(_MASK_3))
 
 
-@functools.cache
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _multiples(step: int, n: int, device: torch.device) -> Tensor:
     """step, 2 step, ..., n step modulo 2^64, made once for each device and never dropped: captured graphs read it."""
+    return _made_once(step, n, device)
+
+
+@functools.cache
+def _made_once(step: int, n: int, device: torch.device) -> Tensor:
     # Kept for good, so it must not be a tensor of a caller's inference mode.
     with torch.inference_mode(False):
         return torch.arange(1, n + 1, device=device, dtype=torch.int64) * step
@@ -55,6 +67,7 @@ def chain_keys(n: int, *, generator: torch.Generator) -> Tensor:
     return torch.randint(low, high, (n,), generator=generator, device=generator.device, dtype=torch.int64)
 
 
+@fused
 def split(keys: Tensor, parts: int) -> tuple[Tensor, ...]:
     """`parts` independent keys for each chain; draw from the parts, never from a key that was split."""
     return _mix(keys + _multiples(_CHILD, parts, keys.device)[:, None]).unbind()
@@ -64,6 +77,7 @@ def _bits(keys: Tensor, n: int) -> Tensor:
     return _mix(keys[:, None] + _multiples(_GOLDEN, n, keys.device))
 
 
+@fused
 def uniform(keys: Tensor, n: int, dtype: torch.dtype = torch.float32) -> Tensor:
     """Uniform on the open interval (0, 1), `[len(keys), n]`: 53 bits in float64, 32 otherwise."""
     wide, n_bits = (torch.float64, 53) if dtype == torch.float64 else (torch.float32, 32)
@@ -73,6 +87,7 @@ def uniform(keys: Tensor, n: int, dtype: torch.dtype = torch.float32) -> Tensor:
     return middle.to(dtype).clamp_(torch.finfo(dtype).tiny, 1.0 - torch.finfo(dtype).eps)
 
 
+@fused
 def normal(keys: Tensor, n: int, dtype: torch.dtype = torch.float32) -> Tensor:
     """Standard normal, `[len(keys), n]`, two values from each hash, by the inverse of the distribution function."""
     halves = _bits(keys, (n + 1) // 2).view(torch.int32)

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from jointenergy import streams
 from jointenergy.errors import InputError
+from jointenergy.fusing import fused
 from jointenergy.inputs import ordinary
 from jointenergy.labels import MISSING, Given, constant
 from jointenergy.models.base import JointModel
@@ -221,10 +222,12 @@ def gradient_of(value: Tensor, at: Tensor, *, create_graph: bool = False) -> Ten
     """The gradient of each row's value; zero where a density is flat and nothing leads back to the input."""
     if not value.requires_grad:
         return torch.zeros_like(at)
-    (gradient,) = torch.autograd.grad(value.sum(), at, allow_unused=True, create_graph=create_graph)
+    one = torch.ones_like(value)
+    (gradient,) = torch.autograd.grad(value, at, one, allow_unused=True, create_graph=create_graph)
     return torch.zeros_like(at) if gradient is None else gradient
 
 
+@fused
 def metropolis(keys: Tensor, log_ratio: Tensor) -> tuple[Tensor, Tensor]:
     """Which rows accept, and the probability with which each did."""
     # A ratio that is not a number counts as minus infinity: such a proposal is rejected.

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from jointenergy import streams
+from jointenergy.fusing import fused
 from jointenergy.kernels.base import Evaluation, Info, Kernel, State, Target, choose, evaluate_code, metropolis
 from jointenergy.labels import constant
 
@@ -32,46 +33,100 @@ class GibbsWithGradients(Kernel):
 
     def move_log_probs(self, target: Target, y: Tensor, gradient: Tensor) -> Tensor:
         """log q of every move from y, `[n, n_codes + 1]`: set a label to a value, or, last, stay put."""
-        labels = target.model.labels
-        places = y + constant(labels.offsets, y.device)
-        present = gradient.gather(1, places).index_select(1, constant(labels.variable_of_code, y.device))
-        # One memory for all moves, the last of which stays put: with many labels every pass over it counts.
-        weights = gradient.new_zeros(len(y), labels.n_codes + 1)
-        torch.sub(gradient, present, out=weights[:, :-1]).mul_(0.5)
-        weights.scatter_(1, places, -torch.inf)
-        if target.given_y is not None:
-            weights[:, :-1].masked_fill_(~target.free_codes(y), -torch.inf)
-        return weights.log_softmax(1)
+        return _move_log_probs(gradient, y, *_places(target, y))
 
     def moved(self, target: Target, y: Tensor, move: Tensor) -> tuple[Tensor, Tensor]:
         """The labels after a move, and the move that leads back."""
-        labels = target.model.labels
-        stays = move == labels.n_codes
-        entry = move.clamp(max=labels.n_codes - 1)
-        site = constant(labels.variable_of_code, y.device)[entry]
-        offset = constant(labels.offsets, y.device)[site]
-        old = y.gather(1, site[:, None])[:, 0]
-        new = torch.where(stays, old, entry - offset)
-        return y.scatter(1, site[:, None], new[:, None]), torch.where(stays, move, offset + old)
+        return _moved(y, move, *_places(target, y)[:2])
 
     def log_acceptance(
         self, target: Target, forward: Tensor, back: Tensor, there_y: Tensor, there: Evaluation, here: Evaluation
     ) -> Tensor:
         """The log of the acceptance ratio of a move to there_y: `forward` is its log q, `back` the way back."""
-        reverse = self.move_log_probs(target, there_y, there.gradient).gather(1, back[:, None])[:, 0]
-        return there.log_density - here.log_density + reverse - forward
+        return _log_acceptance(forward, back, there_y, there, here, *_places(target, there_y))
 
     def step(self, target: Target, state: State) -> tuple[State, Info]:
-        keys, move_key, accept_key = streams.split(state.keys, 3)
-        here = evaluate_code(target, state)
-        log_probs = self.move_log_probs(target, state.y, here.gradient)
-        move = streams.categorical(move_key, log_probs)
-        forward = log_probs.gather(1, move[:, None])[:, 0]
-        proposed_y, back = self.moved(target, state.y, move)
+        here, places = evaluate_code(target, state), _places(target, state.y)
+        keys, key, proposed_y, forward, back = _propose(state.keys, here.gradient, state.y, *places)
         there = evaluate_code(target, State(state.x, proposed_y, keys))
-        log_ratio = self.log_acceptance(target, forward, back, proposed_y, there, here)
-        accept, acceptance = metropolis(accept_key, log_ratio)
-        y = torch.where(accept[:, None], proposed_y, state.y)
+        y, acceptance, evaluation = _decide(key, state.y, proposed_y, forward, back, there, here, *places)
         info = Info(log_density=here.log_density, y_acceptance=acceptance)
-        after = replace(state, y=y, keys=keys, step=state.step + 1, evaluation=choose(accept, there, here))
-        return after, info
+        return replace(state, y=y, keys=keys, step=state.step + 1, evaluation=evaluation), info
+
+
+Places = tuple[Tensor, Tensor, Tensor | None]
+"""Where each label's block begins, the label of each entry of a code, and the entries of given labels."""
+
+
+def _places(target: Target, y: Tensor) -> Places:
+    labels = target.model.labels
+    closed = None if target.given_y is None else ~target.free_codes(y)
+    return constant(labels.offsets, y.device), constant(labels.variable_of_code, y.device), closed
+
+
+def _move_log_probs(gradient: Tensor, y: Tensor, offsets: Tensor, variables: Tensor, closed: Tensor | None) -> Tensor:
+    places = y + offsets
+    present = gradient.gather(1, places).index_select(1, variables)
+    # One memory for all moves, the last of which stays put: with many labels every pass over it counts.
+    weights = gradient.new_zeros(len(y), gradient.shape[1] + 1)
+    weights[:, :-1].add_(gradient, alpha=0.5).sub_(present, alpha=0.5)
+    weights.scatter_(1, places, -torch.inf)
+    if closed is not None:
+        weights[:, :-1].masked_fill_(closed, -torch.inf)
+    return weights.log_softmax(1)
+
+
+def _moved(y: Tensor, move: Tensor, offsets: Tensor, variables: Tensor) -> tuple[Tensor, Tensor]:
+    stays = move == len(variables)
+    entry = move.clamp(max=len(variables) - 1)
+    site = variables[entry]
+    offset = offsets[site]
+    old = y.gather(1, site[:, None])[:, 0]
+    new = torch.where(stays, old, entry - offset)
+    return y.scatter(1, site[:, None], new[:, None]), torch.where(stays, move, offset + old)
+
+
+def _log_acceptance(
+    forward: Tensor,
+    back: Tensor,
+    there_y: Tensor,
+    there: Evaluation,
+    here: Evaluation,
+    offsets: Tensor,
+    variables: Tensor,
+    closed: Tensor | None,
+) -> Tensor:
+    log_probs = _move_log_probs(there.gradient, there_y, offsets, variables, closed)
+    reverse = log_probs.gather(1, back[:, None])[:, 0]
+    return there.log_density - here.log_density + reverse - forward
+
+
+@fused
+def _propose(
+    keys: Tensor, gradient: Tensor, y: Tensor, offsets: Tensor, variables: Tensor, closed: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    """The next keys, the one to decide by, the labels proposed, the log q of the move and the way back."""
+    keys, move_key, accept_key = streams.split(keys, 3)
+    log_probs = _move_log_probs(gradient, y, offsets, variables, closed)
+    move = streams.categorical(move_key, log_probs)
+    proposed, back = _moved(y, move, offsets, variables)
+    return keys, accept_key, proposed, log_probs.gather(1, move[:, None])[:, 0], back
+
+
+@fused
+def _decide(
+    key: Tensor,
+    y: Tensor,
+    proposed: Tensor,
+    forward: Tensor,
+    back: Tensor,
+    there: Evaluation,
+    here: Evaluation,
+    offsets: Tensor,
+    variables: Tensor,
+    closed: Tensor | None,
+) -> tuple[Tensor, Tensor, Evaluation]:
+    """The labels after acceptance or rejection, the probability of the first, and what is known of them."""
+    log_ratio = _log_acceptance(forward, back, proposed, there, here, offsets, variables, closed)
+    accept, acceptance = metropolis(key, log_ratio)
+    return torch.where(accept[:, None], proposed, y), acceptance, choose(accept, there, here)

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from jointenergy import streams
 from jointenergy.errors import InputError
+from jointenergy.fusing import fused
 from jointenergy.inputs import check_positive, is_number, ordinary
 from jointenergy.kernels.base import Info, Kernel, State, Target, evaluate_x, gradient_of, log_density_at
 
@@ -91,17 +92,39 @@ class Langevin(Kernel):
             return self._move(target, state, target.moving(gradient))[0]
 
     def _move(self, target: Target, state: State, gradient: Tensor) -> tuple[Tensor, Tensor]:
-        keys, key = streams.split(state.keys, 2)
-        if self.gradient_clamp is not None:
-            gradient = gradient.clamp(-self.gradient_clamp, self.gradient_clamp)
         factor = 1.0 if self.schedule is None else self.schedule.factor(state.step)
-        x = torch.add(state.x, gradient, alpha=self.step_size * factor)
-        if self.noise_scale > 0:
-            x.add_(target.moving(streams.normal_like(key, x)), alpha=self.noise_scale * math.sqrt(factor))
-        if self.bounds is not None:
-            x = x.clamp(*self.bounds)
+        step_size, noise_scale = self.step_size * factor, self.noise_scale * math.sqrt(factor)
+        # A number that changes from step to step would be another program in each.
+        move = _moved if self.schedule is None else _moved_plainly
+        x, keys = move(
+            state.x, state.keys, gradient, target.mask, step_size, noise_scale, self.gradient_clamp, self.bounds
+        )
         # What is held may lie outside the bounds, and is not even rounded: -0.0 + 0.0 is 0.0.
         return target.hold_x(x), keys
+
+
+def _moved_plainly(
+    x: Tensor,
+    keys: Tensor,
+    gradient: Tensor,
+    mask: Tensor | None,
+    step_size: float,
+    noise_scale: float,
+    gradient_clamp: float | None,
+    bounds: tuple[float, float] | None,
+) -> tuple[Tensor, Tensor]:
+    """x after a step, and the next keys; noise falls where `mask` is not True."""
+    keys, key = streams.split(keys, 2)
+    if gradient_clamp is not None:
+        gradient = gradient.clamp(-gradient_clamp, gradient_clamp)
+    x = torch.add(x, gradient, alpha=step_size)
+    if noise_scale > 0:
+        noise = streams.normal_like(key, x)
+        x.add_(noise if mask is None else noise.masked_fill_(mask, 0.0), alpha=noise_scale)
+    return x if bounds is None else x.clamp(*bounds), keys
+
+
+_moved = fused(_moved_plainly)
 
 
 def _ordered_pair(bounds: object) -> bool:

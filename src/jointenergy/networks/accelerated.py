@@ -6,7 +6,7 @@ It shares the parameters of the network that it was made of, and is no other fun
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -28,9 +28,13 @@ class Accelerated(nn.Module):
         self.network = network
         self.dtype = dtype
         self.held: dict[str, Tensor] | None = None
+        self.known: list[tuple[Tensor, Tensor]] = []
         self.call: Any = torch.compile(self._call, dynamic=False) if compiled else self._call
 
     def forward(self, *inputs: Tensor) -> Tensor:
+        for x, value in self.known:
+            if len(inputs) == 1 and x.data_ptr() == inputs[0].data_ptr() and x.shape == inputs[0].shape:
+                return value
         weights = dict(self.network.named_parameters()) if self.held is None else self.held
         value: Tensor = self.call(weights, *inputs)
         return value
@@ -60,6 +64,27 @@ class Accelerated(nn.Module):
                 yield
             finally:
                 self.held = None
+
+    @contextmanager
+    def together(self, points: Sequence[Tensor]) -> Iterator[None]:
+        """Inside, what the network gives at these points, which nobody may change, was computed in one pass."""
+        values = self(torch.cat(tuple(points))).split([len(x) for x in points])
+        self.known = list(zip(points, values, strict=True))
+        try:
+            yield
+        finally:
+            self.known = []
+
+
+@contextmanager
+def together(module: nn.Module, points: Sequence[Tensor]) -> Iterator[None]:
+    """`Accelerated.together` where a module is one accelerated network of x alone; any other is left as it is."""
+    parts = list(module.children())
+    if len(parts) == 1 and isinstance(parts[0], Accelerated) and len(points) > 1:
+        with parts[0].together(points):
+            yield
+    else:
+        yield
 
 
 @contextmanager

@@ -39,6 +39,7 @@ class Engine(Generic[T]):
     ) -> None:
         self.body, self.recorded, self.key, self.generators = body, recorded, key, generators
         self.said: str | None = None
+        self.recordings = 0
         self._made = 0
         self._graph: torch.cuda.CUDAGraph | None = None
         self._key: Hashable = None
@@ -80,6 +81,7 @@ class Engine(Generic[T]):
             self.said = f"the step cannot be recorded and runs line by line ({str(error).splitlines()[0]})"
             return
         self._graph, self._key = graph, self.key()
+        self.recordings += 1
 
 
 def precision_of(recipe: Recipe, device: torch.device) -> torch.dtype:

@@ -159,10 +159,9 @@ class Feed:
         """Go on to the next rows."""
         self._put(self.order.next(), self.rows)
 
-    def look_ahead(self) -> Tensor:
-        """The numbers of the rows that come next."""
+    def look_ahead(self) -> None:
+        """Put in place the numbers of the rows that come next, which stay to come."""
         self._put(self.order.ahead(), self.rows_ahead)
-        return self.rows_ahead
 
     def _put(self, batch: Tensor, storage: Tensor) -> None:
         """This process's share of the rows of a batch; from pinned memory the host need not wait for the copy."""

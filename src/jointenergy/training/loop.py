@@ -71,6 +71,7 @@ class Fit:
 
     def __post_init__(self) -> None:
         self.guarded, self.world = self.trainer.guarded, self.trainer.world
+        self.look = measure.Look(self.trainer)
         self.journal = Journal(self.folder, silent=not self.world.first)
         # Columns from the first row on, whenever the first look is.
         names = ("f_data", "f_samples", "gap") if self.trainer.uses_chains else ()
@@ -130,11 +131,14 @@ class Fit:
             loss, moved, norm = trainer.step()
             judgment, watched = Judgment("fine"), trainer.iteration % WATCH == 0
             if moved is not None and watched:
-                self._signals = measure.signals(trainer, loss, moved, norm)
+                self._signals = self.look(loss, moved, norm)
                 judgment = self.guard.judge(self._signals)
                 seen = self._signals
                 self._shown = {"f_data": seen.f_data, "f_samples": seen.f_samples, "gap": seen.gap}
             self.seconds += time.perf_counter() - began
+            if trainer.engine.said is not None:
+                self._event("engine", trainer.engine.said)
+                trainer.engine.said = None
             if self.guarded and watched and self._react(judgment):
                 continue
             if trainer.iteration % cadence.log == 0:

@@ -12,6 +12,7 @@ from jointenergy.labels import MISSING
 from jointenergy.objectives import Loss, summable
 from jointenergy.training import build, health
 from jointenergy.training.chains import Moved
+from jointenergy.training.engine import Engine
 from jointenergy.training.guard import Signals
 from jointenergy.training.order import seeded
 from jointenergy.training.statistics import frozen
@@ -23,24 +24,40 @@ LABEL_STEPS = 100  # of a label kernel, where labels are too many to go through 
 SCORED_AT_ONCE = 1000  # rows
 
 
-def signals(trainer: Trainer, loss: Loss, moved: Moved, norm: Tensor) -> Signals:
-    """What the guard reads, the same in all processes; one look of the present weights at data to come and chains."""
-    with torch.no_grad(), frozen(trainer.model):
-        parts = _signals(trainer, loss, moved, norm)
-    trainer.world.mean([parts])
-    return Signals(*parts.tolist())
+class Look:
+    """What the guard reads, the same in all processes; one look of the present weights at data to come and chains.
+
+    Recorded where the step is: what a recorded step leaves behind lies in the same place each time.
+    """
+
+    def __init__(self, trainer: Trainer) -> None:
+        self.trainer = trainer
+        self.engine = Engine(self._body, key=lambda: trainer.engine.recordings)
+
+    def __call__(self, loss: Loss, moved: Moved, norm: Tensor) -> Signals:
+        trainer = self.trainer
+        self.seen = loss, moved, norm
+        trainer.feeds[0].look_ahead()
+        self.engine.recorded = trainer.engine.recorded and trainer.engine.recordings > 0
+        parts = self.engine()
+        trainer.world.mean([parts])
+        return Signals(*parts.tolist())
+
+    def _body(self) -> Tensor:
+        with torch.no_grad(), frozen(self.trainer.model):
+            return _signals(self.trainer, *self.seen)
 
 
 def _signals(trainer: Trainer, loss: Loss, moved: Moved, norm: Tensor) -> Tensor:
     feed, data, bounds = trainer.feeds[0], trainer.data, trainer.chains.bounds
     if data.mask is None:
-        rows = feed.look_ahead()[:LOOK_ROWS]
+        rows = feed.rows_ahead[:LOOK_ROWS]
         x_data, y_data = data.x[rows], data.y[rows]
     else:
         x_data, y_data = data.x_held[:LOOK_ROWS], data.y_held[:LOOK_ROWS]
     x = moved.x[:LOOK_ROWS]  # sick chains stay where they began
     y = trainer.scored(torch.cat((y_data, moved.state.y[:LOOK_ROWS])))
-    f, g = trainer.model.log_density_unchecked(torch.cat((x_data, x)), y).split((len(x_data), len(x)))
+    f, g = trainer.fast.log_density_unchecked(torch.cat((x_data, x)), y).split((len(x_data), len(x)))
     f_spread, f_mean = torch.std_mean(f, correction=0)
     g_spread, g_mean = torch.std_mean(g, correction=0)
     return torch.stack(

@@ -10,10 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from jointenergy.fusing import fusing
 from jointenergy.kernels import BlockGibbs, ExactGibbs, Target
 from jointenergy.labels import MISSING
 from jointenergy.models import JointModel
-from jointenergy.networks.accelerated import hold
+from jointenergy.networks.accelerated import hold, together
 from jointenergy.objectives import Batch, DrawName, Draws, Loss, Samples, summable
 from jointenergy.training import build
 from jointenergy.training.chains import Chains, Moved
@@ -66,8 +67,8 @@ class Trainer:
         self.skips = torch.zeros(2, dtype=torch.int64, device=device)
         """Batches that changed nothing: since the last report of them, and in a row up to now."""
         # The same weights, fast: for the loss and the chains, and for what differentiates twice.
-        precision = precision_of(recipe, device)
-        self.fast = accelerated(self.model, precision, compiled=compiles(recipe, device))
+        precision, self.compiled = precision_of(recipe, device), compiles(recipe, device)
+        self.fast = accelerated(self.model, precision, compiled=self.compiled)
         self.twice = accelerated(self.model, precision, compiled=False)
         self.engine = Engine(
             self.body,
@@ -94,13 +95,14 @@ class Trainer:
             feed.advance()
         factor = build.learning_rate_factor(self.recipe, self.iteration)
         self.rate.fill_(self.recipe.optimizer.learning_rate * self.learning_rate_scale * factor)
-        outcome = self.engine()
+        with fusing(self.compiled):
+            outcome = self.engine()
         self.iteration += 1
         return outcome.loss, outcome.moved, outcome.norm
 
     def body(self) -> Outcome:
         """The algorithm of a step, on the rows and with the rate that were put in place; it waits for no device."""
-        losses, moved = [], None
+        compared, moved = [], None
         before = [t.clone() for t in running(self.model)]
         for feed, objective, needs in zip(self.feeds, self.objectives, self.needs_of, strict=True):
             batch = feed.batch()
@@ -112,11 +114,20 @@ class Trainer:
                     moved = self.move(batch if name == "given_y" else None, len(batch.x))
                     draws |= self.draws_of(moved, name, needs)
                     self.chains.store(moved)
+            compared.append((objective, batch, Draws(**draws)))
+        with together(self.fast, self.points([(batch, draws) for _, batch, draws in compared])):
             # Unchecked: a batch that is not finite gives a loss that is not, and changes nothing.
-            losses.append(objective.unchecked(self.fast, batch, Draws(**draws)))
+            losses = [objective.unchecked(self.fast, batch, draws) for objective, batch, draws in compared]
         loss = losses[0] if len(losses) == 1 else _sum(losses)
         norm = self.update(loss, before)
         return Outcome(Loss(loss.total.detach(), loss.parts), moved, norm)
+
+    def points(self, compared: Sequence[tuple[Batch, Draws]]) -> list[Tensor]:
+        """Where the losses look at the network; none that are worth one pass where a row depends on those beside it."""
+        if batch_statistics(self.model):
+            return []
+        negatives = [draws.negatives.x for _, draws in compared if draws.negatives is not None]
+        return [*(batch.x for batch, _ in compared), *negatives]
 
     @property
     def uses_chains(self) -> bool:

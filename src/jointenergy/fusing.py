@@ -1,0 +1,45 @@
+"""fusing: small functions of tensors that become one program each, where a caller asks for it.
+
+A chain on a GPU is made of many small operations, and each costs a launch. Where nobody asks, nothing is compiled.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import ParamSpec, TypeVar, cast
+
+import torch
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_asked: ContextVar[bool] = ContextVar("fusing", default=False)
+
+
+@contextmanager
+def fusing(asked: bool = True) -> Iterator[None]:
+    """Inside, functions marked `fused` run compiled."""
+    token = _asked.set(asked)
+    try:
+        yield
+    finally:
+        _asked.reset(token)
+
+
+def fused(function: Callable[P, R]) -> Callable[P, R]:
+    """Mark a pure function of tensors and plain values, whose program depends on nothing else."""
+
+    @functools.cache
+    def compiled() -> Callable[P, R]:
+        return cast(Callable[P, R], torch.compile(function, dynamic=False))
+
+    @functools.wraps(function)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        # A function that is a part of another's program is compiled with it.
+        asked = _asked.get() and not torch.compiler.is_compiling()
+        return (compiled() if asked else function)(*args, **kwargs)
+
+    return call
