@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -24,7 +25,11 @@ from jointenergy.cli.main import app
 from jointenergy.data import load
 from jointenergy.errors import InputError
 from jointenergy.labels import LabelSpace
+from jointenergy.trained import portable
+from jointenergy.trained.thresholds import Thresholds
 from jointenergy.training import checkpoints
+from jointenergy.training.build import model_of
+from jointenergy.training.feeds import TrainingData
 from tests.small import trained
 from tests.test_trained import TINY
 
@@ -137,6 +142,33 @@ class TestQuestions:
         shown = call(place, "predict", "run", str(tmp_path / "many.npy")).stdout
         assert len(shown.splitlines()) == 42
         assert "and 20 more" in shown
+
+    def test_many_labels_stand_below_each_other(self, tmp_path, place, run):
+        labels = LabelSpace.binary(["Smiling", "Male", "Young", "Hat"])
+        form = torch.zeros(0, 64)
+        assert run.recipe is not None
+        model = model_of(run.recipe, TrainingData(form, form[:, :4].long(), form, form[:, :4].long(), labels), seed=0)
+        origin = replace(run.origin, labels=labels)
+        path = str(portable.write(model, origin, Thresholds(), (), tmp_path / "faces.safetensors"))
+        shown = call(place, "predict", path, "x.npy", "--given", "Male=1").stdout.splitlines()
+        assert shown[0].split() == ["input", "label", "value", "p"]
+        assert shown[2].split() == ["x.npy[0]", "Male", "1", "1"]
+        assert len(shown) == 1 + 5 * 4
+        (first, *_) = records(call(place, "predict", path, "x.npy", "--json"))
+        assert list(first)[1:] == [part for name in labels for part in (name, f"p({name})")]
+        with pytest.raises(InputError, match="did you mean 'Smiling'"):
+            call(place, "sample", path, "--given", "Smilling=1", "--out", str(tmp_path / "s.png"))
+
+    def test_rows_that_no_picture_shows_are_refused_before_the_chains_run(self, tmp_path, place, run):
+        labels = LabelSpace({"kind": 2})
+        form, y = torch.zeros(0, 5), torch.zeros(0, 1, dtype=torch.int64)
+        assert run.recipe is not None
+        model = model_of(run.recipe, TrainingData(form, y, form, y, labels), seed=0)
+        origin = replace(run.origin, labels=labels, event_shape=(5,))
+        path = str(portable.write(model, origin, Thresholds(), (), tmp_path / "table.safetensors"))
+        with pytest.raises(InputError, match=r"are no images and no points: write them with --out FILE\.npy"):
+            call(place, "sample", path, "--steps", "1000000000", "--out", str(tmp_path / "s.png"))
+        assert call(place, "sample", path, "--steps", "2", "--out", str(tmp_path / "s.npy")).exit_code == 0
 
     def test_export_and_the_file_in_place_of_the_run(self, place, tmp_path):
         path = str(tmp_path / "model.safetensors")

@@ -47,6 +47,7 @@ def inpaint(
         outputs.check_file(out)
     outputs.check_film(film)
     source = opened(run, data, device)
+    outputs.check_rows((out, film), source.event_shape)
     known = inputs.labels_of(given, source.labels)
     rows = inputs.read(files, source, resize=resize)
     held = ~rows.x.isnan()

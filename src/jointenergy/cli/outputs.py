@@ -16,7 +16,7 @@ from rich.table import Table
 from torch import Tensor
 
 from jointenergy.errors import InputError
-from jointenergy.trained.film import picture
+from jointenergy.trained.film import drawable, picture
 
 Value = str | int | float | bool | None
 Record = Mapping[str, Value]
@@ -82,6 +82,12 @@ def check_file(path: Path) -> None:
     if path.suffix.lower() not in (*PICTURES, ".npy", ".npz"):
         raise InputError(f"--out writes a picture (.png), .npy or .npz (x and y), got {path.name!r}")
     path.parent.mkdir(parents=True, exist_ok=True)
+
+
+def check_rows(paths: Iterable[Path | None], event_shape: tuple[int, ...]) -> None:
+    """Rows of this shape can be shown where a picture is asked for."""
+    if not drawable(event_shape) and any(p is not None and p.suffix.lower() in PICTURES for p in paths):
+        raise InputError(f"rows of shape {event_shape} are no images and no points: write them with --out FILE.npy")
 
 
 def check_film(path: Path | None) -> None:

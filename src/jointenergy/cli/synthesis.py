@@ -71,6 +71,7 @@ def sample(
     outputs.check_file(out)
     outputs.check_film(film)
     source = opened(run, data, device)
+    outputs.check_rows((out, film), source.event_shape)
     known = inputs.labels_of(given, source.labels)
     length = steps_of(source, steps)
     reel = Film(length) if film is not None else None
@@ -118,6 +119,7 @@ def convert(
     outputs.check_file(out)
     outputs.check_film(film)
     source = opened(run, data, device)
+    outputs.check_rows((out, film), source.event_shape)
     wanted = inputs.labels_of(to, source.labels)
     rows = inputs.read(files, source, resize=resize)
     length = steps_of(source, steps)
@@ -164,6 +166,7 @@ def compose(
         raise InputError(f"{len(runs)} run(s) need {len(runs)} --given, in their order ('' for none), got {len(given)}")
     opening = {path: opened(path, data, device) for path in dict.fromkeys(runs)}
     sources = [opening[path] for path in runs]
+    outputs.check_rows((out, film), sources[0].event_shape)
     known = [
         inputs.labels_of(text, s.labels) or None for text, s in zip(given or [""] * len(runs), sources, strict=True)
     ]

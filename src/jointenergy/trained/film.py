@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from pathlib import Path
 
+import torch
 from PIL import Image
 from torch import Tensor
 
@@ -55,6 +56,11 @@ def picture(x: Tensor, bounds: tuple[float, float], columns: int | None = None) 
     if drawn is None:
         raise InputError(f"rows of shape {tuple(x.shape[1:])} are no images and no points: write them as .npy instead")
     return drawn
+
+
+def drawable(event_shape: tuple[int, ...]) -> bool:
+    """Whether rows of this shape are images or points, of which `picture` makes something to look at."""
+    return math.prod(event_shape) == 2 or as_images(torch.empty(1, *event_shape)) is not None
 
 
 def as_images(x: Tensor) -> Tensor | None:
