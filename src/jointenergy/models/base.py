@@ -115,7 +115,7 @@ class JointModel(nn.Module, ABC):
         """`log_density` for callers inside, who have checked x and y once and call this in a loop."""
         if self.factorized:
             closed = self.label_logits(x)
-            return closed.bias + self._block_logsumexp(closed.logits, y).sum(1)
+            return closed.bias + self._summed_out(closed.logits, y)
         if len(self.labels) == 0:
             return self.log_density_of_complete(x, y)
         blocks = self.blocks()
@@ -233,15 +233,17 @@ class JointModel(nn.Module, ABC):
         """The labels of a conditional model that have unknown normalizers: all, unless a family knows better."""
         return list(range(len(self.labels)))
 
-    def _block_logsumexp(self, logits: Tensor, y: Tensor) -> Tensor:
-        """The log of each variable's sum over the values that y leaves open, `[n, L]`."""
+    def _summed_out(self, logits: Tensor, y: Tensor) -> Tensor:
+        """The logs of each variable's sum over the values that y leaves open, added up, `[n]`."""
         open_logits = logits.masked_fill(~self.labels.allowed(y), -torch.inf)
         sizes = set(self.labels.cardinalities)
+        if len(self.labels) == 1:  # a classifier: chains of small ones feel every operation
+            return open_logits.logsumexp(1)
         if len(sizes) == 1:
-            return open_logits.view(len(logits), len(self.labels), sizes.pop()).logsumexp(2)
+            return open_logits.view(len(logits), len(self.labels), sizes.pop()).logsumexp(2).sum(1)
         if not sizes:
-            return logits
-        return torch.stack([b.logsumexp(1) for b in open_logits.split(self.labels.cardinalities, dim=1)], dim=1)
+            return logits.sum(1)
+        return torch.stack([b.logsumexp(1) for b in open_logits.split(self.labels.cardinalities, dim=1)]).sum(0)
 
 
 def one_per_row(value: Tensor, n: int, network: nn.Module) -> Tensor:
