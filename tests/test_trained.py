@@ -14,9 +14,9 @@ from PIL import Image
 from torch import nn
 
 import jointenergy
-from jointenergy import InputError, LabelSpace, tasks
+from jointenergy import InputError, LabelSpace, NormalizerError, tasks
 from jointenergy.data import load
-from jointenergy.kernels import ExactGibbs, Langevin
+from jointenergy.kernels import ExactGibbs, GibbsWithGradients, Langevin
 from jointenergy.labels import MISSING
 from jointenergy.networks import MLP
 from jointenergy.starts import UniformStart
@@ -454,6 +454,8 @@ SYSTEMS = {
     "gibbs": ("chain.label_kernel=exact", "objective=gibbs-jem", "start.x=class-gaussians"),
     "batch": ("start.x=batch",),
     "short-run": ("buffer.kind=none",),
+    "mixed": ("model.family=pair", "chain.label_kernel=gibbs-with-gradients", "objective=mixed"),
+    "conditional": ("model.family=conditional", "objective=igebm"),
     "unconditional": ("model.family=unconditional", "objective.log_p_y_given_x=0.0"),
 }
 
@@ -464,8 +466,8 @@ def test_other_systems_are_loaded_with_their_own_ways(system, tmp_path):
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         run = jointenergy.load(tmp_path / "run")
-    x = torch.zeros(3, 64)
-    assert run.log_density(x).shape == (3,)
+    x, y = torch.zeros(3, 64), {"digit": 1} if len(run.labels) else None
+    assert run.log_density(x, y).shape == (3,)
     if system == "gibbs":
         assert isinstance(run.sampling.y_kernel, ExactGibbs)
         assert "no density" in run.sample(3, steps=2).notes[0]  # free labels resampled at another temperature
@@ -479,11 +481,20 @@ def test_other_systems_are_loaded_with_their_own_ways(system, tmp_path):
     elif system == "short-run":
         with pytest.raises(InputError, match=r"has no persistent chains: buffer\.kind is 'none'"):
             run.sample(2, start="buffer")
+    elif system == "mixed":
+        assert isinstance(run.sampling.y_kernel, GibbsWithGradients)
+        assert run.predict(x, by="sampling", steps=2).shape == (3, 1)
+        assert run.sample(2, {"digit": 1}, start="buffer", steps=1).y.tolist() == [[1], [1]]
+    elif system == "conditional":
+        assert run.sample(2, {"digit": 1}, start="buffer", steps=1).y.tolist() == [[1], [1]]
+        for call in (lambda: run.predict(x), lambda: run.detect(x), lambda: run.sample(2)):
+            with pytest.raises(NormalizerError):
+                call()
     else:
         assert run.predict(x).shape == (3, 0)
         assert run.sample(2, start="buffer", steps=1).y.shape == (2, 0)
     path = run.export(tmp_path / "model.safetensors")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        assert torch.equal(jointenergy.load(path).log_density(x), run.log_density(x))
-    assert math.isfinite(float(run.log_density(x)[0]))
+        assert torch.equal(jointenergy.load(path).log_density(x, y), run.log_density(x, y))
+    assert math.isfinite(float(run.log_density(x, y)[0]))
