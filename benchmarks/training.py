@@ -1,6 +1,6 @@
 """benchmarks: a JEM of 8 x 8 digits trained by this library and by ebmkit, at equal settings, in turns, on one thread.
 
-python benchmarks/training.py [--seeds 2] [--iterations 2500] [--compiled] [--write] prints a table; --write publishes
+python benchmarks/training.py [--seeds 2] [--iterations 2500] [--write] prints a table; --write publishes
 results/training.json and results/training-ebmkit.json from a clean tree. Equal are the network and its first weights,
 the rows, batch 128, data noise, 20 Langevin steps of size 1 with noise .01 and clamped x, a buffer of 5,000 with 5 %
 restarts from uniform noise, AdamW on matrices, the cosine of the learning rate, and the averaged weights, which are
@@ -18,7 +18,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -40,7 +40,7 @@ from jointenergy.training.trainer import Trainer
 
 BLOCK = 50  # iterations
 GOAL = 2.0  # times ebmkit's speed
-OURS, PLAIN, COMPILED, PEER = "jointenergy", "jointenergy unguarded", "jointenergy compiled", "ebmkit"
+OURS, PLAIN, PEER = "jointenergy", "jointenergy unguarded", "ebmkit"
 
 
 def equal_recipe(iterations: int) -> Recipe:
@@ -49,23 +49,27 @@ def equal_recipe(iterations: int) -> Recipe:
     return replace(recipe, name="training", iterations=iterations, chain=replace(recipe.chain, steps=20))
 
 
-@dataclass
+Found = dict[str, list[dict[str, list[float]]]]
+"""For each contestant and seed: milliseconds of an iteration in each block, and one value of each figure."""
+
+
+@dataclass(frozen=True)
 class Run:
     """One training: a call makes a block of iterations; then the averaged model is there to be measured."""
 
     block: Callable[[], object]
     averaged: Callable[[], JointModel]
-    seconds: list[float] = field(default_factory=list)
 
 
 def ours(recipe: Recipe, data: TrainingData, seed: int, block: int, *, guarded: bool = True) -> Run:
     trainer, guard = Trainer(recipe, data, seed, guarded=guarded), Guard()
+    look = measure.Look(trainer)
 
     def run() -> None:
         for _ in range(block):
             loss, moved, norm = trainer.step()
             if guarded and moved is not None and trainer.iteration % loop.WATCH == 0:
-                guard.judge(measure.signals(trainer, loss, moved, norm))
+                guard.judge(look(loss, moved, norm))
                 bool(trainer.chains.n_purged)
 
     return Run(run, lambda: trainer.ema)
@@ -154,11 +158,9 @@ def quality(model: JointModel, test: Dataset, strange: dict[str, Tensor]) -> dic
 def measured_seed(recipe: Recipe, seed: int, block: int, whom: list[str]) -> dict[str, dict[str, list[float]]]:
     """All contestants of one seed, in turns: milliseconds of an iteration in each block, and the figures at the end."""
     data, test, strange = data_of(recipe), load("digits", None, "test"), strange_sets(recipe)
-    compiled = replace(recipe, engine=replace(recipe.engine, compile="on"))
     made: dict[str, Callable[[], Run]] = {
         OURS: lambda: ours(recipe, data, seed, block),
         PLAIN: lambda: ours(recipe, data, seed, block, guarded=False),
-        COMPILED: lambda: ours(compiled, data, seed, block),
         PEER: lambda: ebmkit(recipe, data, seed, block),
     }
     runs = {name: made[name]() for name in whom}
@@ -172,7 +174,7 @@ def measured_seed(recipe: Recipe, seed: int, block: int, whom: list[str]) -> dic
     return found
 
 
-def verdict(found: dict[str, list[dict[str, list[float]]]]) -> str:
+def verdict(found: Found) -> str:
     """Whether the goal was met, in words, with what was missed."""
     if PEER not in found:
         return "No verdict: ebmkit is not installed."
@@ -187,13 +189,13 @@ def verdict(found: dict[str, list[dict[str, list[float]]]]) -> str:
     return "The goal is met." if not missed else f"The goal is missed: {'; '.join(missed)}."
 
 
-def speed_ratio(found: dict[str, list[dict[str, list[float]]]], who: str) -> float:
+def speed_ratio(found: Found, who: str) -> float:
     """How many times as fast as ebmkit, the median over blocks side by side."""
     theirs = [ms for run in found[PEER] for ms in run["iteration_ms"]]
     return median_ratio(theirs, [ms for run in found[who] for ms in run["iteration_ms"]])
 
 
-def told_runs(found: dict[str, list[dict[str, list[float]]]]) -> str:
+def told_runs(found: Found) -> str:
     names = list(next(iter(found.values()))[0])
     cells = []
     for who, runs in found.items():
@@ -205,7 +207,7 @@ def told_runs(found: dict[str, list[dict[str, list[float]]]]) -> str:
     return table(["", "ms/iteration", "sd", "x ebmkit's speed", *short], cells)
 
 
-def publish(found: dict[str, list[dict[str, list[float]]]], minutes: float, notes: str) -> None:
+def publish(found: Found, minutes: float, notes: str) -> None:
     words = ["python", *sys.argv]
     written = []
     for who, name in ((OURS, "training"), (PEER, "training-ebmkit")):
@@ -229,16 +231,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seeds", type=int, default=2)
     parser.add_argument("--iterations", type=int, default=2500)
-    parser.add_argument("--compiled", action="store_true", help="also this library with its networks compiled")
     parser.add_argument("--write", action="store_true")
     arguments = parser.parse_args()
     began = time.perf_counter()
     torch.set_num_threads(1)
     peers = versions([PEER])
     print(told(peers))
-    whom = [OURS, PLAIN, *([COMPILED] if arguments.compiled else []), *([PEER] if peers[PEER] else [])]
+    whom = [OURS, PLAIN, *([PEER] if peers[PEER] else [])]
     recipe = equal_recipe(arguments.iterations)
-    found: dict[str, list[dict[str, list[float]]]] = {who: [] for who in whom}
+    found: Found = {who: [] for who in whom}
     for seed in range(arguments.seeds):
         for who, figures in measured_seed(recipe, seed, min(BLOCK, arguments.iterations // 2), whom).items():
             found[who].append(figures)

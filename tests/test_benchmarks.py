@@ -1,0 +1,225 @@
+"""Benchmarks: they run with whichever peers are there, know a wrong sampler, and say what was missed."""
+
+import importlib
+import importlib.util
+import math
+import re
+import sys
+from dataclasses import replace
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+import torch
+
+from jointenergy.evaluation.metrics import check_value, range_of
+from jointenergy.kernels import MALA, Langevin, Target, last
+from jointenergy.models import EnergyModel
+
+FOLDER = Path(__file__).resolve().parents[1] / "benchmarks"
+
+
+@pytest.fixture
+def benchmark(monkeypatch):
+    """Imports a module of benchmarks/ as `python benchmarks/NAME.py` sees it, and forgets it again."""
+    monkeypatch.syspath_prepend(str(FOLDER))
+    names = [path.stem for path in FOLDER.glob("*.py")]
+    # Where a name is also that of a module of ours in another folder, this one's is wanted.
+    kept = {name: sys.modules.pop(name) for name in names if name in sys.modules}
+
+    def load(name: str) -> ModuleType:
+        return importlib.import_module(name)
+
+    yield load
+    for name in names:
+        sys.modules.pop(name, None)
+    sys.modules.update(kept)
+
+
+def here(package: str, module: str) -> str | None:
+    return "1" if importlib.util.find_spec(module) else None
+
+
+# What they share.
+
+
+def test_turns_and_tables(benchmark):
+    rounds = benchmark("rounds")
+    calls: list[str] = []
+    ticks = iter(range(1000))
+    contestants = {"a": lambda: calls.append("a"), "b": lambda: calls.append("b")}
+    seconds = rounds.in_turns(contestants, 3, clock=lambda: float(next(ticks)))
+    # One call of each is not counted; then the order turns around.
+    assert calls == ["a", "b", "b", "a", "a", "b", "b", "a"]
+    assert seconds == {"a": [1.0] * 3, "b": [1.0] * 3}
+    assert rounds.median_ratio([2.0, 9.0, 4.0], [1.0, 3.0, 1.0]) == 3.0
+    text = rounds.table(["", "speed"], [["one", "1"], ["another", "12"]])
+    assert text.splitlines() == ["         speed", "--------------", "one          1", "another     12"]
+
+
+def test_missing_peers_are_named(benchmark):
+    rounds = benchmark("rounds")
+    found = rounds.versions(["torch", "no-such-peer"])
+    assert found["torch"]
+    assert found["no-such-peer"] is None
+    assert "Not installed, so not measured: no-such-peer" in rounds.told(found)
+    assert "Not installed" not in rounds.told({"torch": "2"})
+
+
+# Chains.
+
+
+def brute_force(lattice) -> float:
+    states = torch.cartesian_prod(*(torch.arange(lattice.colors) for _ in range(lattice.height * lattice.width)))
+    like = lattice.like_neighbors(states)
+    weights = (lattice.coupling * lattice.n_bonds * like).softmax(0)
+    return float((weights * like).sum())
+
+
+@pytest.mark.parametrize("colors", [2, 3])
+def test_transfer_matrices_are_exact(benchmark, colors):
+    lattice = benchmark("targets").Lattice("small", 3, 2, colors, 0.7)
+    assert lattice.exact_like_neighbors() == pytest.approx(brute_force(lattice), abs=1e-12)
+
+
+@pytest.mark.parametrize("colors", [2, 3])
+def test_heads_are_the_lattice(benchmark, colors):
+    targets = benchmark("targets")
+    lattice = targets.Lattice("small", 3, 2, colors, 0.7)
+    y = torch.randint(colors, (20, 6), generator=torch.Generator().manual_seed(0))
+    code = torch.nn.functional.one_hot(y, colors).flatten(1).double()
+    value = targets.LatticeHead(lattice)(None, code)
+    expected = lattice.coupling * lattice.n_bonds * lattice.like_neighbors(y)
+    # Spins count unlike neighbors too: a constant more or less.
+    assert torch.allclose(value - value[0], expected - expected[0])
+
+
+def smaller(case):
+    """The case, on a lattice that forgets its start in a hundred flips."""
+    return replace(case, target=replace(case.target, height=4, width=3)) if case.kernel == "gwg" else case
+
+
+def test_every_case_runs_and_is_right(benchmark):
+    chains, targets = benchmark("chains"), benchmark("targets")
+    rows = []
+    for case in map(smaller, targets.cases()):
+        rows += chains.compare(case, {}, n_chains=20, steps=2, repeats=2, law_steps=200)
+    names = [row.case for row in rows]
+    assert len(set(names)) == 6
+    assert all(row.right for row in rows), [(row.case, row.error) for row in rows]
+    for row in rows:
+        assert row.who == "jointenergy"
+        assert row.ahead == 1.0
+        assert 0 < row.effective < 1
+        assert len(row.per_second) == 2
+        assert math.isfinite(sum(row.per_second))
+    text = chains.told_rows(rows)
+    assert all(name in text for name in names)
+    assert "WRONG" not in text
+
+
+@pytest.mark.parametrize("kernel", ["langevin", "mala", "gwg"])
+def test_a_wrong_sampler_is_told(benchmark, kernel):
+    # Noise a tenth too large; and labels of a lattice whose coupling is a quarter too strong.
+    chains, targets = benchmark("chains"), benchmark("targets")
+    contestants = benchmark("contestants")
+    case = smaller(next(c for c in targets.cases() if c.kernel == kernel))
+    if kernel == "gwg":
+        strong = replace(case, target=replace(case.target, coupling=1.25 * case.target.coupling))
+        (wrong,) = contestants.jointenergy(strong, case.start(200, 0), 0)
+        error, _ = chains.law_and_mixing(case, wrong, 100, 200)
+    else:
+        target = Target(EnergyModel(case.target))
+        hot = 1.1**2
+        walk = (
+            Langevin.at_temperature(case.step_size, hot)
+            if kernel == "langevin"
+            else MALA(case.step_size, temperature=hot)
+        )
+        state = walk.init(target, case.start(200, 0), generator=torch.Generator().manual_seed(0))
+        wrong = contestants.Contestant("wrong", state, lambda s, n: last(walk, target, s, n), lambda s: s.x)
+        error, _ = chains.law_and_mixing(case, wrong, 200, 100)
+    row = chains.Row(case.name, "wrong", (1.0, 2.0), error, 0.5, 1.0)
+    assert not row.right
+    own = chains.Row(case.name, "jointenergy", (1.0, 2.0), 0.0, 0.5, 1.0)
+    assert "WRONG" in chains.told_rows([own, row])
+
+
+@pytest.mark.parametrize(("peer", "module"), [("ebmkit", "ebm"), ("torchebm", "torchebm")])
+def test_a_peer_that_is_there_takes_part(benchmark, peer, module):
+    # Where it is not installed the comparison goes on without it: that is asserted instead.
+    chains, targets = benchmark("chains"), benchmark("targets")
+    found = {peer: here(peer, module)}
+    case = targets.cases()[1]
+    rows = chains.compare(case, found, n_chains=4, steps=2, repeats=2, law_steps=100)
+    assert [row.who for row in rows] == ["jointenergy", *([peer] if found[peer] else [])]
+    assert all(row.right for row in rows)
+
+
+def test_published_names_are_metrics(benchmark, monkeypatch):
+    chains = benchmark("chains")
+    written = []
+    monkeypatch.setattr(chains.results, "measured", lambda name, figures, **others: written.append((name, figures)))
+    monkeypatch.setattr(chains.results, "write", lambda result: "nowhere")
+    right = chains.Row("gaussian-mala", "blackjax eager", (1.0, 2.0), 0.0, 0.5, 1.0)
+    wrong = chains.Row("gaussian-mala", "ebmkit", (1.0, 2.0), 0.9, 0.5, 1.0)
+    chains.publish([right, wrong], {100: 250.0, 10_000: 251.0}, 1.0, "")
+    for _, figures in written:
+        for name, values in figures.items():
+            range_of(name)
+            for value in values:
+                assert value is None or check_value(name, value) is None
+    figures = written[0][1]
+    assert figures["samples_per_second.gaussian-mala.blackjax-eager"] == (1.0, 2.0)
+    assert figures["effective_samples_per_second.gaussian-mala.blackjax-eager"] == (0.5, 1.0)
+    # What samples another law has no speed worth publishing.
+    assert figures["samples_per_second.gaussian-mala.ebmkit"] == [None, None]
+
+
+def test_memory_is_told_as_one_number(benchmark, capsys):
+    # No proof that memory is flat, which the published figures show: that would take a process of minutes.
+    benchmark("chains").run_for_memory(1)
+    assert 50 < float(capsys.readouterr().out) < 50_000
+
+
+# Training.
+
+
+def test_training_is_measured_with_what_is_there(benchmark, capsys, monkeypatch):
+    training = benchmark("training")
+    monkeypatch.delenv("JOINTENERGY_DATA", raising=False)
+    monkeypatch.setattr(sys, "argv", ["benchmarks/training.py", "--seeds", "1", "--iterations", "6"])
+    before = torch.get_num_threads()
+    try:
+        training.main()
+    finally:
+        torch.set_num_threads(before)
+    text = capsys.readouterr().out
+    there = here("ebmkit", "ebm") is not None
+    assert re.search(r"^jointenergy +\d", text, re.MULTILINE)
+    assert re.search(r"^jointenergy unguarded +\d", text, re.MULTILINE)
+    assert bool(re.search(r"^ebmkit +\d", text, re.MULTILINE)) == there
+    assert ("The goal is" in text) == there
+    assert there or "ebmkit is not installed" in text
+    assert "AUROC uniform" in text
+
+
+def test_the_settings_are_those_of_the_comparison(benchmark):
+    recipe = benchmark("training").equal_recipe(2500)
+    assert (recipe.iterations, recipe.batch_size, recipe.chain.steps) == (2500, 128, 20)
+    assert (recipe.chain.step_size, recipe.chain.noise_scale) == (1.0, 0.01)
+    assert (recipe.buffer.size, recipe.buffer.restart) == (5000, 0.05)
+    assert tuple(recipe.model.network.hidden) == (256, 256)
+
+
+def test_the_verdict_names_what_was_missed(benchmark):
+    training = benchmark("training")
+    ours = {"iteration_ms": [10.0, 10.0], "accuracy": [0.98], "ece": [0.02]}
+    theirs = {"iteration_ms": [20.0, 22.0], "accuracy": [0.97], "ece": [0.03]}
+    assert training.verdict({"jointenergy": [ours], "ebmkit": [theirs]}) == "The goal is met."
+    slow = {**ours, "iteration_ms": [15.0, 15.0], "ece": [0.04]}
+    said = training.verdict({"jointenergy": [slow], "ebmkit": [theirs]})
+    assert "speed is 1.40 times ebmkit's, not 2" in said
+    assert "ece 0.0400 against 0.0300" in said
+    assert "accuracy" not in said
+    assert "not installed" in training.verdict({"jointenergy": [ours]})
