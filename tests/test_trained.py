@@ -25,7 +25,7 @@ from jointenergy.trained import Film
 from jointenergy.trained.thresholds import FILE
 from jointenergy.training import checkpoints, loop, runs
 from jointenergy.training.state import under
-from tests.small import trained
+from tests.small import small, trained
 
 TINY = (
     "iterations=200",
@@ -70,6 +70,14 @@ def wrapped() -> jointenergy.Run:
 
 def seeded(seed=0):
     return torch.Generator().manual_seed(seed)
+
+
+def test_of_equally_good_checkpoints_the_newest_is_the_best(tmp_path):
+    fit = runs.create(tmp_path / "run", small(*TINY).baseline(), 0)
+    for iteration, accuracy in ((10, 0.8), (20, 0.9), (30, 0.9), (40, 0.85)):
+        fit.trainer.iteration, fit.accuracy = iteration, accuracy
+        fit._save(checked=True)
+    assert checkpoints.best(fit.checkpoint_folder) == fit.checkpoint_folder / "iteration-00000030"
 
 
 class TestLoad:

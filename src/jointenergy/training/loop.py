@@ -276,8 +276,9 @@ class Fit:
         """A checkpoint; one whose health was checked just now may be the best, or one to roll back to."""
         trainer = self.trainer
         healthy = checked and (not trainer.uses_chains or (self.health is not None and self.health.healthy))
-        # Where labels cannot be compared the accuracy is no number, and the newest healthy weights are the best.
-        better = healthy and (self.best_accuracy is None or not self.accuracy <= self.best_accuracy)
+        # Of equals the newest is the best: few held-out rows make many ties, and an early checkpoint is hardly trained.
+        # Where labels cannot be compared the accuracy is no number, and the newest healthy weights are the best too.
+        better = healthy and (self.best_accuracy is None or not self.accuracy < self.best_accuracy)
         if better:
             self.best_accuracy = self.accuracy if math.isfinite(self.accuracy) else 0.0
         if healthy:
