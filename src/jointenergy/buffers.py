@@ -274,7 +274,7 @@ class ReservoirBuffer(Buffer):
         return torch.where(numbers < self.capacity, numbers, bits.to(self.device) % (numbers + 1))
 
     def _survivor_of(self, slots: Tensor) -> Tensor:
-        """For each row the one that stays in its slot: of those that hit it the last, as if they had come one by one."""
+        """For each row the one that stays in its slot: the last that hit it, as if they had come one by one."""
         numbers = torch.arange(len(slots), device=slots.device)
         last = torch.zeros(self.capacity + 1, dtype=torch.int64, device=slots.device)
         return last.scatter_reduce(0, slots, numbers, "amax")[slots]

@@ -1,0 +1,173 @@
+"""benchmarks: networks with and without batch statistics on CIFAR-10, at equal minutes of training on one GPU.
+
+python benchmarks/networks.py [--networks nf plain group batch] [--kinds jem baseline] [--minutes 3 8] trains each for
+the last of these minutes, all that training does included, and notes accuracy and health on 5,000 held-out training
+images at each of them; what was measured is kept in --folder. --write publishes all that is there as
+results/cifar10-networks.json, from a clean tree. The test set is not touched.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import json
+import shutil
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.table import Table
+
+from jointenergy import recipes
+from jointenergy.data import Dataset
+from jointenergy.evaluation import results
+from jointenergy.evaluation.classification import classify
+from jointenergy.training import loop, runs
+from jointenergy.training.recipe import Recipe
+
+RESIDUAL = 'kind = "wide-resnet", depth = 16, width = 4, activation = "leaky_relu"'
+# Each with an optimizer that suits it: batch-normalized and normalizer-free networks take SGD's large steps.
+ADAM = (
+    "optimizer.name=adamw",
+    "optimizer.learning_rate=1e-3",
+    "optimizer.weight_decay=0.05",
+    "optimizer.clip_norm=1.0",
+)
+NETWORKS: dict[str, tuple[str, ...]] = {
+    "nf": (),
+    "plain": (f'model.network={{{RESIDUAL}, norm = "none", residual_gain = 0.2}}', *ADAM),
+    "group": (f'model.network={{{RESIDUAL}, norm = "group"}}',),
+    "batch": (f'model.network={{{RESIDUAL}, norm = "batch"}}', "model.allow_batch_statistics=true"),
+}
+CHECKS = 8  # in a run, evenly: with minutes 3 and 8 there is one at each
+
+
+def recipe_of(network: str, kind: str, overrides: list[str]) -> Recipe:
+    recipe = recipes.load("cifar10-jem", [*NETWORKS[network], *overrides])
+    return recipe if kind == "jem" else recipe.baseline()
+
+
+def measured(
+    recipe: Recipe, minutes: list[float], folder: Path, data: Path | None, seed: int, device: str = "cuda"
+) -> dict[str, Any]:
+    """Train for the last of these minutes; what was seen at each of them."""
+    iterations = runs.iterations_in(recipe, minutes[-1] * 60, seed, data_folder=data, device=device)
+    every = max(1, -(-iterations // CHECKS))
+    cadence = replace(recipe.cadence, check=every, checkpoint=every)
+    recipe = replace(recipe, iterations=every * CHECKS, cadence=cadence)
+    run = runs.create(folder, recipe, seed, data_folder=data, device=device)
+    began = time.perf_counter()
+    diverged = False
+    try:
+        run.fit()
+    except loop.Diverged:
+        diverged = True
+    took = (time.perf_counter() - began) / 60
+    with (folder / "checks.csv").open() as file:
+        checks = list(csv.DictReader(file))
+    seen: dict[str, Any] = {}
+    for mark in minutes:
+        at = [c for c in checks if int(c["iteration"]) <= recipe.iterations * mark / minutes[-1] * 1.001]
+        if at:
+            healthy = at[-1].get("healthy")
+            seen[f"{mark:g}"] = {
+                "accuracy": float(at[-1]["accuracy"]),
+                "healthy": None if healthy is None else float(healthy in ("True", "1", "1.0")),
+            }
+    held = run.trainer.data
+    figures = classify(run.trainer.ema, Dataset(held.x_held, held.y_held, held.labels, "held-out rows"))
+    return {
+        "minutes": took,
+        "iterations": recipe.iterations,
+        "epochs": recipe.iterations * recipe.batch_size / len(held.x),
+        "iteration_ms": run.seconds / max(1, run.trainer.iteration) * 1e3,
+        "ece": figures.ece,
+        "accuracy": figures.accuracy,
+        "diverged": diverged,
+        "interventions": run.interventions,
+        "steps": run.trainer.chains.steps,
+        "at": seen,
+        "checks": checks,
+    }
+
+
+def shown(found: dict[str, dict[str, Any]]) -> Table:
+    table = Table(title="CIFAR-10, 5,000 held-out training images")
+    for column in (
+        "network",
+        "minutes",
+        "epochs",
+        "ms an iteration",
+        "accuracy at",
+        "ece",
+        "healthy at",
+        "interventions",
+    ):
+        table.add_column(column, justify="right")
+    for name, f in found.items():
+        table.add_row(
+            *(name, f"{f['minutes']:.1f}", f"{f['epochs']:.0f}", f"{f['iteration_ms']:.1f}"),
+            ", ".join(f"{m}: {at['accuracy']:.4f}" for m, at in f["at"].items()),
+            f"{f['ece']:.4f}",
+            ", ".join(f"{m}: {'-' if at['healthy'] is None else bool(at['healthy'])}" for m, at in f["at"].items()),
+            str(f["interventions"]),
+        )
+    return table
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--networks", nargs="*", default=list(NETWORKS), choices=list(NETWORKS))
+    parser.add_argument("--kinds", nargs="+", default=["jem"], choices=["jem", "baseline"])
+    parser.add_argument("--minutes", nargs="+", type=float, default=[3.0, 8.0])
+    parser.add_argument("--folder", type=Path, default=Path("runs/networks"))
+    parser.add_argument("--data", type=Path)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--tag", default="", help="added to the name, for trials with other settings")
+    parser.add_argument("--set", nargs="*", default=[], dest="overrides")
+    parser.add_argument("--write", action="store_true")
+    arguments = parser.parse_args()
+    arguments.folder.mkdir(parents=True, exist_ok=True)
+    if not torch.cuda.is_available() and arguments.networks:
+        sys.exit("this benchmark trains on a GPU, and torch finds none")
+    torch.backends.cudnn.benchmark = True
+    for network in arguments.networks:
+        for kind in arguments.kinds:
+            name = f"{network}-{kind}{arguments.tag}"
+            shutil.rmtree(arguments.folder / name, ignore_errors=True)
+            recipe = recipe_of(network, kind, arguments.overrides)
+            figures = measured(recipe, arguments.minutes, arguments.folder / name, arguments.data, arguments.seed)
+            (arguments.folder / f"{name}.json").write_text(json.dumps(figures, indent=1))
+            print(name, json.dumps({k: v for k, v in figures.items() if k != "checks"}), flush=True)
+    found = {p.stem: json.loads(p.read_text()) for p in sorted(arguments.folder.glob("*.json"))}
+    Console().print(shown(found))
+    if arguments.write:
+        publish(found, arguments.seed)
+
+
+def publish(found: dict[str, dict[str, Any]], seed: int) -> None:
+    metrics: dict[str, list[float | None]] = {}
+    for name, f in found.items():
+        metrics |= {f"iteration_ms.{name}": [f["iteration_ms"]], f"training_minutes.{name}": [f["minutes"]]}
+        metrics[f"epochs_times.{name}"] = [f["epochs"]]
+        for mark, at in f["at"].items():
+            metrics[f"held_accuracy_times.{name}.after-{mark}-minutes"] = [at["accuracy"]]
+            if at["healthy"] is not None:
+                metrics[f"held_healthy_times.{name}.after-{mark}-minutes"] = [at["healthy"]]
+    result = results.measured(
+        "cifar10-networks",
+        metrics,
+        seeds=[seed],
+        minutes=sum(f["minutes"] for f in found.values()),
+        command=["python", *sys.argv],
+        notes="WideResNet-16-4 in four forms; averaged weights, 5,000 held-out training images; all of training counts.",
+    )
+    print(f"written to {results.write(result)}")
+
+
+if __name__ == "__main__":
+    main()
