@@ -164,7 +164,7 @@ def publish(found: dict[str, dict[str, Any]], seed: int) -> None:
         seeds=[seed],
         minutes=sum(f["minutes"] for f in found.values()),
         command=["python", *sys.argv],
-        notes="WideResNet-16-4 in four forms; averaged weights, 5,000 held-out training images; all of training counts.",
+        notes="WRN-16-4 in four forms; averaged weights, 5,000 held-out training images; all of training is timed.",
     )
     print(f"written to {results.write(result)}")
 

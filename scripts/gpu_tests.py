@@ -1,0 +1,50 @@
+"""Runs the tests marked `gpu` and publishes how many passed: python scripts/gpu_tests.py, from a clean tree.
+
+A failed or missing test shows in results/gpu-tests.json as it shows in pytest's own words.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+
+import pytest
+import torch
+
+from jointenergy.evaluation import results
+
+
+class Count:
+    """How the tests ended."""
+
+    def __init__(self) -> None:
+        self.ended = {"passed": 0, "failed": 0, "skipped": 0}
+        self.names: list[str] = []
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.when == "call" or report.outcome != "passed":
+            self.ended[report.outcome] += 1
+        if report.outcome != "passed":
+            self.names.append(f"{report.outcome}: {report.nodeid}")
+
+
+def main() -> None:
+    if not torch.cuda.is_available():
+        sys.exit("the tests marked `gpu` need one, and torch finds none")
+    count, began = Count(), time.perf_counter()
+    pytest.main(["-q", "-m", "gpu", "--show-capture=no", "-p", "no:cacheprovider", *sys.argv[1:]], plugins=[count])
+    figures: dict[str, list[float | None]] = {f"{k}_times": [float(v)] for k, v in count.ended.items()}
+    result = results.measured(
+        "gpu-tests",
+        figures,
+        seeds=[0],
+        minutes=(time.perf_counter() - began) / 60,
+        command=["python", *sys.argv],
+        notes="; ".join(count.names) or "Every test marked gpu passed.",
+    )
+    print(f"{count.ended}, written to {results.write(result)}")
+    sys.exit(bool(count.ended["failed"]))
+
+
+if __name__ == "__main__":
+    main()
