@@ -75,7 +75,8 @@ def transition_matrices(kernel: Kernel, target: Target, x: Tensor) -> Tensor:
             move = torch.full((len(rows),), m)
             to, back = kernel.moved(target, y, move)
             there = evaluate_code(target, State(state.x, to, state.keys))
-            ratio = kernel.log_acceptance(target, log_proposals[:, m], back, to, there, here)
+            reverse = kernel.move_log_probs(target, to, there.gradient).gather(1, back[:, None])[:, 0]
+            ratio = kernel.log_acceptance(target, log_proposals[:, m], reverse, there, here)
             # Where a move has no chance its ratio is meaningless.
             accepted = torch.where(proposals[:, m] > 0, proposals[:, m] * ratio.clamp(max=0).exp(), 0.0)
             add(to, accepted)

@@ -123,7 +123,7 @@ def test_steps_follow_the_transition_matrix(kernel, given, name):
 class NoReverse(GibbsWithGradients):
     """Accepts by the densities alone, as if the proposal were symmetric."""
 
-    def log_acceptance(self, target, forward, back, there_y, there, here):
+    def log_acceptance(self, target, forward, reverse, there, here):
         return there.log_density - here.log_density
 
 
@@ -131,20 +131,20 @@ class NoReverse(GibbsWithGradients):
 class FlippedSign(GibbsWithGradients):
     """Samples the energy as if it were the log-density."""
 
-    def log_acceptance(self, target, forward, back, there_y, there, here):
+    def log_acceptance(self, target, forward, reverse, there, here):
         there, here = (replace(e, log_density=-e.log_density) for e in (there, here))
-        return super().log_acceptance(target, forward, back, there_y, there, here)
+        return super().log_acceptance(target, forward, reverse, there, here)
 
 
 @dataclass(frozen=True)
 class AlwaysAccepts(GibbsWithGradients):
-    def log_acceptance(self, target, forward, back, there_y, there, here):
+    def log_acceptance(self, target, forward, reverse, there, here):
         return torch.zeros_like(here.log_density)
 
 
 @dataclass(frozen=True)
 class NeverMoves(GibbsWithGradients):
-    def log_acceptance(self, target, forward, back, there_y, there, here):
+    def log_acceptance(self, target, forward, reverse, there, here):
         return torch.full_like(here.log_density, -torch.inf)
 
 

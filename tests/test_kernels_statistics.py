@@ -340,7 +340,7 @@ def test_gibbs_with_gradients_has_the_marginals_of_784_labels():
 class GwgWithoutReverse(GibbsWithGradients):
     """Accepts by the densities alone: with 784 labels the law is sharpened by half."""
 
-    def log_acceptance(self, target, forward, back, there_y, there, here):
+    def log_acceptance(self, target, forward, reverse, there, here):
         return there.log_density - here.log_density
 
 

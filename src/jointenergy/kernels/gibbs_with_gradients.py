@@ -40,18 +40,38 @@ class GibbsWithGradients(Kernel):
         return _moved(y, move, *_places(target, y)[:2])
 
     def log_acceptance(
-        self, target: Target, forward: Tensor, back: Tensor, there_y: Tensor, there: Evaluation, here: Evaluation
+        self, target: Target, forward: Tensor, reverse: Tensor, there: Evaluation, here: Evaluation
     ) -> Tensor:
-        """The log of the acceptance ratio of a move to there_y: `forward` is its log q, `back` the way back."""
-        return _log_acceptance(forward, back, there_y, there, here, *_places(target, there_y))
+        """The log of the acceptance ratio of a move, `forward` and `reverse` its log q and that of the way back."""
+        return there.log_density - here.log_density + reverse - forward
 
     def step(self, target: Target, state: State) -> tuple[State, Info]:
-        here, places = evaluate_code(target, state), _places(target, state.y)
-        keys, key, proposed_y, forward, back = _propose(state.keys, here.gradient, state.y, *places)
-        there = evaluate_code(target, State(state.x, proposed_y, keys))
-        y, acceptance, evaluation = _decide(key, state.y, proposed_y, forward, back, there, here, *places)
+        here = self._look(target, state)
+        offsets, variables, _ = _places(target, state.y)
+        keys, key, proposed, forward, back = _propose(state.keys, here.log_probs, state.y, offsets, variables)
+        there = self._look(target, State(state.x, proposed, keys))
+        reverse = there.log_probs.gather(1, back[:, None])[:, 0]
+        log_ratio = self.log_acceptance(target, forward, reverse, there, here)
+        accept, acceptance = metropolis(key, log_ratio)
+        y, log_probs = _chosen(accept, proposed, state.y, there.log_probs, here.log_probs)
+        chosen = choose(accept, there, here)
+        evaluation = _Look("code", chosen.log_density, chosen.gradient, log_probs)
         info = Info(log_density=here.log_density, y_acceptance=acceptance)
         return replace(state, y=y, keys=keys, step=state.step + 1, evaluation=evaluation), info
+
+    def _look(self, target: Target, state: State) -> _Look:
+        """The density and the moves at a state; those that it carries are not computed again."""
+        if isinstance(state.evaluation, _Look):
+            return state.evaluation
+        e = evaluate_code(target, state)
+        return _Look("code", e.log_density, e.gradient, self.move_log_probs(target, state.y, e.gradient))
+
+
+@dataclass(frozen=True)
+class _Look(Evaluation):
+    """An evaluation with the log q of every move from where it was made."""
+
+    log_probs: Tensor
 
 
 Places = tuple[Tensor, Tensor, Tensor | None]
@@ -64,6 +84,7 @@ def _places(target: Target, y: Tensor) -> Places:
     return constant(labels.offsets, y.device), constant(labels.variable_of_code, y.device), closed
 
 
+@fused
 def _move_log_probs(gradient: Tensor, y: Tensor, offsets: Tensor, variables: Tensor, closed: Tensor | None) -> Tensor:
     places = y + offsets
     present = gradient.gather(1, places).index_select(1, variables)
@@ -86,47 +107,21 @@ def _moved(y: Tensor, move: Tensor, offsets: Tensor, variables: Tensor) -> tuple
     return y.scatter(1, site[:, None], new[:, None]), torch.where(stays, move, offset + old)
 
 
-def _log_acceptance(
-    forward: Tensor,
-    back: Tensor,
-    there_y: Tensor,
-    there: Evaluation,
-    here: Evaluation,
-    offsets: Tensor,
-    variables: Tensor,
-    closed: Tensor | None,
-) -> Tensor:
-    log_probs = _move_log_probs(there.gradient, there_y, offsets, variables, closed)
-    reverse = log_probs.gather(1, back[:, None])[:, 0]
-    return there.log_density - here.log_density + reverse - forward
-
-
 @fused
 def _propose(
-    keys: Tensor, gradient: Tensor, y: Tensor, offsets: Tensor, variables: Tensor, closed: Tensor | None
+    keys: Tensor, log_probs: Tensor, y: Tensor, offsets: Tensor, variables: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
     """The next keys, the one to decide by, the labels proposed, the log q of the move and the way back."""
     keys, move_key, accept_key = streams.split(keys, 3)
-    log_probs = _move_log_probs(gradient, y, offsets, variables, closed)
     move = streams.categorical(move_key, log_probs)
     proposed, back = _moved(y, move, offsets, variables)
     return keys, accept_key, proposed, log_probs.gather(1, move[:, None])[:, 0], back
 
 
 @fused
-def _decide(
-    key: Tensor,
-    y: Tensor,
-    proposed: Tensor,
-    forward: Tensor,
-    back: Tensor,
-    there: Evaluation,
-    here: Evaluation,
-    offsets: Tensor,
-    variables: Tensor,
-    closed: Tensor | None,
-) -> tuple[Tensor, Tensor, Evaluation]:
-    """The labels after acceptance or rejection, the probability of the first, and what is known of them."""
-    log_ratio = _log_acceptance(forward, back, proposed, there, here, offsets, variables, closed)
-    accept, acceptance = metropolis(key, log_ratio)
-    return torch.where(accept[:, None], proposed, y), acceptance, choose(accept, there, here)
+def _chosen(
+    accept: Tensor, proposed: Tensor, y: Tensor, there_log_probs: Tensor, log_probs: Tensor
+) -> tuple[Tensor, Tensor]:
+    """The labels after acceptance or rejection, and the log q of the moves from there."""
+    rows = accept[:, None]
+    return torch.where(rows, proposed, y), torch.where(rows, there_log_probs, log_probs)
