@@ -118,7 +118,7 @@ def told_rows(rows: Sequence[Row]) -> str:
 
 def peak_mib(steps: int) -> float:
     """The most memory that a process of its own held while it ran every kernel here for so many steps."""
-    words = [sys.executable, str(Path(__file__)), "--memory-of", str(steps)]
+    words = [sys.executable, str(Path(__file__)), "--threads", "1", "--memory-of", str(steps)]
     return float(subprocess.run(words, check=True, capture_output=True, text=True).stdout)
 
 
