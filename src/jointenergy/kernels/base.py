@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar, Literal, final
 
@@ -106,6 +107,8 @@ class Evaluation:
     by: Literal["x", "code"]
     log_density: Tensor
     gradient: Tensor
+    by_x: Tensor | None = None
+    """Beside the gradient by the code that by x, where the state asked for both."""
 
 
 @dataclass(frozen=True)
@@ -123,6 +126,8 @@ class State:
     evaluation: Evaluation | None = None
     complete: bool = False
     """Whether y is known to miss nothing: then no sum over labels is needed, and none is looked for."""
+    both: bool = False
+    """Whether whoever looks at labels should look at x in the same pass: a kernel on x comes next."""
 
     def rows(self, index: Tensor | slice) -> State:
         """Some of the chains, to be run apart from the others with the same result."""
@@ -206,10 +211,11 @@ def evaluate_code(target: Target, state: State) -> Evaluation:
     if state.evaluation is not None and state.evaluation.by == "code":
         return state.evaluation
     with torch.inference_mode(False), torch.enable_grad():
-        code = target.model.labels.code_of(ordinary(state.y), state.x.dtype).requires_grad_()
-        value = target.model.log_density_of_codes(ordinary(state.x), code)
-        gradient = gradient_of(value, code)
-    return Evaluation("code", value.detach(), gradient)
+        x, code = ordinary(state.x), target.model.labels.code_of(ordinary(state.y), state.x.dtype).requires_grad_()
+        points = (code, x.requires_grad_()) if state.both else (code,)
+        value = target.model.log_density_of_codes(x, code)
+        gradient, *by_x = gradients_of(value, points)
+    return Evaluation("code", value.detach(), gradient, target.moving(by_x[0]) if by_x else None)
 
 
 def log_density_at(target: Target, x: Tensor, y: Tensor, *, complete: bool) -> Tensor:
@@ -220,11 +226,16 @@ def log_density_at(target: Target, x: Tensor, y: Tensor, *, complete: bool) -> T
 
 def gradient_of(value: Tensor, at: Tensor, *, create_graph: bool = False) -> Tensor:
     """The gradient of each row's value; zero where a density is flat and nothing leads back to the input."""
+    return gradients_of(value, (at,), create_graph=create_graph)[0]
+
+
+def gradients_of(value: Tensor, points: Sequence[Tensor], *, create_graph: bool = False) -> list[Tensor]:
+    """The gradients of each row's value by several inputs, in one pass."""
     if not value.requires_grad:
-        return torch.zeros_like(at)
+        return [torch.zeros_like(at) for at in points]
     one = torch.ones_like(value)
-    (gradient,) = torch.autograd.grad(value, at, one, allow_unused=True, create_graph=create_graph)
-    return torch.zeros_like(at) if gradient is None else gradient
+    found = torch.autograd.grad(value, points, one, allow_unused=True, create_graph=create_graph)
+    return [torch.zeros_like(at) if g is None else g for at, g in zip(points, found, strict=True)]
 
 
 @fused
@@ -242,6 +253,9 @@ def choose(accept: Tensor, proposed: Evaluation, current: Evaluation) -> Evaluat
         current,
         log_density=torch.where(accept, proposed.log_density, current.log_density),
         gradient=torch.where(over(accept, current.gradient), proposed.gradient, current.gradient),
+        by_x=None
+        if proposed.by_x is None or current.by_x is None
+        else torch.where(over(accept, current.by_x), proposed.by_x, current.by_x),
     )
 
 

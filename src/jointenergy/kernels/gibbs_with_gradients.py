@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 import torch
@@ -49,13 +49,13 @@ class GibbsWithGradients(Kernel):
         here = self._look(target, state)
         offsets, variables, _ = _places(target, state.y)
         keys, key, proposed, forward, back = _propose(state.keys, here.log_probs, state.y, offsets, variables)
-        there = self._look(target, State(state.x, proposed, keys))
+        there = self._look(target, State(state.x, proposed, keys, both=state.both))
         reverse = there.log_probs.gather(1, back[:, None])[:, 0]
         log_ratio = self.log_acceptance(target, forward, reverse, there, here)
         accept, acceptance = metropolis(key, log_ratio)
         y, log_probs = _chosen(accept, proposed, state.y, there.log_probs, here.log_probs)
         chosen = choose(accept, there, here)
-        evaluation = _Look("code", chosen.log_density, chosen.gradient, log_probs)
+        evaluation = _Look("code", chosen.log_density, chosen.gradient, chosen.by_x, log_probs=log_probs)
         info = Info(log_density=here.log_density, y_acceptance=acceptance)
         return replace(state, y=y, keys=keys, step=state.step + 1, evaluation=evaluation), info
 
@@ -64,14 +64,15 @@ class GibbsWithGradients(Kernel):
         if isinstance(state.evaluation, _Look):
             return state.evaluation
         e = evaluate_code(target, state)
-        return _Look("code", e.log_density, e.gradient, self.move_log_probs(target, state.y, e.gradient))
+        log_probs = self.move_log_probs(target, state.y, e.gradient)
+        return _Look("code", e.log_density, e.gradient, e.by_x, log_probs=log_probs)
 
 
 @dataclass(frozen=True)
 class _Look(Evaluation):
     """An evaluation with the log q of every move from where it was made."""
 
-    log_probs: Tensor
+    log_probs: Tensor = field(kw_only=True)
 
 
 Places = tuple[Tensor, Tensor, Tensor | None]

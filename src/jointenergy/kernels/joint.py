@@ -9,7 +9,7 @@ from torch import Tensor
 
 from jointenergy.errors import InputError
 from jointenergy.inputs import check_count
-from jointenergy.kernels.base import Info, Kernel, State, Target
+from jointenergy.kernels.base import Evaluation, Info, Kernel, State, Target
 
 
 @dataclass(frozen=True)
@@ -43,9 +43,12 @@ class BlockGibbs(Kernel):
         self.x_kernel.check_start(target, x)
 
     def step(self, target: Target, state: State) -> tuple[State, Info]:
-        inner, y_info = self.y_kernel.step(target, state)
+        inner, y_info = self.y_kernel.step(target, replace(state, both=True))
+        # What a look at the labels found out about x serves the first step on x.
+        known = inner.evaluation
+        here = None if known is None or known.by_x is None else Evaluation("x", known.log_density, known.by_x)
         # The schedule of the kernel on x counts its own steps.
-        inner = replace(inner, step=state.step * self.x_steps, evaluation=None)
+        inner = replace(inner, step=state.step * self.x_steps, evaluation=here, both=False)
         infos = []
         for _ in range(self.x_steps):
             inner, x_info = self.x_kernel.step(target, inner)
