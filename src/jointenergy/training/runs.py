@@ -12,7 +12,7 @@ import torch
 from jointenergy.errors import InputError
 from jointenergy.training import measure
 from jointenergy.training.distributed import World, device_of
-from jointenergy.training.feeds import data_of
+from jointenergy.training.feeds import TrainingData, data_of
 from jointenergy.training.loop import Fit
 from jointenergy.training.recipe import Recipe, read
 from jointenergy.training.trainer import ALONE, Trainer
@@ -30,10 +30,14 @@ def create(
     guarded: bool = True,
     device: torch.device | str = "cpu",
     world: World = ALONE,
+    data: TrainingData | None = None,
 ) -> Fit:
-    """A new run in a folder of its own, ready to `fit`. One that is there already is never overwritten."""
+    """A new run in a folder of its own, ready to `fit`. One that is there already is never overwritten.
+
+    `data` is that of the recipe, the folder, the device and the seed, where the caller has it.
+    """
     world.from_first(lambda: _check_empty(folder))
-    data = data_of(settings, data_folder, device, seed)
+    data = data or data_of(settings, data_folder, device, seed)
     trainer = Trainer(settings, data, seed, guarded=guarded, world=world)
     known = {
         "seed": seed,
@@ -89,9 +93,10 @@ def iterations_in(
     data_folder: Path | None = None,
     device: torch.device | str = "cpu",
     world: World = ALONE,
+    data: TrainingData | None = None,
 ) -> int:
     """How many iterations fit into a time, by a short run that is thrown away: schedules count iterations only."""
-    trainer = Trainer(settings, data_of(settings, data_folder, device, seed), seed, world=world)
+    trainer = Trainer(settings, data or data_of(settings, data_folder, device, seed), seed, world=world)
     for _ in range(MEASURED // 3):
         trainer.step()
     began = time.perf_counter()
