@@ -79,7 +79,7 @@ class Plan:
 
     def command(self) -> list[str]:
         """The words that make the same result. Jobs are among them: on one core each, sums have another order."""
-        words = ["jointenergy", "reproduce", self.recipe, "--seeds", _seeds_text(self.seeds)]
+        words = ["jointenergy", "reproduce", self.recipe, "--seeds", seeds_text(self.seeds)]
         words += ["--jobs", str(self.jobs)] if self.jobs > 1 else []
         words += ["--runs", str(self.runs)] if self.runs != RUNS else []
         words += ["--results", str(self.results)] if self.results != results.FOLDER else []
@@ -112,7 +112,8 @@ def parse_seeds(text: str) -> tuple[int, ...]:
     return tuple(sorted(seeds))
 
 
-def _seeds_text(seeds: Sequence[int]) -> str:
+def seeds_text(seeds: Sequence[int]) -> str:
+    """What `parse_seeds` reads as these seeds."""
     if tuple(seeds) == tuple(range(len(seeds))):
         return str(len(seeds))
     return ",".join(map(str, seeds)) + ("," if len(seeds) == 1 else "")
@@ -126,7 +127,7 @@ def reproduce(plan: Plan, report: Callable[[Progress], None] = lambda _: None) -
     # Before hours of work, not after: only a clean tree can publish.
     commit, source = provenance.commit(), provenance.source_digest()
     seeds = [Seed(number, plan.folder) for number in plan.seeds]
-    _check_all_are_named(plan)
+    check_all_are_named(plan.folder, plan.seeds)
     for seed in seeds:
         seed.check(plan.settings, source)
     paper = PAPERS.get(plan.result_name) or _paper_before(plan)
@@ -136,13 +137,13 @@ def reproduce(plan: Plan, report: Callable[[Progress], None] = lambda _: None) -
     return result
 
 
-def _check_all_are_named(plan: Plan) -> None:
+def check_all_are_named(folder: Path, seeds: Sequence[int]) -> None:
     """Every seed that was ever started is published: nobody picks the good ones."""
-    started = {int(p.stem.removeprefix("seed-")) for p in plan.folder.glob("seed-[0-9]*.json")}
-    left_out = sorted(started - set(plan.seeds))
+    started = {int(p.stem.removeprefix("seed-")) for p in folder.glob("seed-[0-9]*.json")}
+    left_out = sorted(started - set(seeds))
     if left_out:
         raise InputError(
-            f"seed(s) {', '.join(map(str, left_out))} were started in {plan.folder} too, and every seed that was "
+            f"seed(s) {', '.join(map(str, left_out))} were started in {folder} too, and every seed that was "
             "started is published: name them in --seeds, or choose another --runs"
         )
 

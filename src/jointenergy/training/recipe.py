@@ -131,6 +131,11 @@ def _check(recipe: Recipe) -> None:
 
 def read(path: Path, overrides: Sequence[str] = ()) -> Recipe:
     """A recipe file with `key.key=value` overrides applied."""
+    return parse(values_of(path, overrides), path.name)
+
+
+def values_of(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
+    """What a file says with `key.key=value` overrides applied, not yet looked at."""
     try:
         values = tomllib.loads(path.read_text())
     except FileNotFoundError:
@@ -139,7 +144,7 @@ def read(path: Path, overrides: Sequence[str] = ()) -> Recipe:
         raise InputError(f"{path} is not valid TOML: {error}") from None
     for override in overrides:
         _override(values, override)
-    return parse(values, path.name)
+    return values
 
 
 def write(recipe: Recipe) -> str:
