@@ -49,6 +49,17 @@ def test_codes_and_enumeration_agree():
     assert LabelSpace.none().enumerate().shape == (1, 0)
 
 
+@pytest.mark.parametrize("cardinalities", [(3, 3, 3), (2,) * 50, (4,), (2, 4, 3)])
+def test_the_largest_entry_of_each_block_is_its_label(cardinalities):
+    space = LabelSpace({f"l{k}": c for k, c in enumerate(cardinalities)})
+    code = torch.rand(2, 5, space.n_codes, generator=torch.Generator().manual_seed(0))
+    expected = [b.argmax(-1) for b in code.split(cardinalities, dim=-1)]
+    assert torch.equal(space.from_one_hot(code), torch.stack(expected, -1))
+    # Not side by side in memory.
+    turned = code.transpose(0, 2).contiguous().transpose(0, 2)
+    assert torch.equal(space.from_one_hot(turned), torch.stack(expected, -1))
+
+
 def test_allowed_entries_of_a_code():
     y = torch.tensor([[2, MISSING], [MISSING, 0]])
     assert ANIMALS.allowed(y).int().tolist() == [[0, 0, 1, 1, 1], [1, 1, 1, 1, 0]]

@@ -131,6 +131,11 @@ class LabelSpace:
         """The value that each entry of a one-hot code stands for."""
         return tuple(v for cardinality in self.cardinalities for v in range(cardinality))
 
+    @functools.cached_property
+    def shared_cardinality(self) -> int | None:
+        """The number of values that every variable has; None where they differ, or where there is no variable."""
+        return self.cardinalities[0] if len(set(self.cardinalities)) == 1 else None
+
     def index(self, name: str) -> int:
         """The column of the variable called `name`."""
         if name not in self.names:
@@ -215,6 +220,8 @@ class LabelSpace:
         """Codes `[..., n_codes]` as labels `[..., L]`: the largest entry of each block."""
         if not isinstance(code, Tensor) or code.ndim < 1 or code.shape[-1] != self.n_codes:
             raise InputError(f"codes of {self!r} have {self.n_codes} entries a row, got {_form(code)}")
+        if self.shared_cardinality is not None:  # hundreds of blocks in one operation: a chain asks at every step
+            return code.unflatten(-1, (len(self), self.shared_cardinality)).argmax(-1)
         blocks = code.split(self.cardinalities, dim=-1) if len(self) else ()
         if not blocks:
             return torch.zeros(*code.shape[:-1], 0, dtype=torch.int64, device=code.device)
