@@ -51,6 +51,8 @@ NAMES: dict[str, Range] = {
     "log_likelihood_upper_nats": REAL,
     "healthy": YES_OR_NO,
     "interventions": COUNT,
+    "exponent.<axis>": REAL,
+    "exponent_error.<axis>": DISTANCE,
 }
 # A name that ends in one of these is free: its unit says what the number is. Qualifiers may follow after a dot.
 UNITS = ("nats", "ms", "seconds", "minutes", "per_second", "images", "steps", "mib", "times")
