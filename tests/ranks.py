@@ -128,7 +128,7 @@ def injected(trainer: Trainer, rows: slice) -> None:
     begin[:32] /= 10
     drawn = Drawn.fresh(begin, trainer.chains.fresh(64).y[:1].expand(64, 1).clone())
     trainer.chains.generator = generator
-    moved = trainer.chains.move(Target(trainer.model), drawn, drawn, complete=trainer.chains.kernel.moves_y)
+    moved = trainer.chains.move(Target(trainer.model), drawn, drawn, known=trainer.chains.known)
     sick = torch.zeros(64, dtype=torch.bool, device=device)
     sick[:3] = sick[40:55] = True
     part = Drawn(drawn.x[rows], drawn.y[rows], drawn.age[rows])

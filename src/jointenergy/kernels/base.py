@@ -111,6 +111,17 @@ class Evaluation:
     """Beside the gradient by the code that by x, where the state asked for both."""
 
 
+Known = Literal["complete", "missing", None]
+
+
+def known_of(y: Tensor) -> Known:
+    """By looking: for callers who may wait."""
+    missing = y == MISSING
+    if not bool(missing.any()):
+        return "complete"
+    return "missing" if bool(missing.all()) else None
+
+
 @dataclass(frozen=True)
 class State:
     """What the next step needs: the joint state, one random key per chain, how many steps were made.
@@ -124,14 +135,14 @@ class State:
     keys: Tensor
     step: int = 0
     evaluation: Evaluation | None = None
-    complete: bool = False
-    """Whether y is known to miss nothing: then no sum over labels is needed, and none is looked for."""
+    known: Known = None
+    """Whether y is known to miss no label, or all of them: then nobody looks for what it misses."""
     both: bool = False
     """Whether whoever looks at labels should look at x in the same pass: a kernel on x comes next."""
 
     def rows(self, index: Tensor | slice) -> State:
         """Some of the chains, to be run apart from the others with the same result."""
-        return State(self.x[index], self.y[index], self.keys[index], self.step, complete=self.complete)
+        return State(self.x[index], self.y[index], self.keys[index], self.step, known=self.known)
 
 
 @dataclass(frozen=True)
@@ -167,14 +178,14 @@ class Kernel(ABC):
             raise InputError(f"{type(self).__name__} moves labels, and the model has none")
         model.check_summable(target.open_labels(y) if self.moves_y else y)
         self.check_start(target, x)
-        complete = self.moves_y or not bool((y == MISSING).any())
-        return self.init_unchecked(target, x, y, complete=complete, generator=generator)
+        known = "complete" if self.moves_y else known_of(y)
+        return self.init_unchecked(target, x, y, known=known, generator=generator)
 
     @final
     def init_unchecked(
-        self, target: Target, x: Tensor, y: Tensor, *, complete: bool, generator: torch.Generator
+        self, target: Target, x: Tensor, y: Tensor, *, known: Known, generator: torch.Generator
     ) -> State:
-        """`init` for callers inside, who know their states and whether labels are complete; the host waits nowhere."""
+        """`init` for callers inside, who know their states and what labels these miss; the host waits nowhere."""
         x, y = target.hold_x(x), target.hold_y(y)
         keys = streams.chain_keys(len(x), generator=generator).to(x.device)
         if self.moves_y:
@@ -183,7 +194,7 @@ class Kernel(ABC):
             y = torch.where(y == MISSING, categorical_by_label(target.model, key, flat), y)
         with torch.inference_mode(False):
             x, y, keys = (ordinary(t).clone() for t in (x, y, keys))
-        return State(x, y, keys, complete=complete)
+        return State(x, y, keys, known=known)
 
     def check_start(self, target: Target, x: Tensor) -> None:
         """Refuse, in one sentence, a target or a start that this kernel cannot sample."""
@@ -201,7 +212,7 @@ def evaluate_x(target: Target, state: State) -> Evaluation:
     # Inference mode would leave no graph to take a gradient from.
     with torch.inference_mode(False), torch.enable_grad():
         x, y = ordinary(state.x).requires_grad_(), ordinary(state.y)
-        value = log_density_at(target, x, y, complete=state.complete)
+        value = log_density_at(target, x, y, state.known)
         gradient = gradient_of(value, x)
     return Evaluation("x", value.detach(), target.moving(gradient))
 
@@ -218,10 +229,11 @@ def evaluate_code(target: Target, state: State) -> Evaluation:
     return Evaluation("code", value.detach(), gradient, target.moving(by_x[0]) if by_x else None)
 
 
-def log_density_at(target: Target, x: Tensor, y: Tensor, *, complete: bool) -> Tensor:
-    """The target's log-density; complete labels need no sum, and no look for what is missing."""
-    model = target.model
-    return model.log_density_of_complete(x, y) if complete else model.log_density_unchecked(x, y)
+def log_density_at(target: Target, x: Tensor, y: Tensor, known: Known) -> Tensor:
+    """The target's log-density; where it is known which labels are missing nobody looks."""
+    if known == "complete":
+        return target.model.log_density_of_complete(x, y)
+    return target.model.log_density_of_x(x) if known == "missing" else target.model.log_density_unchecked(x, y)
 
 
 def gradient_of(value: Tensor, at: Tensor, *, create_graph: bool = False) -> Tensor:

@@ -7,19 +7,18 @@ from dataclasses import replace
 
 from jointenergy.errors import InputError
 from jointenergy.inputs import check_count
-from jointenergy.kernels.base import Info, Kernel, State, Target
-from jointenergy.labels import MISSING
+from jointenergy.kernels.base import Info, Kernel, State, Target, known_of
 
 
 def run(kernel: Kernel, target: Target, state: State, steps: int) -> Iterator[tuple[State, Info]]:
     """A chain: the kernel repeated, (state, info) after each step. Memory does not grow with the number of steps."""
     check_count("the number of steps", steps, least=0)
     # Looked up once for all steps: a state may have been made or changed by hand.
-    complete = not bool((state.y == MISSING).any())
-    if kernel.moves_y and not complete:
+    known = known_of(state.y)
+    if kernel.moves_y and known != "complete":
         raise InputError(f"{type(kernel).__name__} moves labels and the state misses some: make it with its own init")
     # Weights may have changed since the state was made: what it knew of the density no longer counts.
-    return run_unchecked(kernel, target, replace(state, evaluation=None, complete=complete), steps)
+    return run_unchecked(kernel, target, replace(state, evaluation=None, known=known), steps)
 
 
 def run_unchecked(kernel: Kernel, target: Target, state: State, steps: int) -> Iterator[tuple[State, Info]]:

@@ -87,7 +87,7 @@ class Langevin(Kernel):
         with torch.inference_mode(False), torch.enable_grad():
             state = replace(state, x=ordinary(state.x), y=ordinary(state.y), keys=ordinary(state.keys))
             x = state.x.clone().requires_grad_()
-            value = log_density_at(target, x, state.y, complete=state.complete)
+            value = log_density_at(target, x, state.y, state.known)
             gradient = gradient_of(value, x, create_graph=True)
             return self._move(target, state, target.moving(gradient))[0]
 

@@ -12,7 +12,7 @@ from jointenergy import streams
 from jointenergy.errors import InputError
 from jointenergy.inputs import check_count
 from jointenergy.kernels import Langevin, State, Target, last
-from jointenergy.kernels.base import Evaluation, gradient_of, log_density_at
+from jointenergy.kernels.base import Evaluation, gradient_of, known_of, log_density_at
 from jointenergy.labels import MISSING, Given
 from jointenergy.models import JointModel
 
@@ -62,7 +62,7 @@ def refine(
     rows = x.repeat(n_draws, *(1,) * (x.ndim - 1))
     y = labels.repeat(n_draws, 1)
     target = Target(model, given_y=y)
-    state = State(rows, y, chain_keys, complete=not bool((y == MISSING).any()))
+    state = State(rows, y, chain_keys, known=known_of(y))
     if differentiable:
         with torch.enable_grad():
             end = _differentiable(kernel, target, state, steps)
@@ -78,7 +78,7 @@ def _differentiable(kernel: Langevin, target: Target, state: State, steps: int) 
     """The kernel's own steps, each handed a gradient that has a graph: `Langevin.recompute` would cut it at x."""
     for _ in range(steps):
         x = state.x if state.x.requires_grad else state.x.clone().requires_grad_()
-        value = log_density_at(target, x, state.y, complete=state.complete)
+        value = log_density_at(target, x, state.y, state.known)
         gradient = target.moving(gradient_of(value, x, create_graph=True))
         state, _ = kernel.step(target, replace(state, x=x, evaluation=Evaluation("x", value, gradient)))
     return state.x

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from jointenergy.buffers import Buffer, Drawn, restart
 from jointenergy.kernels import BlockGibbs, Kernel, Langevin, State, Target, last
-from jointenergy.kernels.base import over
+from jointenergy.kernels.base import Known, over
 from jointenergy.kernels.chain import run_unchecked
 from jointenergy.starts import MissingLabels, Start
 from jointenergy.training.feeds import Change
@@ -66,9 +66,11 @@ class Chains:
         return kernel
 
     @property
-    def labeled(self) -> bool:
-        """Whether chains begin with all their labels."""
-        return len(self.start.label_start.labels) == 0 or not isinstance(self.start.label_start, MissingLabels)
+    def known(self) -> Known:
+        """Which labels chains miss that are given none: all, where they sample log p(x), or none."""
+        start = self.start.label_start
+        alone = isinstance(start, MissingLabels) and len(start.labels) > 0 and not self.kernel.moves_y
+        return "missing" if alone else "complete"
 
     def draw(self, n: int, given: Tensor | None = None) -> tuple[Drawn, Drawn]:
         """Chains to move, and where each would begin afresh.
@@ -111,11 +113,9 @@ class Chains:
             drawn.slots,
         )
 
-    def move(self, target: Target, drawn: Drawn, fresh: Drawn, *, complete: bool) -> Moved:
-        """The chains after their steps; `complete` says that none of their labels is missing."""
-        before = state = self.kernel.init_unchecked(
-            target, drawn.x, drawn.y, complete=complete, generator=self.generator
-        )
+    def move(self, target: Target, drawn: Drawn, fresh: Drawn, *, known: Known) -> Moved:
+        """The chains after their steps; `known` says which of their labels are missing."""
+        before = state = self.kernel.init_unchecked(target, drawn.x, drawn.y, known=known, generator=self.generator)
         log_density: Tensor | None = None
         for later, info in run_unchecked(self.kernel, target, state, self.steps):
             before, state, log_density = state, later, info.log_density

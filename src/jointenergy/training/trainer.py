@@ -12,6 +12,7 @@ from torch import Tensor
 
 from jointenergy.fusing import fusing
 from jointenergy.kernels import BlockGibbs, ExactGibbs, Target
+from jointenergy.kernels.base import Known
 from jointenergy.labels import MISSING
 from jointenergy.models import JointModel
 from jointenergy.networks.accelerated import hold, together
@@ -83,9 +84,7 @@ class Trainer:
         by enumeration for what is missing, and processes wait for each other."""
         spoken_of = {name for o in self.objectives for t in o.terms for name in t.draws}
         exact = isinstance(self.chains.kernel, BlockGibbs) and isinstance(self.chains.kernel.y_kernel, ExactGibbs)
-        looks = (
-            self.missing or exact or "given_x" in spoken_of or not (self.chains.kernel.moves_y or self.chains.labeled)
-        )
+        looks = self.missing or exact or "given_x" in spoken_of or self.chains.known != "complete"
         sums = self.model.factorized or len(self.model.labels) == 0 or not looks
         return self.world.size == 1 and not self.needs & {"given_x", "given_xy", "given_y"} and sums
 
@@ -142,13 +141,12 @@ class Trainer:
         """Chains of the buffer, moved; on p(x | y) with the labels of each row of a batch."""
         with hold(self.fast):
             if given is None or given.y is None:
-                complete = self.chains.kernel.moves_y or self.chains.labeled
-                return self.chains.move(Target(self.fast), *self.chains.draw(n), complete=complete)
+                return self.chains.move(Target(self.fast), *self.chains.draw(n), known=self.chains.known)
             drawn, fresh = self.chains.draw(n, given.y)
             if self.model.normalizer == "joint" and not self.chains.kernel.moves_y:
                 drawn = replace(drawn, y=given.y)  # what a row's labels leave open is summed out
-            complete = self.chains.kernel.moves_y or given.complete
-            return self.chains.move(Target(self.fast, given_y=given.y), drawn, fresh, complete=complete)
+            known: Known = "complete" if self.chains.kernel.moves_y or given.complete else None
+            return self.chains.move(Target(self.fast, given_y=given.y), drawn, fresh, known=known)
 
     def draws_of(self, moved: Moved, name: str, needs: Collection[str]) -> dict[str, Any]:
         """The chains as an objective takes them: sick ones have no weight, or under p(x | y) are where they began."""
@@ -157,7 +155,7 @@ class Trainer:
             weight = (~moved.sick).to(moved.state.x.dtype)
             # By the well chains of all processes: the average of their losses is then the loss of one with all chains.
             divisor = self.world.sum(weight.sum()) / self.world.size
-        complete = moved.state.complete
+        complete = moved.state.known == "complete"
         draws: dict[str, Any] = {name: Samples(moved.x, moved.state.y, weight, divisor=divisor, complete=complete)}
         if "last_step" in needs:
             before = replace(moved.before_last, y=moved.state.y)
