@@ -34,6 +34,8 @@ REAL = Range(-math.inf, math.inf, "a number")
 NAMES: dict[str, Range] = {
     "accuracy": FRACTION,
     "accuracy_by_sampling": FRACTION,
+    "accuracy_so_far.<task>": FRACTION,
+    "accuracy_of_task.<task>": FRACTION,
     "nll": DISTANCE,
     "ece": FRACTION,
     **{f"{what}_{over}": FRACTION for what in ("f1", "auprc", "auroc", "ece") for over in ("micro", "macro")},
@@ -41,6 +43,8 @@ NAMES: dict[str, Range] = {
     "agreement_by_sampling": FRACTION,
     "consistency_class.<judge>": FRACTION,
     "diversity_class.<over>": DISTANCE,
+    "consistency_composed.<judge>.<when>": FRACTION,
+    "diversity_composed.<over>.<when>": DISTANCE,
     "inpainting_mse.<fill>": DISTANCE,
     "inpainting_coverage.<fill>": FRACTION,
     "consistency_pairs": FRACTION,
