@@ -18,11 +18,12 @@ from rich.markup import escape
 from rich.table import Table
 
 from jointenergy import __version__, recipes
-from jointenergy.cli import inpainting, reproduce, synthesis, tasks
+from jointenergy.cli import inpainting, reproduce, study, synthesis, tasks
 from jointenergy.cli.progress import train_with_progress
 from jointenergy.cli.tracking import tracker
 from jointenergy.data import image_grid
 from jointenergy.errors import InputError
+from jointenergy.recipes import study as studies
 from jointenergy.recipes.demo import SAMPLES_PER_CLASS, show
 from jointenergy.training import loop, runs
 from jointenergy.training.distributed import Parted, join, leave
@@ -50,6 +51,7 @@ Seed = Annotated[int, typer.Option(help="The seed of weights, chains and batches
 
 app.command("reproduce")(reproduce.reproduce)
 app.command("results")(reproduce.list_results)
+app.command()(study.study)
 app.command()(tasks.predict)
 app.command()(tasks.score)
 app.command()(tasks.rank)
@@ -77,10 +79,12 @@ def _options(
 
 @app.command("recipes")
 def list_recipes() -> None:
-    """List the recipes that come with the library."""
+    """List the recipes that come with the library: those of `train` and `reproduce`, then those of `study`."""
     table = Table(box=None, pad_edge=False, show_header=False)
     for name in recipes.names():
         table.add_row(name, recipes.load(name).description)
+    for name in studies.names():
+        table.add_row(name, f"{studies.load(name).recipe.description} A study.")
     console.print(table)
 
 

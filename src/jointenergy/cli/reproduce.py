@@ -57,7 +57,7 @@ def reproduce(
         raise typer.Exit(INTERRUPTED) from None
     finally:
         signal.signal(signal.SIGTERM, before)
-    _show(result)
+    show(result)
     console.print(f"written to {folder / result.name}.json", highlight=False, markup=False, soft_wrap=True)
 
 
@@ -81,7 +81,8 @@ def _with_progress(plan: work.Plan) -> results.Result:
         return work.reproduce(plan, show)
 
 
-def _show(result: results.Result) -> None:
+def show(result: results.Result) -> None:
+    """A table of the figures of a result, with the notes below."""
     n = len(result.seeds)
     table = Table(title=f"{result.name}, {n} seed{'s' if n > 1 else ''}", box=None, title_justify="left")
     for heading in ("", "mean", "std", "lowest", "highest", "paper"):

@@ -21,6 +21,8 @@ def load(name: str, overrides: Sequence[str] = ()) -> Recipe:
     """A recipe by name, or from a TOML file, with `key.key=value` overrides."""
     if name in names():
         return read(FOLDER / f"{name}.toml", overrides)
+    if (FOLDER / "studies" / f"{name}.toml").exists():
+        raise InputError(f"{name!r} trains several models: run it with `jointenergy study {name}`")
     path = Path(name)
     if path.suffix == ".toml" or path.exists():
         return read(path, overrides)

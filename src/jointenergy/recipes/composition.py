@@ -1,0 +1,181 @@
+"""recipes: models trained apart, composed by product, and fine-tuned by the KL term of appendix A.8 of IGEBM.
+
+The chains of a product have a law q of their own after a few steps. Fine-tuning moves the weights that guide the chains
+so that q comes near the product's density p: it minimizes KL(q || p) = E_q[-f(x)] - H(q) up to a constant, where f is
+the product as it was trained and stays, and the gradient flows through the chains' last step. The paper leaves the
+entropy H out, and prints it with the wrong sign.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from jointenergy.errors import InputError
+from jointenergy.evaluation.tasks import Judge
+from jointenergy.kernels import Langevin, State, Target, last
+from jointenergy.labels import LabelSpace, nearest
+from jointenergy.models import JointModel, Product
+from jointenergy.objectives import Batch, Draws, KLTerm, Objective, Samples
+from jointenergy.recipes.parts import Fitting, Place, fitted
+from jointenergy.recipes.seeds import Figures
+from jointenergy.starts import XStart
+from jointenergy.training import loop
+from jointenergy.training.feeds import TrainingData, data_of
+from jointenergy.training.health import diversity
+from jointenergy.training.order import seeded
+from jointenergy.training.recipe import Recipe
+from jointenergy.training.settings import Count, NotNegative, Positive, Strict
+from jointenergy.training.trainer import Trainer
+
+LONG = 10  # times the fine-tuned steps: what longer chains do
+
+
+@dataclass(frozen=True)
+class Composition(Strict):
+    """Factors, each a label of its own that groups the classes of the data, and the fine-tuning of their product.
+
+    One model is trained for each factor, on all rows, with that label alone. Chains of `steps` from the recipe's start
+    are fine-tuned and measured, for every combination of conditions, one value of each factor.
+    """
+
+    factors: Mapping[str, Mapping[str, tuple[str, ...]]]
+    steps: Count = 20
+    iterations: Count = 200
+    chains: Count = 64
+    learning_rate: Positive = 1e-4
+    entropy: NotNegative = 0.0
+    samples: Count = 100
+    """Of each combination, for the figures."""
+
+    def baseline(self, recipe: Recipe) -> Recipe:
+        raise InputError(f"{recipe.name!r} has no baseline: the product before it is fine-tuned is what it is held to")
+
+    def measure(self, recipe: Recipe, place: Place, fit: Fitting) -> tuple[Figures, str]:
+        """Train the factors, fine-tune their product, and measure samples of each combination before and after."""
+        full = data_of(recipe, place.data, place.device, place.seed)
+        groups = self.groups(full)
+        models, healthy, interventions = [], True, 0
+        for i, (name, group) in enumerate(groups.items()):
+            data = regrouped(full, name, tuple(self.factors[name]), group)
+            # Trained apart: with weights, chains and batches of its own.
+            trainer = Trainer(recipe, data, place.seed * len(groups) + i)
+            says = f"factor {i + 1} of {len(groups)} ({name})"
+            try:
+                run = fitted(place.folder / name, trainer, says, fit)
+            except loop.Diverged as diverged:
+                return {"healthy": 0.0}, f"Seed {place.seed} diverged in {says}: {diverged}."
+            healthy = healthy and run.health is not None and run.health.healthy
+            interventions += run.interventions
+            models.append(trainer.ema)
+        kernel, start = trainer.chains.langevin, trainer.chains.start.x_start
+        before = Product(models).requires_grad_(False)
+        products = {"before": before, "after": tuned(before, kernel, start, self, seed=place.seed)}
+        if self.entropy > 0:
+            products["after_without_entropy"] = tuned(
+                before, kernel, start, replace(self, entropy=0.0), seed=place.seed
+            )
+        judge = Judge.of(full.x, full.y[:, 0])
+        y = before.labels.enumerate(device=full.x.device).repeat_interleave(self.samples, dim=0)
+        figures: Figures = {}
+        for when, product in products.items():
+            # The same noise for all: what differs is the fine-tuning.
+            generator = seeded(place.seed, "composed samples", device=full.x.device)
+            short = run_chains(product, kernel, start, y, self.steps, generator=generator)
+            long = last(kernel, Target(product, given_y=y), short, (LONG - 1) * self.steps)
+            for key, x in ((when, short.x), (f"{when}_long", long.x)):
+                figures |= {f"{k}.{key}": v for k, v in self.figures(before, judge, groups, full, x, y).items()}
+        figures |= {"healthy": float(healthy), "interventions": float(interventions)}
+        says = (
+            "The models' own judgment compares log p(x | label) up to unknown constants: all labels have equal ones. "
+        )
+        return figures, says + f"Chains move at temperature {kernel.temperature:.3g}."
+
+    def figures(
+        self, product: Product, judge: Judge, groups: Mapping[str, Tensor], data: TrainingData, x: Tensor, y: Tensor
+    ) -> dict[str, float]:
+        """The share of samples that fulfil all their conditions, by the models as trained and by the judge; how
+        different they are within a combination, relative to its data; their mean log-density as trained."""
+        by_model, by_judge = torch.ones(2, len(x), dtype=torch.bool, device=x.device)
+        seen = judge(x)
+        for k, (name, group) in enumerate(groups.items()):
+            own = product.factors[k]
+            assert isinstance(own, JointModel)
+            related = own.with_offsets(assume_equal_constants=True) if own.normalizer == "conditional" else own
+            with torch.no_grad():
+                by_model &= related.label_probs(x)[name].argmax(1) == y[:, k]
+            by_judge &= group[seen] == y[:, k]
+        of_data = torch.stack([group[data.y[:, 0]] for group in groups.values()], dim=1)
+        ratios = []
+        for state in product.labels.enumerate(device=x.device):
+            mine, theirs = (x[(y == state).all(1)], data.x[(of_data == state).all(1)])
+            ratios.append(diversity(mine) / diversity(theirs))
+        with torch.no_grad():
+            log_density = product.log_density(x, y).double().mean()
+        return {
+            "consistency_composed.model": float(by_model.double().mean()),
+            "consistency_composed.svm": float(by_judge.double().mean()),
+            "diversity_composed.mean": sum(ratios) / len(ratios),
+            "diversity_composed.lowest": min(ratios),
+            "composed_log_density_nats": float(log_density),
+        }
+
+    def groups(self, data: TrainingData) -> dict[str, Tensor]:
+        """For each factor the value that each class of the data has, or one sentence."""
+        if len(data.labels) != 1:
+            raise InputError(f"factors group the values of one label, and the data have {len(data.labels)}")
+        if len(self.factors) < 2:
+            raise InputError("a composition needs at least two factors: give tables such as [composition.factors.size]")
+        known = data.labels.values[0]
+        found = {}
+        for name, values in self.factors.items():
+            flat = [c for group in values.values() for c in group]
+            for c in flat:
+                if c not in known:
+                    raise InputError(f"composition.factors.{name}: there is no class {c!r}: {nearest(c, known)}")
+            if sorted(flat) != sorted(known):
+                raise InputError(f"composition.factors.{name} must put every class of the data in one group")
+            of_class = [next(i for i, group in enumerate(values.values()) if c in group) for c in known]
+            found[name] = torch.tensor(of_class, device=data.x.device)
+        return found
+
+
+def regrouped(data: TrainingData, name: str, values: Sequence[str], group: Tensor) -> TrainingData:
+    """The same rows under a label that groups their classes."""
+    return replace(data, y=group[data.y], y_held=group[data.y_held], labels=LabelSpace({name: tuple(values)}))
+
+
+def run_chains(
+    product: JointModel, kernel: Langevin, start: XStart, y: Tensor, steps: int, *, generator: torch.Generator
+) -> State:
+    """Chains of a product under the conditions y, from the start."""
+    target = Target(product, given_y=y)
+    state = kernel.init(target, start.draw(y, generator=generator), y, generator=generator)
+    return last(kernel, target, state, steps)
+
+
+def tuned(product: Product, kernel: Langevin, start: XStart, settings: Composition, *, seed: int) -> Product:
+    """A copy of the product whose chains were fine-tuned towards the density of the product, which stays as it is."""
+    moving = copy.deepcopy(product).requires_grad_(True)
+    objective = Objective((KLTerm(1.0, settings.entropy),))
+    optimizer = torch.optim.Adam(moving.parameters(), lr=settings.learning_rate)
+    device = next(moving.parameters()).device
+    generator = seeded(seed, "composition", device=device)
+    states = product.labels.enumerate(device=device)
+    y = states.repeat(-(-settings.chains // len(states)), 1)[: settings.chains]
+    others: Tensor | None = None
+    for _ in range(settings.iterations):
+        before = run_chains(moving, kernel, start, y, settings.steps - 1, generator=generator)
+        x = kernel.recompute(Target(moving, given_y=y), before)
+        if others is not None or settings.entropy == 0:
+            draws = Draws(last_step=Samples(x, y, complete=True), neighbors=others)
+            loss = objective.unchecked(product, Batch(x.detach(), y, complete=True), draws).total
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+        others = x.detach()
+    return moving.requires_grad_(False)

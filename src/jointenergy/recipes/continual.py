@@ -1,0 +1,158 @@
+"""recipes: continual learning, classes in groups one after another, as in appendix A.7 of IGEBM."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from jointenergy.data import Dataset, load
+from jointenergy.errors import InputError
+from jointenergy.labels import MISSING, nearest
+from jointenergy.models import JointModel
+from jointenergy.objectives import Batch
+from jointenergy.recipes.parts import Fitting, Place, fitted
+from jointenergy.recipes.seeds import Figures
+from jointenergy.training import loop, state
+from jointenergy.training.chains import Moved
+from jointenergy.training.feeds import TrainingData, data_of, scaled
+from jointenergy.training.recipe import Recipe
+from jointenergy.training.settings import ObjectiveSettings, Strict
+from jointenergy.training.trainer import Trainer
+
+ROWS = 1000  # test rows that are looked at together
+
+
+@dataclass(frozen=True)
+class Continual(Strict):
+    """Tasks, each a group of values of the data's label. A task trains the recipe's iterations on its own rows alone.
+
+    `negatives` have the labels of the current task, as the paper's have, or uniform ones of those seen so far. No row
+    of an earlier task is ever seen again. Weights, averaged weights and the optimizer's state are carried over.
+    """
+
+    tasks: tuple[tuple[str, ...], ...]
+    negatives: Literal["current", "seen"] = "current"
+
+    def baseline(self, recipe: Recipe) -> Recipe:
+        """The same network and sequence by cross-entropy alone, over all labels, seen or not."""
+        if recipe.model.family == "conditional":
+            # The same function of x and y; what is learned by comparing labels has one normalizer.
+            recipe = replace(recipe, model=replace(recipe.model, family="pair"), objective=ObjectiveSettings())
+        return recipe.baseline()
+
+    def measure(self, recipe: Recipe, place: Place, fit: Fitting) -> tuple[Figures, str]:
+        """Train all tasks, and look at the test rows of the classes so far once after each."""
+        full = data_of(recipe, place.data, place.device, place.seed)
+        tasks = self.classes(full)
+        test = scaled(load(recipe.data.name, place.data, "test"), recipe.data).to(place.device)
+        figures: Figures = {"accuracy": None}
+        before: Trainer | None = None
+        healthy, interventions, remarks = True, 0, ""
+        for k, classes in enumerate(tasks):
+            seen = sorted(c for task in tasks[: k + 1] for c in task)
+            trainer = self.trainer(recipe, restricted(full, classes), place.seed, seen)
+            says = f"task {k + 1} of {len(tasks)} ({', '.join(self.tasks[k])})"
+
+            def carry(to: Trainer, before: Trainer | None = before) -> None:
+                if before is not None:
+                    carry_over(before, to, chains=self.negatives == "seen")
+
+            try:
+                run = fitted(place.folder / f"task-{k + 1}", trainer, says, fit, carry)
+            except loop.Diverged as diverged:
+                remarks = f"Seed {place.seed} diverged in {says}: {diverged}."
+                healthy = False
+                break
+            healthy = healthy and (run.health is None or run.health.healthy)
+            interventions += run.interventions
+            model, remarks = comparing(trainer.ema)
+            right = right_among(model, test, seen)
+            so_far = torch.isin(test.y[:, 0], torch.tensor(seen, device=test.y.device))
+            figures[f"accuracy_so_far.{k + 1}"] = float(right[so_far].double().mean())
+            before = trainer
+        else:
+            figures["accuracy"] = float(right.double().mean())
+            for k, classes in enumerate(tasks):
+                own = torch.isin(test.y[:, 0], torch.tensor(classes, device=test.y.device))
+                figures[f"accuracy_of_task.{k + 1}"] = float(right[own].double().mean())
+        if trainer.uses_chains:
+            figures["healthy"] = float(healthy)
+        figures["interventions"] = float(interventions)
+        return figures, remarks
+
+    def trainer(self, recipe: Recipe, data: TrainingData, seed: int, seen: Sequence[int]) -> Trainer:
+        if self.negatives == "current" or recipe.objective.log_p_x_given_y == 0:
+            return Trainer(recipe, data, seed)
+        return SeenLabelsTrainer(recipe, data, seed, seen)
+
+    def classes(self, data: TrainingData) -> list[list[int]]:
+        """The tasks as label indices, or one sentence."""
+        if len(data.labels) != 1:
+            raise InputError(f"tasks are made of the values of one label, and the data have {len(data.labels)}")
+        if data.mask is not None or bool((data.y == MISSING).any()):
+            raise InputError("tasks need complete rows: set data.missing_labels = 0 and data.missing_x = 0")
+        known = data.labels.values[0]
+        found = []
+        for task in self.tasks:
+            for value in task:
+                if value not in known:
+                    raise InputError(f"continual.tasks: there is no class {value!r}: {nearest(value, known)}")
+            found.append([known.index(value) for value in task])
+        flat = [c for task in found for c in task]
+        if not all(found) or len(set(flat)) < len(flat) or len(flat) < len(known):
+            raise InputError("continual.tasks must hold every class of the data once, and none of them may be empty")
+        return found
+
+
+class SeenLabelsTrainer(Trainer):
+    """The variant: negatives have uniform labels of those seen so far, in place of those of their rows of data."""
+
+    def __init__(self, recipe: Recipe, data: TrainingData, seed: int, seen: Sequence[int]) -> None:
+        super().__init__(recipe, data, seed)
+        self.seen = torch.tensor(seen, device=data.x.device)
+
+    def move(self, given: Batch | None, n: int) -> Moved:
+        if given is None:
+            return super().move(given, n)
+        generator = self.chains.generator
+        which = torch.randint(len(self.seen), (n,), generator=generator, device=generator.device)
+        return super().move(replace(given, y=self.seen[which][:, None]), n)
+
+
+def restricted(data: TrainingData, classes: Sequence[int]) -> TrainingData:
+    """The rows of some classes; the label keeps all its values."""
+    chosen = torch.tensor(classes, device=data.y.device)
+    rows, held = (torch.isin(y[:, 0], chosen) for y in (data.y, data.y_held))
+    return replace(data, x=data.x[rows], y=data.y[rows], x_held=data.x_held[held], y_held=data.y_held[held])
+
+
+def carry_over(before: Trainer, to: Trainer, *, chains: bool) -> None:
+    """Weights, averaged weights and the optimizer's state, at iteration 0 of a new schedule.
+
+    Chains go along where earlier labels are drawn again; else they would lie unused where the new ones should be.
+    """
+    own = None if chains or to.chains.buffer is None else to.chains.buffer.state_dict()
+    state.restore_weights(to, state.save(before, {}))
+    to.iteration = 0
+    if own is not None and to.chains.buffer is not None:
+        to.chains.buffer.load_state_dict(own)
+
+
+def comparing(model: JointModel) -> tuple[JointModel, str]:
+    """A model that compares labels, and what is assumed: the paper compares the energies of labels as they are."""
+    if model.normalizer == "joint":
+        return model, ""
+    related = model.with_offsets(assume_equal_constants=True)
+    return related, f"Labels are compared by log p(x | y) up to unknown constants: {'; '.join(related.assumptions)}."
+
+
+@torch.no_grad()
+def right_among(model: JointModel, test: Dataset, classes: Sequence[int]) -> Tensor:
+    """Whether each test row's own class is the likeliest of some classes."""
+    name, chosen = model.labels.names[0], torch.tensor(classes, device=test.x.device)
+    guesses = [chosen[model.label_probs(x)[name][:, chosen].argmax(1)] for x in test.x.split(ROWS)]
+    return torch.cat(guesses) == test.y[:, 0]
