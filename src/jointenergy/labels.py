@@ -221,7 +221,7 @@ class LabelSpace:
         if not isinstance(code, Tensor) or code.ndim < 1 or code.shape[-1] != self.n_codes:
             raise InputError(f"codes of {self!r} have {self.n_codes} entries a row, got {_form(code)}")
         if self.shared_cardinality is not None:  # hundreds of blocks in one operation: a chain asks at every step
-            return code.unflatten(-1, (len(self), self.shared_cardinality)).argmax(-1)
+            return code.reshape(*code.shape[:-1], len(self), self.shared_cardinality).argmax(-1)
         blocks = code.split(self.cardinalities, dim=-1) if len(self) else ()
         if not blocks:
             return torch.zeros(*code.shape[:-1], 0, dtype=torch.int64, device=code.device)

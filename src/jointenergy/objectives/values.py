@@ -138,6 +138,6 @@ class Values:
         labels = self.model.labels
         open_logits = self.closed.logits.masked_fill(~labels.allowed(y), -torch.inf)
         if labels.shared_cardinality is not None:  # one operation for hundreds of labels
-            return open_logits.unflatten(1, (len(labels), labels.shared_cardinality)).logsumexp(2)
+            return open_logits.view(len(y), len(labels), labels.shared_cardinality).logsumexp(2)
         blocks = open_logits.split(labels.cardinalities, dim=1) if y.shape[1] else ()
         return torch.stack([b.logsumexp(1) for b in blocks], dim=1) if blocks else open_logits
