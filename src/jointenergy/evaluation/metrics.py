@@ -57,6 +57,8 @@ NAMES: dict[str, Range] = {
     "interventions": COUNT,
     "exponent.<axis>": REAL,
     "exponent_error.<axis>": DISTANCE,
+    "exponent_growing.<axis>": REAL,
+    "exponent_growing_error.<axis>": DISTANCE,
 }
 # A name that ends in one of these is free: its unit says what the number is. Qualifiers may follow after a dot.
 UNITS = ("nats", "ms", "seconds", "minutes", "per_second", "images", "steps", "mib", "times")

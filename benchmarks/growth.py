@@ -1,0 +1,172 @@
+"""benchmarks: how the cost of a training iteration grows with batch, image, chain, labels, data and processes.
+
+python benchmarks/growth.py [--device cuda] [--quick] [--write] prints a table of the fitted exponents; --write
+publishes results/growth.json (on a GPU results/growth-cuda.json) from a clean tree and draws docs/growth.md from it.
+Along each axis one number varies and all others stay; the sizes take turns in blocks. On the CPU the time is that of
+one thread's own work, so a busy machine changes little; on a GPU and for several processes it is the wall clock's.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+import torch
+from axes import AXES, Axis, Plan, plan_of
+from fits import Power, fixed_and_growing, power_law, power_of_two_points, upper_half
+from growth_page import draw, told
+from processes import ALONE, SAME_BATCH, SAME_SHARE, SHARES
+from rounds import in_turns
+
+from jointenergy.errors import InputError
+from jointenergy.evaluation import results
+from jointenergy.training.distributed import device_of
+from jointenergy.training.trainer import Trainer
+
+RANKS = (1, 2)
+QUIET = 0.9  # of a core for a process that computes: less, and others take their part
+WARM = 5  # iterations: a GPU records its step after three
+
+Figures = dict[str, float]
+"""One value of each metric; a published result has the same names."""
+
+
+def block_of(trainer: Trainer, seconds: float) -> tuple[Callable[[], None], int]:
+    """A call that makes as many iterations as take about that long, and their number."""
+
+    def run(n: int) -> None:
+        for _ in range(n):
+            trainer.step()
+        if trainer.data.x.is_cuda:
+            torch.cuda.synchronize()
+
+    run(WARM)
+    if trainer.engine.said is not None:
+        raise RuntimeError(trainer.engine.said)
+    began = time.perf_counter()
+    run(1)
+    n = max(1, round(seconds / (time.perf_counter() - began)))
+    return lambda: run(n), n
+
+
+def measured(axis: Axis, sizes: Sequence[int], plan: Plan, device: torch.device) -> list[list[float]]:
+    """Milliseconds an iteration at each size, one for each round."""
+    blocks = {str(n): block_of(axis.trainer(plan, n, device), plan.block_seconds) for n in sizes}
+    clock = time.perf_counter if device.type == "cuda" else time.process_time
+    seconds = in_turns({name: run for name, (run, _) in blocks.items()}, plan.repeats, clock)
+    return [[1000 * s / n for s in seconds[name]] for name, (_, n) in blocks.items()]
+
+
+def figures_of(name: str, sizes: Sequence[int], rounds: Sequence[Sequence[float]], law: Power) -> Figures:
+    times = {f"iteration_ms.{name}.{n}": statistics.median(ms) for n, ms in zip(sizes, rounds, strict=True)}
+    return {**times, f"exponent.{name}": law.exponent, f"exponent_error.{name}": law.error}
+
+
+def along(name: str, plan: Plan, device: torch.device) -> Figures:
+    """The times along one axis of one process, and what is fitted to them."""
+    axis, sizes = AXES[name], plan.sizes[name]
+    rounds = measured(axis, sizes, plan, device)
+    middle = [statistics.median(ms) for ms in rounds]
+    fitted = upper_half(sizes)
+    figures = figures_of(name, sizes, rounds, power_law(sizes[fitted], middle[fitted]))
+    if axis.power > 0:
+        parts = fixed_and_growing(sizes, middle)
+        figures |= {
+            f"fixed_ms.{name}": parts.fixed,
+            f"fixed_error_ms.{name}": parts.fixed_error,
+            f"exponent_growing.{name}": parts.exponent,
+            f"exponent_growing_error.{name}": parts.error,
+        }
+    gc.collect()  # trainers and their engines hold each other
+    if device.type == "cuda":
+        torch.cuda.empty_cache()
+    return figures
+
+
+def along_ranks(device: torch.device, *, quick: bool) -> tuple[Figures, float]:
+    """The same batch shared by two processes, and the same share for each of them, against one process.
+
+    And the share of its time that the one had the core to itself, or its GPU's driver at work.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "times.json"
+        program = [str(Path(__file__).with_name("processes.py")), str(file), "--device", device.type]
+        torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(RANKS[-1])]
+        outcome = subprocess.run([*torchrun, *program, *["--quick"] * quick], stderr=subprocess.PIPE, text=True)
+        if outcome.returncode != 0:
+            sys.exit(f"two processes under torchrun ended with {outcome.returncode}:\n{outcome.stderr}")
+        found: Mapping[str, list[float]] = json.loads(file.read_text())
+    figures: Figures = {}
+    for name, pair in (("ranks-same-batch", SAME_BATCH), ("ranks-same-share", SAME_SHARE)):
+        rounds = [found[ALONE], found[pair]]
+        figures |= figures_of(name, RANKS, rounds, power_of_two_points(RANKS, rounds))
+    return figures, statistics.median(found[SHARES])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument(
+        "--quick", action="store_true", help="tiny sizes, to see that it runs: the figures mean nothing"
+    )
+    parser.add_argument("--write", action="store_true")
+    arguments = parser.parse_args()
+    began = time.perf_counter()
+    torch.set_num_threads(1)
+    try:
+        device = device_of(arguments.device)
+        if arguments.write and arguments.quick:
+            raise InputError("--quick measures nothing that can be published: leave it or --write out")
+    except InputError as error:
+        sys.exit(str(error))
+    plan = plan_of(device, quick=arguments.quick)
+    figures: Figures = {}
+    for name in plan.sizes:
+        figures |= along(name, plan, device)
+        print(f"{name} measured", file=sys.stderr)
+    clock = "wall clock" if device.type == "cuda" else "CPU time of one thread"
+    notes = (
+        f"{plan.says()} Medians of {plan.repeats} blocks of about {plan.block_seconds:g} s, all sizes of an axis in "
+        f"turns; {clock}. exponent: of a power law, least squares in logs over the upper half of the sizes. fixed_ms "
+        "and exponent_growing: a + b n^p, least squares of relative deviations over all sizes. Errors are those of the "
+        "residuals."
+    )
+    if device.type == "cuda" and torch.cuda.device_count() < RANKS[-1]:
+        left_out = f"Ranks are not measured: two processes need two GPUs, and there is {torch.cuda.device_count()}."
+        print(left_out)
+        notes += f" {left_out}"
+    else:
+        found, share = along_ranks(device, quick=arguments.quick)
+        figures |= found
+        said = (
+            f"Ranks: wall clock of {2 * plan.repeats} rounds under torchrun, one thread each; the exponent is the "
+            f"median over rounds, its error that of the median. One process alone had {share:.0%} of a core's time."
+        )
+        if share < QUIET:
+            said += " The machine was busy with other things: the exponents of ranks say more about those."
+        print(said)
+        notes += f" {said}"
+    print(told(figures))
+    if arguments.write:
+        result = results.measured(
+            "growth-cuda" if device.type == "cuda" else "growth",
+            {name: [value] for name, value in figures.items()},
+            seeds=[0],
+            minutes=(time.perf_counter() - began) / 60,
+            command=["python", *sys.argv],
+            notes=notes,
+        )
+        print(f"written to {results.write(result)}")
+        print(f"drawn in {draw()}")
+
+
+if __name__ == "__main__":
+    main()
