@@ -116,8 +116,10 @@ class JointModel(nn.Module, ABC):
         if not self.factorized:
             return self.log_density_unchecked(x, self.labels.given(None, len(x), x.device))
         closed = self.label_logits(x)
-        blocks = [b.logsumexp(1) for b in closed.logits.split(self.labels.cardinalities, dim=1)]
-        return closed.bias + (blocks[0] if len(blocks) == 1 else torch.stack(blocks).sum(0))
+        if len(self.labels) == 1:
+            return closed.bias + closed.logits.logsumexp(1)
+        blocks = closed.logits.split(self.labels.cardinalities, dim=1)
+        return closed.bias + torch.stack([b.logsumexp(1) for b in blocks]).sum(0)
 
     def log_density_unchecked(self, x: Tensor, y: Tensor) -> Tensor:
         """`log_density` for callers inside, who have checked x and y once and call this in a loop."""
