@@ -161,7 +161,6 @@ def run_chains(
 def tuned(product: Product, kernel: Langevin, start: XStart, settings: Composition, *, seed: int) -> Product:
     """A copy of the product whose chains were fine-tuned towards the density of the product, which stays as it is."""
     moving = copy.deepcopy(product).requires_grad_(True)
-    objective = Objective((KLTerm(1.0, settings.entropy),))
     optimizer = torch.optim.Adam(moving.parameters(), lr=settings.learning_rate)
     device = next(moving.parameters()).device
     generator = seeded(seed, "composition", device=device)
@@ -172,10 +171,16 @@ def tuned(product: Product, kernel: Langevin, start: XStart, settings: Compositi
         before = run_chains(moving, kernel, start, y, settings.steps - 1, generator=generator)
         x = kernel.recompute(Target(moving, given_y=y), before)
         if others is not None or settings.entropy == 0:
-            draws = Draws(last_step=Samples(x, y, complete=True), neighbors=others)
-            loss = objective.unchecked(product, Batch(x.detach(), y, complete=True), draws).total
             optimizer.zero_grad()
-            loss.backward()
+            kl(product, x, y, settings.entropy, others).backward()
             optimizer.step()
         others = x.detach()
     return moving.requires_grad_(False)
+
+
+def kl(product: Product, x: Tensor, y: Tensor, entropy: float, others: Tensor | None) -> Tensor:
+    """KL(q || p) up to a constant, for states x of q with a graph to the weights of the last step that led there."""
+    # The term looks at the chains alone, and not at a batch of data.
+    draws = Draws(last_step=Samples(x, y, complete=True), neighbors=others)
+    objective = Objective((KLTerm(1.0, entropy),))
+    return objective.unchecked(product, Batch(x.detach(), y, complete=True), draws).total
