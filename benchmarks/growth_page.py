@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import re
 import statistics
+import textwrap
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -22,7 +23,7 @@ from jointenergy.evaluation import results
 mpl.use("Agg")
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
-from matplotlib.ticker import FuncFormatter, NullFormatter
+from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
 ROOT = Path(__file__).resolve().parents[1]
 NAMES = {"growth": "One thread of a CPU", "growth-cuda": "A GPU"}
@@ -53,6 +54,12 @@ def points(figures: Mapping[str, float], name: str) -> tuple[list[int], list[flo
     return sorted(found), [found[n] for n in sorted(found)]
 
 
+def with_error(value: float, error: float, digits: int = 2) -> str:
+    """More digits where the error needs them; no minus before a zero."""
+    digits += error < 0.01
+    return f"{round(value, digits) + 0.0:.{digits}f} ± {error:.{digits}f}"
+
+
 def cells(figures: Mapping[str, float]) -> list[list[str]]:
     """A row for each axis that was measured."""
     rows = []
@@ -62,12 +69,12 @@ def cells(figures: Mapping[str, float]) -> list[list[str]]:
             continue
         fitted = sizes[upper_half(sizes)] if len(sizes) > 2 else sizes
         row = [says, f"{sizes[0]:,} to {sizes[-1]:,}", f"{times[0]:.1f} to {times[-1]:.1f}"]
-        row.append(f"{figures[f'exponent.{name}']:.2f} ± {figures[f'exponent_error.{name}']:.2f}")
+        row.append(with_error(figures[f"exponent.{name}"], figures[f"exponent_error.{name}"]))
         row += [f"{fitted[0]:,} to {fitted[-1]:,}", f"{POWERS[name]:g}"]
         if f"fixed_ms.{name}" in figures:
-            row.append(f"{figures[f'fixed_ms.{name}']:.1f} ± {figures[f'fixed_error_ms.{name}']:.1f}")
-            row.append(f"{figures[f'exponent_growing.{name}']:.2f} ± {figures[f'exponent_growing_error.{name}']:.2f}")
-            row.append(f"{fixed_and_growing(sizes, times).worst:.0%}")
+            row.append(with_error(figures[f"fixed_ms.{name}"], figures[f"fixed_error_ms.{name}"], 1))
+            row.append(with_error(figures[f"exponent_growing.{name}"], figures[f"exponent_growing_error.{name}"]))
+            row.append(f"{fixed_and_growing(sizes, times).worst:.0%}".replace("%", " %"))
         else:
             row += [""] * 3
         rows.append(row)
@@ -87,13 +94,13 @@ def panel(axis: Axes, figures: Mapping[str, float], name: str) -> None:
     middle_n, middle_t = statistics.geometric_mean(ns), statistics.geometric_mean(ts)
     ends = (ns[0] * 0.9, ns[-1] * 1.1)
     axis.plot(ends, [middle_t * (n / middle_n) ** exponent for n in ends], color=FIT, linewidth=2.5, zorder=1)
-    said = f"exponent {exponent:.2f} ± {error:.2f}"
+    said = f"exponent {with_error(exponent, error)}"
     if f"fixed_ms.{name}" in figures:
         parts = fixed_and_growing(sizes, times)
         between = [sizes[0] * (sizes[-1] / sizes[0]) ** (i / 50) for i in range(51)]
         curve = [parts.fixed + parts.scale * n**parts.exponent for n in between]
         axis.plot(between, curve, color=AWAY, linewidth=1, linestyle="--", zorder=1)
-        said += f"\n{parts.fixed:.0f} ms fixed, the rest {parts.exponent:.2f} ± {parts.error:.2f}"
+        said += f"\n{parts.fixed:.0f} ms fixed, the rest {with_error(parts.exponent, parts.error)}"
     rest = [(n, t) for n, t in zip(sizes, times, strict=True) if n not in ns]
     axis.plot([n for n, _ in rest], [t for _, t in rest], "o", color=AWAY, markersize=5)
     axis.plot(ns, ts, "o", color=POINTS, markersize=5)
@@ -107,6 +114,7 @@ def panel(axis: Axes, figures: Mapping[str, float], name: str) -> None:
     shown = sizes if len(sizes) < 4 else sizes[:: max(1, (len(sizes) - 1) // 3)]
     axis.set_xticks(shown, [f"{n:,}" for n in shown])
     axis.xaxis.set_minor_formatter(NullFormatter())
+    axis.yaxis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axis.yaxis.set_major_formatter(FuncFormatter(lambda ms, _: f"{ms:g}"))
     axis.yaxis.set_minor_formatter(NullFormatter())
     axis.spines[["top", "right"]].set_visible(False)
@@ -134,7 +142,7 @@ def section(result: results.Result) -> str:
     rows = "\n".join("| " + " | ".join(row) + " |" for row in [["---"] * len(HEAD), *cells(figures)])
     return f"""## {NAMES[result.name]}
 
-{result.notes}
+{textwrap.fill(result.notes, 120)}
 
 {result.hardware}; {result.minutes:.1f} minutes; [results/{result.name}.json](../results/{result.name}.json).
 

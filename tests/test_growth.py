@@ -100,8 +100,7 @@ def test_two_points_take_their_error_from_the_rounds(benchmark):
 
 def test_the_upper_half(benchmark):
     upper_half = benchmark("fits").upper_half
-    upper: slice = upper_half(LABELS)
-    assert LABELS[upper] == (64, 128, 256, 512, 784)
+    assert upper_half(LABELS).indices(len(LABELS)) == (4, 9, 1)  # from 64 on
     for plan in (benchmark("axes").CPU, benchmark("axes").CUDA, benchmark("axes").QUICK):
         for sizes in plan.sizes.values():
             assert list(sizes) == sorted(set(sizes))
