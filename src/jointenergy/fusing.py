@@ -39,7 +39,7 @@ def fused(function: Callable[P, R]) -> Callable[P, R]:
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
         # A function that is a part of another's program is compiled with it.
-        asked = _asked.get() and not torch.compiler.is_compiling()
+        asked = not torch.compiler.is_compiling() and _asked.get()
         return (compiled() if asked else function)(*args, **kwargs)
 
     return call
