@@ -49,17 +49,19 @@ def block_of(trainer: Trainer, seconds: float) -> tuple[Callable[[], None], int]
             torch.cuda.synchronize()
 
     run(WARM)
-    if trainer.engine.said is not None:
-        raise RuntimeError(trainer.engine.said)
     began = time.perf_counter()
     run(1)
     n = max(1, round(seconds / (time.perf_counter() - began)))
     return lambda: run(n), n
 
 
-def measured(axis: Axis, sizes: Sequence[int], plan: Plan, device: torch.device) -> list[list[float]]:
-    """Milliseconds an iteration at each size, one for each round."""
-    blocks = {str(n): block_of(axis.trainer(plan, n, device), plan.block_seconds) for n in sizes}
+def measured(
+    axis: Axis, sizes: Sequence[int], plan: Plan, device: torch.device, remarks: list[str]
+) -> list[list[float]]:
+    """Milliseconds an iteration at each size, one for each round; what an engine could not do goes to `remarks`."""
+    trainers = {str(n): axis.trainer(plan, n, device) for n in sizes}
+    blocks = {name: block_of(trainer, plan.block_seconds) for name, trainer in trainers.items()}
+    remarks += [f"{axis.says}, {name}: {t.engine.said}." for name, t in trainers.items() if t.engine.said is not None]
     clock = time.perf_counter if device.type == "cuda" else time.process_time
     seconds = in_turns({name: run for name, (run, _) in blocks.items()}, plan.repeats, clock)
     return [[1000 * s / n for s in seconds[name]] for name, (_, n) in blocks.items()]
@@ -70,10 +72,10 @@ def figures_of(name: str, sizes: Sequence[int], rounds: Sequence[Sequence[float]
     return {**times, f"exponent.{name}": law.exponent, f"exponent_error.{name}": law.error}
 
 
-def along(name: str, plan: Plan, device: torch.device) -> Figures:
+def along(name: str, plan: Plan, device: torch.device, remarks: list[str]) -> Figures:
     """The times along one axis of one process, and what is fitted to them."""
     axis, sizes = AXES[name], plan.sizes[name]
-    rounds = measured(axis, sizes, plan, device)
+    rounds = measured(axis, sizes, plan, device, remarks)
     middle = [statistics.median(ms) for ms in rounds]
     fitted = upper_half(sizes)
     figures = figures_of(name, sizes, rounds, power_law(sizes[fitted], middle[fitted]))
@@ -129,8 +131,9 @@ def main() -> None:
         sys.exit(str(error))
     plan = plan_of(device, quick=arguments.quick)
     figures: Figures = {}
+    remarks: list[str] = []
     for name in plan.sizes:
-        figures |= along(name, plan, device)
+        figures |= along(name, plan, device, remarks)
         print(f"{name} measured", file=sys.stderr)
     clock = "wall clock" if device.type == "cuda" else "CPU time of one thread"
     notes = (
@@ -140,9 +143,9 @@ def main() -> None:
         "residuals."
     )
     if device.type == "cuda" and torch.cuda.device_count() < RANKS[-1]:
-        left_out = f"Ranks are not measured: two processes need two GPUs, and there is {torch.cuda.device_count()}."
-        print(left_out)
-        notes += f" {left_out}"
+        remarks.append(
+            f"Ranks are not measured: two processes need two GPUs, and there is {torch.cuda.device_count()}."
+        )
     else:
         found, share = along_ranks(device, quick=arguments.quick)
         figures |= found
@@ -152,9 +155,8 @@ def main() -> None:
         )
         if share < QUIET:
             said += " The machine was busy with other things: the exponents of ranks say more about those."
-        print(said)
-        notes += f" {said}"
-    print(told(figures))
+        remarks.append(said)
+    print("\n".join([*remarks, told(figures)]))
     if arguments.write:
         result = results.measured(
             "growth-cuda" if device.type == "cuda" else "growth",
@@ -162,7 +164,7 @@ def main() -> None:
             seeds=[0],
             minutes=(time.perf_counter() - began) / 60,
             command=["python", *sys.argv],
-            notes=notes,
+            notes=" ".join([notes, *remarks]),
         )
         print(f"written to {results.write(result)}")
         print(f"drawn in {draw()}")

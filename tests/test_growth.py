@@ -142,8 +142,10 @@ def test_every_axis_of_one_process_is_measured(benchmark):
     sizes |= {"labels-exact": (4, 8, 16, 32, 784), "labels-gradients": (4, 8, 16, 32, 784)}
     plan = replace(axes.QUICK, sizes=sizes, block_seconds=0.0, repeats=2)
     figures: dict[str, float] = {}
+    remarks: list[str] = []
     for name in ONE_PROCESS:
-        figures |= growth.along(name, plan, CPU)
+        figures |= growth.along(name, plan, CPU, remarks)
+    assert remarks == []
     for name, value in figures.items():
         check_value(name, value)
     for name in ONE_PROCESS:
