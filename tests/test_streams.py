@@ -104,6 +104,22 @@ def test_independent_between_chains_draws_and_elements():
     assert not {int(k) for k in streams.split(keys(1), 50)} & set(streams._bits(keys(1), 50)[0].tolist())
 
 
+def test_noise_and_the_next_keys_in_one_pass():
+    k = keys(500)
+    for n, dtype in ((1, torch.float32), (10, torch.float32), (11, torch.float64)):
+        following, noise = streams.next_normal(k, n, dtype)
+        assert torch.equal(following, streams.split(k, 2)[0])
+        assert torch.equal(noise, streams.normal(k, n, dtype))
+    path = []
+    for _ in range(40):
+        k, noise = streams.next_normal(k, 50, torch.float64)
+        path.append(noise)
+    draws = torch.stack(path)
+    assert stats.kstest(draws.flatten().numpy(), "norm").pvalue > ALPHA
+    assert correlation(draws[:-1], draws[1:]) > ALPHA
+    assert correlation(draws[:-1] ** 2, draws[1:] ** 2) > ALPHA
+
+
 def test_long_splitting_stays_random():
     k = keys(2000)
     values = []

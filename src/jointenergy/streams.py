@@ -54,6 +54,18 @@ def _multiples(step: int, n: int, device: torch.device) -> Tensor:
     return _made_once(step, n, device)
 
 
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+def _child_and_elements(n: int, device: torch.device) -> Tensor:
+    """What makes a key's first child and its first n elements."""
+    return _joined_once(n, device)
+
+
+@functools.cache
+def _joined_once(n: int, device: torch.device) -> Tensor:
+    with torch.inference_mode(False):
+        return torch.cat((_made_once(_CHILD, 1, device), _made_once(_GOLDEN, n, device)))
+
+
 @functools.cache
 def _made_once(step: int, n: int, device: torch.device) -> Tensor:
     # Kept for good, so it must not be a tensor of a caller's inference mode.
@@ -90,7 +102,18 @@ def uniform(keys: Tensor, n: int, dtype: torch.dtype = torch.float32) -> Tensor:
 @fused
 def normal(keys: Tensor, n: int, dtype: torch.dtype = torch.float32) -> Tensor:
     """Standard normal, `[len(keys), n]`, two values from each hash, by the inverse of the distribution function."""
-    halves = _bits(keys, (n + 1) // 2).view(torch.int32)
+    return _normal_of(_bits(keys, (n + 1) // 2), n, dtype)
+
+
+@fused
+def next_normal(keys: Tensor, n: int, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
+    """The first part of `split`, to go on with, and `normal` of the keys, in one pass; these have no other use then."""
+    bits = _mix(keys[:, None] + _child_and_elements((n + 1) // 2, keys.device))
+    return bits[:, 0].clone(), _normal_of(bits[:, 1:], n, dtype)
+
+
+def _normal_of(bits: Tensor, n: int, dtype: torch.dtype) -> Tensor:
+    halves = bits.view(torch.int32)
     if dtype == torch.float64:
         centered = halves.to(dtype).add_(0.5).mul_(2.0**-31)
     else:
@@ -102,6 +125,12 @@ def normal(keys: Tensor, n: int, dtype: torch.dtype = torch.float32) -> Tensor:
 def normal_like(keys: Tensor, x: Tensor) -> Tensor:
     """Standard normal noise in the shape, dtype and device of `x`, one stream per row."""
     return normal(keys, x[0].numel(), x.dtype).view_as(x)
+
+
+def next_normal_like(keys: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
+    """The keys to go on with, and noise in the shape, dtype and device of `x`."""
+    keys, noise = next_normal(keys, x[0].numel(), x.dtype)
+    return keys, noise.view_as(x)
 
 
 def gumbel(keys: Tensor, n: int) -> Tensor:

@@ -154,9 +154,14 @@ class Info:
     """
 
     log_density: Tensor | None = None
-    gradient_norm: Tensor | None = None
+    gradient: Tensor | None = None
     x_acceptance: Tensor | None = None
     y_acceptance: Tensor | None = None
+
+    @property
+    def gradient_norm(self) -> Tensor | None:
+        """Computed when it is asked for: most chains are run without anyone looking."""
+        return None if self.gradient is None else torch.linalg.vector_norm(self.gradient.flatten(1), dim=1)
 
 
 class Kernel(ABC):

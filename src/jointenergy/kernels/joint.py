@@ -56,7 +56,7 @@ class BlockGibbs(Kernel):
         acceptances = [i.x_acceptance for i in infos if i.x_acceptance is not None]
         info = Info(
             log_density=infos[0].log_density,
-            gradient_norm=infos[0].gradient_norm,
+            gradient=infos[0].gradient,
             x_acceptance=sum(acceptances[1:], acceptances[0]) / len(acceptances) if acceptances else None,
             y_acceptance=y_info.y_acceptance,
         )

@@ -77,9 +77,7 @@ class Langevin(Kernel):
     def step(self, target: Target, state: State) -> tuple[State, Info]:
         here = evaluate_x(target, state)
         x, keys = self._move(target, state, here.gradient)
-        info = Info(
-            log_density=here.log_density, gradient_norm=torch.linalg.vector_norm(here.gradient.flatten(1), dim=1)
-        )
+        info = Info(log_density=here.log_density, gradient=here.gradient)
         return replace(state, x=x, keys=keys, step=state.step + 1, evaluation=None), info
 
     def recompute(self, target: Target, state: State) -> Tensor:
@@ -114,12 +112,11 @@ def _moved_plainly(
     bounds: tuple[float, float] | None,
 ) -> tuple[Tensor, Tensor]:
     """x after a step, and the next keys; noise falls where `mask` is not True."""
-    keys, key = streams.split(keys, 2)
     if gradient_clamp is not None:
         gradient = gradient.clamp(-gradient_clamp, gradient_clamp)
     x = torch.add(x, gradient, alpha=step_size)
     if noise_scale > 0:
-        noise = streams.normal_like(key, x)
+        keys, noise = streams.next_normal_like(keys, x)
         x.add_(noise if mask is None else noise.masked_fill_(mask, 0.0), alpha=noise_scale)
     return x if bounds is None else x.clamp(*bounds), keys
 

@@ -89,7 +89,7 @@ class MALA(Kernel):
         x = torch.where(over(accept, state.x), proposed.x, state.x)
         info = Info(
             log_density=here.log_density,
-            gradient_norm=torch.linalg.vector_norm(here.gradient.flatten(1), dim=1),
+            gradient=here.gradient,
             x_acceptance=acceptance,
         )
         return replace(state, x=x, keys=keys, step=state.step + 1, evaluation=choose(accept, there, here)), info
