@@ -240,7 +240,7 @@ def test_a_run_on_a_gpu_goes_on_there_and_on_the_cpu(tmp_path):
     )
     moved = runs.reopen(tmp_path / "cpu", device="cpu")
     assert not moved.trainer.data.x.is_cuda
+    moved.fit()
     events = (tmp_path / "cpu" / "events.jsonl").read_text()
     assert "made by 1 process(es), resumed by 1 on cpu: random streams begin anew" in events
-    moved.fit()
     assert moved.trainer.iteration == 100
