@@ -34,8 +34,8 @@ class Plan:
     hidden: int = 128  # twice, in the networks of the label axes
     label_batch: int = 64
     label_steps: int = 10
-    block_seconds: float = 0.2
-    repeats: int = 7
+    block_seconds: float = 0.1
+    repeats: int = 11
     engine: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
 
     def says(self) -> str:

@@ -43,6 +43,16 @@ def upper_half(sizes: Sequence[int]) -> slice:
     return slice(len(sizes) // 2, None)
 
 
+def fair_medians(rounds: Sequence[Sequence[float]]) -> list[float]:
+    """The median of each contestant's times, each taken against the level of the round that it was measured in.
+
+    A machine that is slow in one round is slow for all: against the round's geometric mean it falls out.
+    """
+    levels = [statistics.geometric_mean(times) for times in zip(*rounds, strict=True)]
+    usual = statistics.median(levels)
+    return [usual * statistics.median(t / level for t, level in zip(times, levels, strict=True)) for times in rounds]
+
+
 def power_law(sizes: Sequence[float], times: Sequence[float]) -> Power:
     """Least squares in logs. The error comes from the residuals, so it holds noise and what is no power law alike."""
     x, y = [math.log(n) for n in sizes], [math.log(t) for t in times]

@@ -2,8 +2,9 @@
 
 python benchmarks/growth.py [--device cuda] [--quick] [--write] prints a table of the fitted exponents; --write
 publishes results/growth.json (on a GPU results/growth-cuda.json) from a clean tree and draws docs/growth.md from it.
-Along each axis one number varies and all others stay; the sizes take turns in blocks. On the CPU the time is that of
-one thread's own work, so a busy machine changes little; on a GPU and for several processes it is the wall clock's.
+Along each axis one number varies and all others stay; the sizes take random turns in blocks. On the CPU the time is
+that of one thread's own work, which other programs change by a tenth or two; on a GPU and for several processes it is
+the wall clock's, which wants a quiet machine.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from __future__ import annotations
 import argparse
 import gc
 import json
+import random
 import statistics
 import subprocess
 import sys
@@ -21,10 +23,9 @@ from pathlib import Path
 
 import torch
 from axes import AXES, Axis, Plan, plan_of
-from fits import Power, fixed_and_growing, power_law, power_of_two_points, upper_half
+from fits import Power, fair_medians, fixed_and_growing, power_law, power_of_two_points, upper_half
 from growth_page import draw, told
 from processes import ALONE, SAME_BATCH, SAME_SHARE, SHARES
-from rounds import in_turns
 
 from jointenergy.errors import InputError
 from jointenergy.evaluation import results
@@ -33,7 +34,7 @@ from jointenergy.training.trainer import Trainer
 
 RANKS = (1, 2)
 QUIET = 0.9  # of a core for a process that computes: less, and others take their part
-WARM = 5  # iterations: a GPU records its step after three
+WARM = 5  # iterations on a GPU, which records its step after three
 
 Figures = dict[str, float]
 """One value of each metric; a published result has the same names."""
@@ -48,11 +49,31 @@ def block_of(trainer: Trainer, seconds: float) -> tuple[Callable[[], None], int]
         if trainer.data.x.is_cuda:
             torch.cuda.synchronize()
 
-    run(WARM)
+    run(WARM if trainer.data.x.is_cuda else 1)
     began = time.perf_counter()
     run(1)
     n = max(1, round(seconds / (time.perf_counter() - began)))
     return lambda: run(n), n
+
+
+def in_random_turns(
+    calls: Mapping[str, Callable[[], object]], repeats: int, clock: Callable[[], float] = time.process_time
+) -> dict[str, list[float]]:
+    """Seconds of each call in each round, after one that is not counted.
+
+    In an order of its own each round. Other programs slow a machine down for seconds: neighbors in time must not be
+    neighbors in size every time, or their trouble looks like growth.
+    """
+    order, names = random.Random(0), list(calls)
+    for call in calls.values():
+        call()
+    seconds: dict[str, list[float]] = {name: [] for name in names}
+    for _ in range(repeats):
+        for name in order.sample(names, len(names)):
+            began = clock()
+            calls[name]()
+            seconds[name].append(clock() - began)
+    return seconds
 
 
 def measured(
@@ -63,22 +84,22 @@ def measured(
     blocks = {name: block_of(trainer, plan.block_seconds) for name, trainer in trainers.items()}
     remarks += [f"{axis.says}, {name}: {t.engine.said}." for name, t in trainers.items() if t.engine.said is not None]
     clock = time.perf_counter if device.type == "cuda" else time.process_time
-    seconds = in_turns({name: run for name, (run, _) in blocks.items()}, plan.repeats, clock)
+    seconds = in_random_turns({name: run for name, (run, _) in blocks.items()}, plan.repeats, clock)
     return [[1000 * s / n for s in seconds[name]] for name, (_, n) in blocks.items()]
 
 
-def figures_of(name: str, sizes: Sequence[int], rounds: Sequence[Sequence[float]], law: Power) -> Figures:
-    times = {f"iteration_ms.{name}.{n}": statistics.median(ms) for n, ms in zip(sizes, rounds, strict=True)}
-    return {**times, f"exponent.{name}": law.exponent, f"exponent_error.{name}": law.error}
+def figures_of(name: str, sizes: Sequence[int], times: Sequence[float], law: Power) -> Figures:
+    """The milliseconds at each size, and the exponent with its error."""
+    each = {f"iteration_ms.{name}.{n}": ms for n, ms in zip(sizes, times, strict=True)}
+    return {**each, f"exponent.{name}": law.exponent, f"exponent_error.{name}": law.error}
 
 
 def along(name: str, plan: Plan, device: torch.device, remarks: list[str]) -> Figures:
     """The times along one axis of one process, and what is fitted to them."""
     axis, sizes = AXES[name], plan.sizes[name]
-    rounds = measured(axis, sizes, plan, device, remarks)
-    middle = [statistics.median(ms) for ms in rounds]
+    middle = fair_medians(measured(axis, sizes, plan, device, remarks))
     fitted = upper_half(sizes)
-    figures = figures_of(name, sizes, rounds, power_law(sizes[fitted], middle[fitted]))
+    figures = figures_of(name, sizes, middle, power_law(sizes[fitted], middle[fitted]))
     if axis.power > 0:
         parts = fixed_and_growing(sizes, middle)
         figures |= {
@@ -109,7 +130,8 @@ def along_ranks(device: torch.device, *, quick: bool) -> tuple[Figures, float]:
     figures: Figures = {}
     for name, pair in (("ranks-same-batch", SAME_BATCH), ("ranks-same-share", SAME_SHARE)):
         rounds = [found[ALONE], found[pair]]
-        figures |= figures_of(name, RANKS, rounds, power_of_two_points(RANKS, rounds))
+        middle = [statistics.median(times) for times in rounds]
+        figures |= figures_of(name, RANKS, middle, power_of_two_points(RANKS, rounds))
     return figures, statistics.median(found[SHARES])
 
 
@@ -137,10 +159,10 @@ def main() -> None:
         print(f"{name} measured", file=sys.stderr)
     clock = "wall clock" if device.type == "cuda" else "CPU time of one thread"
     notes = (
-        f"{plan.says()} Medians of {plan.repeats} blocks of about {plan.block_seconds:g} s, all sizes of an axis in "
-        f"turns; {clock}. exponent: of a power law, least squares in logs over the upper half of the sizes. fixed_ms "
-        "and exponent_growing: a + b n^p, least squares of relative deviations over all sizes. Errors are those of the "
-        "residuals."
+        f"{plan.says()} Medians of {plan.repeats} blocks of about {plan.block_seconds:g} s against the mean of their "
+        f"rounds, all sizes of an axis in random turns; {clock}. exponent: of a power law, least squares in logs over "
+        "the upper half of the sizes. fixed_ms and exponent_growing: a + b n^p, least squares of relative deviations "
+        "over all sizes. Errors are those of the residuals."
     )
     if device.type == "cuda" and torch.cuda.device_count() < RANKS[-1]:
         remarks.append(

@@ -69,7 +69,7 @@ def main() -> None:
     began = time.perf_counter()
     block_of(trainers[ALONE], 1, world)()
     # Longer blocks than elsewhere: wall clocks of processes that wait for each other vary more.
-    n = world.from_first(lambda: max(1, round(2 * plan.block_seconds / (time.perf_counter() - began))))
+    n = world.from_first(lambda: max(1, round(4 * plan.block_seconds / (time.perf_counter() - began))))
     blocks = {name: block_of(trainer, n, world) for name, trainer in trainers.items()}
     shares: list[float] = []
     blocks[ALONE] = observed(blocks[ALONE], shares)

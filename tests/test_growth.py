@@ -98,6 +98,28 @@ def test_two_points_take_their_error_from_the_rounds(benchmark):
     assert noisy.at(1) == pytest.approx(10.0)
 
 
+def test_a_slow_round_changes_nothing(benchmark):
+    fair_medians = benchmark("fits").fair_medians
+    assert fair_medians([[1.0, 1.0, 1.0], [4.0, 4.0, 4.0]]) == pytest.approx([1.0, 4.0])
+    # Each contestant is slowed down in the same rounds, by as much; most rounds are slow.
+    assert fair_medians([[1.0, 3.0, 3.0], [4.0, 12.0, 12.0]]) == pytest.approx([3.0, 12.0])
+    # And one that met trouble alone in one round is not believed there.
+    assert fair_medians([[1.0, 1.0, 1.0, 1.0, 1.0], [4.0, 4.0, 40.0, 4.0, 4.0]]) == pytest.approx([1.0, 4.0])
+
+
+def test_turns_are_random_and_complete(benchmark):
+    calls: list[str] = []
+    ticks = iter(range(1000))
+    names = [str(n) for n in LABELS]
+    contestants = {name: lambda name=name: calls.append(name) for name in names}
+    seconds = benchmark("growth").in_random_turns(contestants, 4, clock=lambda: float(next(ticks)))
+    assert seconds == dict.fromkeys(names, [1.0] * 4)
+    rounds = [calls[i : i + len(names)] for i in range(0, len(calls), len(names))]
+    assert rounds[0] == names
+    assert all(sorted(r) == sorted(names) for r in rounds)
+    assert len({tuple(r) for r in rounds}) == 5
+
+
 def test_the_upper_half(benchmark):
     upper_half = benchmark("fits").upper_half
     assert upper_half(LABELS).indices(len(LABELS)) == (4, 9, 1)  # from 64 on
