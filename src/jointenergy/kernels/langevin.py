@@ -118,6 +118,8 @@ def _moved_plainly(
     if noise_scale > 0:
         keys, noise = streams.next_normal_like(keys, x)
         x.add_(noise if mask is None else noise.masked_fill_(mask, 0.0), alpha=noise_scale)
+    else:
+        (keys,) = streams.split(keys, 1)
     return x if bounds is None else x.clamp(*bounds), keys
 
 
