@@ -14,6 +14,7 @@ from jointenergy import Box, LabelSpace
 from jointenergy.cli.main import app
 from jointenergy.errors import InputError
 from jointenergy.evaluation import provenance, results
+from jointenergy.evaluation.tasks import Judge
 from jointenergy.kernels import Langevin, Target
 from jointenergy.models import ConditionalModel, Product
 from jointenergy.objectives import regularizers
@@ -156,7 +157,7 @@ def test_figures_of_the_data_themselves_are_those_of_a_perfect_composition():
     assert isinstance(kind, composition.Composition)
     data = data_of(chosen.recipe)
     groups = kind.groups(data)
-    judge = composition.Judge.of(data.x, data.y[:, 0])
+    judge = Judge.of(data.x, data.y[:, 0])
     labels = [LabelSpace({name: tuple(values)}) for name, values in kind.factors.items()]
     product = Product([ConditionalModel(Knows(judge, groups[n.names[0]]), n, event_shape=(64,)) for n in labels])
     y = torch.stack([group[data.y[:, 0]] for group in groups.values()], dim=1)
@@ -171,7 +172,7 @@ def test_figures_of_the_data_themselves_are_those_of_a_perfect_composition():
 class Knows(nn.Module):
     """A factor that asks the judge: 1 for the value that a row's class has, else 0."""
 
-    def __init__(self, judge: composition.Judge, group: Tensor) -> None:
+    def __init__(self, judge: Judge, group: Tensor) -> None:
         super().__init__()
         self.judge, self.group = judge, group
 

@@ -21,6 +21,7 @@ from jointenergy.recipes.parts import Place, plainly
 from jointenergy.training import checkpoints, loop
 from jointenergy.training.feeds import data_of
 from jointenergy.training.loop import Fit
+from jointenergy.training.recipe import read
 from jointenergy.training.state import under
 from jointenergy.training.trainer import Trainer
 
@@ -231,6 +232,26 @@ def test_ctrl_c_saves_and_says_how_to_go_on():
     assert not Path("results").exists()
     assert checkpoints.all_in(Path("runs/study/long-baseline/seed-0/task-1/checkpoints"))
     assert json.loads(Path("runs/study/long-baseline/seed-0.json").read_text())["seconds"] > 0
+
+
+def test_mnist_is_learned_from_its_files():
+    for prefix, n in (("train", 200), ("t10k", 50)):
+        write_digits(Path("files"), prefix, n)
+    chosen = study.load("mnist-continual", TINY)
+    figures, _ = of_learning(chosen).measure(chosen.recipe, Place(Path("runs"), 0, Path("files")), plainly)
+    assert figures["accuracy"] is not None
+    assert read(Path("runs/task-5/recipe.toml")).data.name == "mnist"
+
+
+def write_digits(folder: Path, prefix: str, n: int) -> None:
+    """Random images under MNIST's file names."""
+    folder.mkdir(exist_ok=True)
+    pixels = torch.randint(256, (n, 28, 28), generator=torch.Generator().manual_seed(n), dtype=torch.uint8)
+    labels = (torch.arange(n) % 10).to(torch.uint8)
+    for kind, array in (("images-idx3", pixels), ("labels-idx1", labels)):
+        sizes = b"".join(size.to_bytes(4, "big") for size in array.shape)
+        header = bytes((0, 0, 8, array.ndim)) + sizes
+        (folder / f"{prefix}-{kind}-ubyte").write_bytes(header + array.numpy().tobytes())
 
 
 def test_a_run_that_diverges_ends_the_seed_without_an_accuracy():
