@@ -51,6 +51,8 @@ def copied_tree(monkeypatch, tmp_path):
 class Bowl(nn.Module):
     """f(x, y) = -stiffness (x - center_y)^2 / 2 along one axis: a factor whose chains are known in closed form."""
 
+    centers: Tensor
+
     def __init__(self, axis: int, stiffness: float) -> None:
         super().__init__()
         self.axis = axis
