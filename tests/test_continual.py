@@ -260,14 +260,15 @@ def test_a_run_that_diverges_ends_the_seed_without_an_accuracy():
     def fit(run: Fit, part: str) -> None:
         run.fit()
         if part.startswith("task 2"):
-            raise loop.Diverged("the chains are lost")
+            raise loop.Diverged("what happened is in /some/folder")
 
     figures, remark = of_learning(chosen).measure(chosen.recipe, Place(Path("runs"), 3), fit)
     assert figures["accuracy"] is None
     assert figures["accuracy_so_far.1"] is not None
     assert "accuracy_so_far.2" not in figures
     assert figures["healthy"] == 0.0
-    assert "Seed 3 diverged in task 2 of 5 (2, 3): the chains are lost" in remark
+    assert figures["interventions"] is None
+    assert remark == "Seed 3 diverged in task 2 of 5 (2, 3)."  # a note that named a path would be refused
 
 
 @pytest.mark.parametrize(

@@ -67,8 +67,8 @@ class Composition(Strict):
             says = f"factor {i + 1} of {len(groups)} ({name})"
             try:
                 run = fitted(place.folder / name, trainer, says, fit)
-            except loop.Diverged as diverged:
-                return {"healthy": 0.0}, f"Seed {place.seed} diverged in {says}: {diverged}."
+            except loop.Diverged:
+                return {"healthy": 0.0}, f"Seed {place.seed} diverged in {says}."
             healthy = healthy and run.health is not None and run.health.healthy
             interventions += run.interventions
             models.append(trainer.ema)

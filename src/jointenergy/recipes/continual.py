@@ -63,8 +63,9 @@ class Continual(Strict):
 
             try:
                 run = fitted(place.folder / f"task-{k + 1}", trainer, says, fit, carry)
-            except loop.Diverged as diverged:
-                remarks = f"Seed {place.seed} diverged in {says}: {diverged}."
+            except loop.Diverged:
+                # What it says names its folder, and a published note names no path.
+                remarks = f"Seed {place.seed} diverged in {says}."
                 healthy = False
                 break
             healthy = healthy and (run.health is None or run.health.healthy)
@@ -81,7 +82,7 @@ class Continual(Strict):
                 figures[f"accuracy_of_task.{k + 1}"] = float(right[own].double().mean())
         if trainer.uses_chains:
             figures["healthy"] = float(healthy)
-        figures["interventions"] = float(interventions)
+        figures["interventions"] = float(interventions) if healthy or figures["accuracy"] is not None else None
         return figures, remarks
 
     def trainer(self, recipe: Recipe, data: TrainingData, seed: int, seen: Sequence[int]) -> Trainer:
