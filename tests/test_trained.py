@@ -195,8 +195,9 @@ class TestQuestions:
         other = torch.where(mask, x, torch.nan)
         one, two = (run.predict_proba(v, by="sampling", mask=mask, n_chains=4, steps=5) for v in (x, other))
         assert torch.equal(one["digit"], two["digit"])
-        with pytest.raises(InputError, match="predict by='sampling'"):
-            run.predict(x, mask=mask)
+        for by in ("energy", "search"):  # neither may look at what is not known
+            with pytest.raises(InputError, match="predict by='sampling'"):
+                run.predict(x, mask=mask, by=by)
         with pytest.raises(InputError, match="cannot be refined"):
             run.predict(x, mask=mask, by="sampling", refine=1)
 

@@ -70,7 +70,7 @@ class Questions(Parts):
         where `mask` is True. `search` anneals all labels together, for those too many to enumerate. `refine` moves x
         that many Langevin steps first (JEM-1, JEM-10).
         """
-        if by == "search":
+        if by == "search" and mask is None:
             rows = self._refined(x, given, refine, seed)
             return tasks.search(
                 self.model, rows, steps=steps, restarts=n_chains, generator=seeded(seed), given=given_of(given)
@@ -166,10 +166,10 @@ class Questions(Parts):
     def _by_sampling(
         self, x: Array, given: Labels, by: By, refine: int, mask: Array | None, n_chains: int, steps: int, seed: int
     ) -> tasks.SampledPrediction:
-        if by not in ("energy", "sampling"):
-            raise InputError(f"by must be 'energy' or 'sampling' here, got {by!r}")
-        if by == "energy":
+        if mask is not None and by in ("energy", "search"):
             raise InputError("what is not known of x has to be drawn: with a mask predict by='sampling'")
+        if by != "sampling":
+            raise InputError(f"by must be 'energy' or 'sampling' here, got {by!r}")
         if mask is not None and refine:
             raise InputError("x that is known in part cannot be refined: leave refine or mask out")
         rows = self.rows(x) if mask is not None else self._refined(x, given, refine, seed)
