@@ -411,7 +411,7 @@ class TestWrap:
 
     def test_scores_detection_and_refinement_work_without_training(self, wrapped):
         x = torch.rand(40, 4, generator=seeded())
-        with pytest.raises(InputError, match=r"a threshold rests on validation rows, .* call fit_threshold first"):
+        with pytest.raises(InputError, match="a threshold rests on validation rows"):
             wrapped.detect(x)
         wrapped.fit_threshold(x, quantile=0.25)
         assert int((~wrapped.detect(x, quantile=0.25).inside).sum()) == 10
@@ -421,6 +421,22 @@ class TestWrap:
         # JEM's step on [-1, 1], brought to [0, 1]: a quarter of it, and half the noise.
         assert wrapped.sampling.x_kernel == Langevin(0.25, 0.005, bounds=(0.0, 1.0))
         assert wrapped.sample(3, steps=4).y.shape == (3, 2)
+
+    def test_a_threshold_that_is_not_there_names_the_call_that_makes_it(self, wrapped):
+        x = torch.rand(40, 4, generator=seeded())
+        wrapped.fit_threshold(x)
+        for ask, call in (
+            (lambda: wrapped.abstain(x), 'score="confidence", quantile=0.05'),
+            (lambda: wrapped.abstain(x, coverage=2 / 3), 'score="confidence", quantile=0.333333333333'),
+            (lambda: wrapped.detect(x, quantile=0.1), 'score="log_density", quantile=0.1'),
+            (lambda: wrapped.detect(x, score="max_probability"), 'score="max_probability", quantile=0.05'),
+        ):
+            with pytest.raises(InputError) as error:
+                ask()
+            sentence = str(error.value)
+            assert sentence.endswith(f"run.fit_threshold(x, {call})")
+            eval(sentence[sentence.index("run.") :], {"run": wrapped, "x": x})  # what it says is what helps
+            ask()
 
     def test_what_needs_a_recipe_or_a_buffer_says_so(self, wrapped, tmp_path):
         x = torch.rand(2, 4, generator=seeded())

@@ -116,8 +116,11 @@ class Questions(Parts):
         if found is not None:
             return found
         if self.recipe is None:
+            # Rounded as little as `find` forgives: 1 - coverage is seldom a short number.
+            call = f'run.fit_threshold(x, score="{score}", quantile={round(quantile, 12)})'
             raise InputError(
-                f"a threshold rests on validation rows, and {self.origin.name} has none: call fit_threshold first"
+                f"a threshold rests on validation rows, and {self.origin.name} has none: each score and quantile needs "
+                f"rows x of your own, here by {call}"
             )
         return self.fit_threshold(self.data.x_held, score, quantile)
 
