@@ -24,6 +24,7 @@ from jointenergy.tasks.detect import CONFIDENCE, SCORES
 from jointenergy.trained import Film
 from jointenergy.trained.thresholds import FILE
 from jointenergy.training import checkpoints, loop, runs
+from jointenergy.training.feeds import TrainingData
 from jointenergy.training.state import under
 from tests.small import small, trained
 
@@ -452,6 +453,22 @@ class TestWrap:
         ):
             with pytest.raises(InputError, match=sentence):
                 call()
+
+    def test_class_gaussians_of_several_labels_are_those_of_the_first_given(self, wrapped):
+        y = torch.tensor([[s, b] for s in range(3) for b in range(2)] * 10)
+        x = (torch.stack((y[:, 0] / 2, y[:, 0] / 2, y[:, 1].float(), y[:, 1].float()), dim=1) - 0.5) * 0.8 + 0.5
+        vars(wrapped.origin)["data"] = TrainingData(x, y, x, y, wrapped.labels)  # in place of a recipe's
+        one = wrapped.sample(50, {"big": 1}, start="class", steps=0)
+        # Two columns follow each label in the data: those of the given one are at its mean, give or take the jitter.
+        assert float((one.x[:, 2:] - 0.9).abs().mean()) < 0.05
+        assert float(one.x[:, :2].std()) > 0.2
+        assert one.notes == ()
+        both = wrapped.sample(50, {"big": 1, "shape": "round"}, start="class", steps=0)
+        assert float((both.x[:, :2] - 0.1).abs().mean()) < 0.05
+        assert float(both.x[:, 2:].std()) > 0.2
+        assert both.notes == ("chains began at the Gaussians of 'shape', the first of the labels given",)
+        with pytest.raises(InputError, match=r"give a value of one \(given=, in the shell --given\), .* of 'shape'"):
+            wrapped.sample(2, start="class", steps=0)
 
     def test_labels_in_every_form(self):
         network = nn.Linear(4, 2)

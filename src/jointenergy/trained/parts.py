@@ -18,7 +18,7 @@ from jointenergy.labels import MISSING, LabelSpace
 from jointenergy.models import JointModel
 from jointenergy.starts import ClassGaussianStart, UniformStart, XStart
 from jointenergy.tasks.chains import can_sum, draw_free
-from jointenergy.trained.arrays import Array, rows_of, shaped, tensor_of
+from jointenergy.trained.arrays import Array, Labels, given_of, rows_of, shaped, tensor_of
 from jointenergy.trained.origin import Origin, Sampling
 from jointenergy.trained.thresholds import Thresholds
 from jointenergy.training.feeds import TrainingData
@@ -96,19 +96,34 @@ class Parts:
             return UniformStart.of_batch(self.data.x[: self.recipe.batch_size])
         return UniformStart(*self.bounds, self.event_shape, dtype=self._like.dtype, device=self._like.device)
 
-    def _start(self, start: Begin | XStart | None) -> tuple[XStart | Buffer, tuple[str, ...]]:
-        """Where chains begin, None as in the recipe; and what must be said of it."""
+    def _start(self, start: Begin | XStart | None, given: Labels, n: int) -> tuple[XStart | Buffer, tuple[str, ...]]:
+        """Where n chains begin, None as in the recipe; and what must be said of it."""
         if start is None:
             own = self.recipe is not None and self.recipe.start.x == "class-gaussians"
             start = "class" if own else "noise"
         if start == "class":
             clamp = self.bounds if self.sampling.x_kernel.bounds is not None else None
-            return ClassGaussianStart.fit(self.data.x, self.data.y, self.labels, bounds=clamp), ()
+            data, (variable, notes) = self.data, self._class_variable(given, n)
+            return ClassGaussianStart.fit(data.x, data.y, self.labels, variable, bounds=clamp), notes
         if start == "buffer":
             return self._labeled_buffer
         if isinstance(start, str) and start != "noise":
             raise InputError(f"start must be 'noise', 'class' or 'buffer', or a start of your own, got {start!r}")
         return self._noise() if isinstance(start, str) else start, ()
+
+    def _class_variable(self, given: Labels, n: int) -> tuple[str | None, tuple[str, ...]]:
+        """The label whose classes have the Gaussians: of several the first that is given; and what must be said."""
+        if len(self.labels) < 2:
+            return None, ()
+        y = self.labels.given(given_of(given), check_count("n, the number of samples,", n))
+        names = [self.labels.names[k] for k in (y != MISSING).any(0).nonzero()[:, 0].tolist()]
+        if not names:
+            raise InputError(
+                f"start 'class' begins at the Gaussians of one label, and there are {len(self.labels)}: give a value "
+                f"of one (given=, in the shell --given), for example of {self.labels.names[0]!r}"
+            )
+        note = f"chains began at the Gaussians of {names[0]!r}, the first of the labels given"
+        return names[0], (note,) if len(names) > 1 else ()
 
     @functools.cached_property
     def _labeled_buffer(self) -> tuple[Buffer, tuple[str, ...]]:

@@ -57,10 +57,11 @@ class Run(Questions):
     ) -> tasks.Sampled:
         """`n` samples of x and of the labels that are not given. What is not said is as in the recipe.
 
-        `start` is noise, class (Gaussians of the classes), buffer (chains of training that have the given labels) or a
-        start of your own; `frames` is called at each step, as by a `Film`. The methods are those of `tasks.sample`.
+        `start` is noise, class (Gaussians of the classes; of several labels those of the first given), buffer (chains
+        of training that have the given labels) or a start of your own; `frames` is called at each step, as by a
+        `Film`. The methods are those of `tasks.sample`.
         """
-        begin, notes = self._start(start)
+        begin, notes = self._start(start, given, n)
         drawn = tasks.sample(
             self.model,
             n,
