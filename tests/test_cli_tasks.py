@@ -20,8 +20,9 @@ from typer.testing import CliRunner, Result
 
 import jointenergy
 from jointenergy.cli import waiting as waits
-from jointenergy.cli.inputs import labels_of, mask_of, text_of
+from jointenergy.cli.inputs import labels_of, text_of
 from jointenergy.cli.main import app
+from jointenergy.cli.masks import mask_of
 from jointenergy.data import load
 from jointenergy.errors import InputError
 from jointenergy.labels import LabelSpace
@@ -65,6 +66,11 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "ragged.csv").write_text("1,2\n1\n")
     (folder / "broken.png").write_text("no image")
     (folder / "text.txt").write_text("no image")
+    np.save(folder / "mask63.npy", np.zeros(63, bool))
+    np.save(folder / "mask3.npy", np.zeros((3, 8, 8), bool))
+    np.save(folder / "mask0.npy", np.zeros((), bool))
+    (folder / "broken.npy").write_bytes((folder / "x.npy").read_bytes()[:300])
+    (folder / "broken.npz").write_bytes((folder / "x.npz").read_bytes()[:300])
     (folder / "empty").mkdir()
     return folder
 
@@ -237,7 +243,7 @@ class TestSynthesis:
         np.save(tmp_path / "mask.npy", mask)
         Image.fromarray((mask * 255).astype(np.uint8)).save(tmp_path / "mask.png")
         for name in ("mask.npy", "mask.png"):
-            found = mask_of(str(tmp_path / name), run, ())
+            found = mask_of(str(tmp_path / name), run, 1)
             assert np.array_equal(found.reshape(8, 8).numpy(), mask)
         out = str(tmp_path / "i.npy")
         call(place, "inpaint", "run", "x.npy", "--mask", str(tmp_path / "mask.npy"), "--draws", "1", "--out", out)
@@ -296,6 +302,12 @@ WRONG = [
     (["inpaint", "run", "x.npy"], "all of the input is known: say with --mask which part is"),
     (["inpaint", "run", "x.npy", "--mask", "uper"], "did you mean 'upper'?"),
     (["inpaint", "points", "points.csv", "--mask", "c"], "the known ones are 'a', 'b'"),
+    (["inpaint", "run", "x.npy", "--mask", "mask63.npy"], "has shape (63,): give one mask of 8 x 8 pixels, or one"),
+    (["inpaint", "run", "x.npy", "--mask", "mask3.npy"], "has shape (3, 8, 8): give one mask of 8 x 8 pixels, or one"),
+    (["inpaint", "run", "x.npy", "--mask", "mask0.npy"], "has shape (): give one mask of 8 x 8 pixels, or one"),
+    (["inpaint", "run", "x.npy", "--mask", "broken.npy"], "broken.npy cannot be read as an array"),
+    (["inpaint", "run", "x.npy", "--mask", "broken.npz"], "broken.npz cannot be read as an array"),
+    (["inpaint", "run", "x.npy", "--mask", "x.npy"], "must be an array of True and False, got float32"),
     (["compose", "run", "run", "--given", "3", "--out", "o.png"], "2 run(s) need 2 --given"),
     (["compose", "run", "points", "--out", "o.png"], "only runs on the same x can be composed"),
     (["export", "run", "model.bin"], "an exported file ends in .safetensors"),

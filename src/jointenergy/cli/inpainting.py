@@ -9,6 +9,7 @@ import typer
 from torch import Tensor
 
 from jointenergy.cli import inputs, outputs
+from jointenergy.cli.masks import mask_of
 from jointenergy.cli.synthesis import FilmOption, Steps, both, save_film, steps_of
 from jointenergy.cli.tasks import AsCsv, AsJson, Data, Device, Given, InputPaths, Resize, RunPath, SeedOption, opened
 from jointenergy.cli.waiting import waiting
@@ -52,7 +53,7 @@ def inpaint(
     rows = inputs.read(files, source, resize=resize)
     held = ~rows.x.isnan()
     if mask:
-        held = held & source.mask(inputs.mask_of(mask, source, rows.columns))
+        held = held & mask_of(mask, source, len(rows.x), rows.columns)
     if bool(held.all()):
         raise InputError("all of the input is known: say with --mask which part is, as in --mask upper")
     length = steps_of(source, steps)

@@ -1,10 +1,11 @@
-"""cli: what users hand in: image files, folders, .npy, .npz and .csv as rows; labels, masks and sizes as text."""
+"""cli: what users hand in: image files, folders, .npy, .npz and .csv as rows; labels and sizes as text."""
 
 from __future__ import annotations
 
 import csv
 import functools
 import math
+import zipfile
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,12 +21,11 @@ from jointenergy.cli.waiting import waiting
 from jointenergy.data import Resize
 from jointenergy.data.folders import decode
 from jointenergy.errors import InputError
-from jointenergy.labels import LabelSpace, nearest
+from jointenergy.labels import LabelSpace
 from jointenergy.trained import Run
 from jointenergy.trained.arrays import shaped, tensor_of
 
 ARRAYS = (".npy", ".npz")
-HALVES = ("upper", "lower", "left", "right")
 MISSING_CELLS = ("", "nan", "na", "?")
 
 
@@ -71,7 +71,7 @@ def _parts(path: Path, run: Run, resize: bool) -> Iterator[Inputs]:
 def _checked(part: Inputs, run: Run) -> Tensor:
     x, (low, high) = part.x, run.bounds
     if tuple(x.shape[1:]) != run.event_shape:
-        raise InputError(f"{part.names[0]} has shape {tuple(x.shape[1:])} where the run takes {_size(run)}")
+        raise InputError(f"{part.names[0]} has shape {tuple(x.shape[1:])} where the run takes {size_of(run)}")
     known = x[~x.isnan()]
     # Pixels from 0 to 255 are a usual slip; a little noise beyond the bounds is none.
     if known.numel() and not (low - (high - low) <= float(known.min()) <= float(known.max()) <= high + (high - low)):
@@ -91,7 +91,7 @@ def _images() -> frozenset[str]:
     return frozenset(end for end, form in Image.registered_extensions().items() if form in Image.OPEN)
 
 
-def _form(run: Run) -> tuple[int, int, int] | None:
+def image_form(run: Run) -> tuple[int, int, int] | None:
     """Channels, height and width of x where it is an image; square vectors are grey ones."""
     shape = run.event_shape
     side = math.isqrt(shape[0])
@@ -102,43 +102,44 @@ def _form(run: Run) -> tuple[int, int, int] | None:
     return (shape[0], shape[1], shape[2]) if len(shape) == 3 and shape[0] in (1, 3) else None
 
 
-def _size(run: Run) -> str:
-    form = _form(run)
+def size_of(run: Run) -> str:
+    form = image_form(run)
     if form is None:
         return f"{run.event_shape}"
     return f"{form[1]} x {form[2]} pixels" + (" in 3 colors" if form[0] == 3 else "")
 
 
 def _image(path: Path, name: str, run: Run, resize: bool) -> Inputs:
-    form = _form(run)
+    form = image_form(run)
     if form is None:
         raise InputError(f"{name} is no table, and the run takes rows of shape {run.event_shape}: give .npy or .csv")
     size = form[1:] if resize else None
     pixels = decode(path.read_bytes(), str(path), "RGB" if form[0] == 3 else "L", size)
     if pixels.shape[1:] != form[1:]:
         raise InputError(
-            f"{name} is {pixels.shape[1]} x {pixels.shape[2]} pixels where the run takes {_size(run)}: add --resize"
+            f"{name} is {pixels.shape[1]} x {pixels.shape[2]} pixels where the run takes {size_of(run)}: add --resize"
         )
     return Inputs(run.rows(pixels[None]), [name])
 
 
 def _array(path: Path, run: Run, resize: bool) -> Inputs:
-    array = torch.from_numpy(np.ascontiguousarray(_numbers(path)))
+    array = tensor_of(_numbers(path), path.name)
+    form = image_form(run)
     rows = shaped(array, run.event_shape)
-    form = _form(run)
     if tuple(rows.shape[1:]) != run.event_shape and form is not None:
         images = rows[:, None] if rows.ndim == 3 else rows
         fits = images.ndim == 4 and images.shape[1] == form[0]
         if not (resize and fits):
             remedy = ": add --resize" if fits else ""
             shown = " x ".join(map(str, rows.shape[1:]))
-            raise InputError(f"rows of {path.name} are {shown} where the run takes {_size(run)}{remedy}")
+            raise InputError(f"rows of {path.name} are {shown} where the run takes {size_of(run)}{remedy}")
         rows = Resize(form[1], form[2])(images).reshape(len(images), *run.event_shape)
     return Inputs(run.rows(rows), [f"{path.name}[{i}]" for i in range(len(rows))])
 
 
-def _numbers(path: Path) -> NDArray[Any]:
-    array: NDArray[Any]
+def array_of(path: Path) -> NDArray[Any]:
+    """The array of a .npy file, or that of a .npz which is called x or is alone, or one sentence."""
+    array: NDArray[Any] | None
     try:
         found = np.load(path, allow_pickle=False)
         if not isinstance(found, np.lib.npyio.NpzFile):
@@ -146,11 +147,17 @@ def _numbers(path: Path) -> NDArray[Any]:
         elif "x" in found.files or len(found.files) == 1:
             array = found["x" if "x" in found.files else found.files[0]]
         else:
-            raise InputError(f"{path.name} holds {', '.join(found.files) or 'nothing'}: call the array of inputs x")
-    except (OSError, ValueError, EOFError) as error:
-        if isinstance(error, InputError):
-            raise
-        raise InputError(f"{path} cannot be read as an array: {error}") from None
+            array = None
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile):
+        # What numpy says would lead to loading pickles, which run code.
+        raise InputError(f"{path} cannot be read as an array: it holds no numbers, or is damaged") from None
+    if array is None:
+        raise InputError(f"{path.name} holds {', '.join(found.files) or 'nothing'}: call the array of inputs x")
+    return array
+
+
+def _numbers(path: Path) -> NDArray[Any]:
+    array = array_of(path)
     if array.dtype != np.uint8 and not np.issubdtype(array.dtype, np.floating):
         raise InputError(f"{path.name} holds {array.dtype}: give floats on the run's scale, or pixels as uint8")
     return array
@@ -198,7 +205,7 @@ def _number(cell: str) -> float | None:
         return None
 
 
-# Labels and masks.
+# Labels.
 
 
 def labels_of(text: str, labels: LabelSpace) -> Mapping[str, int]:
@@ -220,38 +227,3 @@ def labels_of(text: str, labels: LabelSpace) -> Mapping[str, int]:
 def text_of(given: Mapping[str, int], labels: LabelSpace) -> str | None:
     """Labels as `labels_of` reads them."""
     return ",".join(f"{name}={labels.values[labels.index(name)][value]}" for name, value in given.items()) or None
-
-
-def mask_of(text: str, run: Run, columns: Sequence[str]) -> Tensor:
-    """What is known of each row: a half of an image, a file (True or white), or the names of columns."""
-    form = _form(run)
-    if text in HALVES and form is not None:
-        _, height, width = form
-        rows, across = torch.arange(height)[:, None], torch.arange(width)
-        half = {"upper": rows < height / 2, "lower": rows >= height / 2}.get(text)
-        if half is None:
-            half = across < width / 2 if text == "left" else across >= width / 2
-        return half.expand(form).reshape(run.event_shape)
-    path = Path(text)
-    if path.is_file():
-        return _mask_file(path, run, form)
-    chosen = [c.strip() for c in text.split(",")]
-    if columns and all(c in columns for c in chosen):
-        return torch.tensor([c in chosen for c in columns]).view(run.event_shape)
-    known = [*HALVES, *columns] if form is not None else list(columns)
-    wrong = next((c for c in chosen if c not in known), text)
-    raise InputError(f"--mask says what is known: {wrong!r} is no file and no such part; {nearest(wrong, known)}")
-
-
-def _mask_file(path: Path, run: Run, form: tuple[int, int, int] | None) -> Tensor:
-    if path.suffix.lower() in ARRAYS:
-        found = np.load(path, allow_pickle=False)
-        if not isinstance(found, np.ndarray) or found.dtype != np.bool_:
-            raise InputError(f"the mask {path.name} must be a .npy array of True and False")
-        return torch.from_numpy(found)
-    if form is None:
-        raise InputError(f"a picture is no mask of rows of shape {run.event_shape}: give a .npy file")
-    pixels = tensor_of(decode(path.read_bytes(), str(path), "L", None), "the mask")
-    if tuple(pixels.shape[1:]) != form[1:]:
-        raise InputError(f"the mask {path.name} is {pixels.shape[1]} x {pixels.shape[2]} pixels, x is {_size(run)}")
-    return (pixels >= 128).expand(form).reshape(run.event_shape)
