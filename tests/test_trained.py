@@ -229,6 +229,31 @@ class TestQuestions:
         with pytest.raises(InputError, match="must hold numbers"):
             run.predict(np.array(["a"]))
 
+    def test_x_far_outside_the_box_is_refused_and_a_little_noise_is_not(self, run, x):
+        mask = torch.arange(64) < 40
+        far = x.clone()
+        far[0, 63] = 3.5  # more than a width above the box from -1 to 1
+        sentence = "x has values from -1 to 3.5 where x of the run lies between -1 and 1: scale it, or give pixels as"
+        for call in (
+            run.log_density,
+            run.predict,
+            run.score,
+            run.detect,
+            run.refine,
+            lambda v: run.predict(v, by="sampling", steps=1),
+            lambda v: run.convert(v, {"digit": 1}, steps=1),
+            lambda v: run.inpaint(v, mask, start="input", steps=1),
+            lambda v: run.inpaint(v, ~mask, steps=1),
+        ):
+            with pytest.raises(InputError, match=sentence):
+                call(far)
+            call(x + 0.2)
+        # What is not known is not looked at.
+        assert torch.equal(run.inpaint(far, mask, steps=1).draws, run.inpaint(x, mask, steps=1).draws)
+        run.predict(far, by="sampling", mask=mask, n_chains=1, steps=1)
+        with pytest.raises(InputError, match="x has values from 0 to 255"):
+            run.predict(np.linspace(0, 255, 64, dtype=np.float32))
+
     def test_channels_last_is_taken_and_flat_colors_are_not_guessed(self):
         network = nn.Sequential(nn.Flatten(), nn.Linear(3 * 4 * 5, 2))
         run = jointenergy.wrap(network, 2, bounds=(0, 1), event_shape=(3, 4, 5))

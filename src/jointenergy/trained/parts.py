@@ -15,9 +15,9 @@ from jointenergy.errors import InputError
 from jointenergy.inputs import check_count
 from jointenergy.kernels import State, Target
 from jointenergy.labels import MISSING, LabelSpace
-from jointenergy.models import JointModel
+from jointenergy.models import Box, JointModel
 from jointenergy.starts import ClassGaussianStart, UniformStart, XStart
-from jointenergy.tasks.chains import can_sum, draw_free
+from jointenergy.tasks.chains import can_sum, draw_free, held_mask
 from jointenergy.trained.arrays import Array, Labels, given_of, rows_of, shaped, tensor_of
 from jointenergy.trained.origin import Origin, Sampling
 from jointenergy.trained.thresholds import Thresholds
@@ -81,6 +81,21 @@ class Parts:
         return _mask_rows(tensor_of(mask, "mask"), self.event_shape).to(self._like.device)
 
     # What the questions share.
+
+    def _near(self, x: Array, mask: Array | None = None) -> Tensor:
+        """x as the model takes it, or one sentence where what is known of it lies far outside the model's box."""
+        rows, (low, high) = self.rows(x), self.bounds
+        if not isinstance(self.model.domain, Box) or not rows.is_floating_point():
+            return rows
+        known = rows.detach() if mask is None else rows.detach()[held_mask(rows, self.mask(mask))]
+        known = known[~known.isnan()]
+        # Pixels from 0 to 255 are a usual slip; a little noise beyond the bounds is none.
+        if known.numel() and not bool(((known - (low + high) / 2).abs() <= 1.5 * (high - low)).all()):
+            raise InputError(
+                f"x has values from {float(known.min()):g} to {float(known.max()):g} where x of the run lies between "
+                f"{low:g} and {high:g}: scale it, or give pixels as uint8"
+            )
+        return rows
 
     def _steps(self, steps: int | None) -> int:
         """How many steps, None as in the recipe."""

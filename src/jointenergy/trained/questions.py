@@ -39,16 +39,16 @@ class Questions(Parts):
     @torch.no_grad()
     def log_density(self, x: Array, y: Labels = None) -> Tensor:
         """log p(x, y) up to one constant of the model, `[n]`; labels that are not named are summed out."""
-        rows = self.rows(x)
+        rows = self._near(x)
         return self.model.log_density(rows, self.labels.given(given_of(y), len(rows), rows.device))
 
     def density(self, x: Array, names: Sequence[str] | None = None, *, given: Labels = None) -> Tensor:
         """p(the named labels together | x, given), `[n, *cardinalities]`, exact; None names all."""
-        return tasks.label_table(self.model, self.rows(x), names, given_of(given))
+        return tasks.label_table(self.model, self._near(x), names, given_of(given))
 
     def score(self, x: Array, name: str = "log_density", *, given: Labels = None) -> Tensor:
         """How much x is like the data, `[n]`: log_density, max_probability or gradient_norm (minus the norm)."""
-        return tasks.score(self.model, self.rows(x), name, given_of(given))
+        return tasks.score(self.model, self._near(x), name, given_of(given))
 
     # Labels of x.
 
@@ -98,15 +98,15 @@ class Questions(Parts):
 
     def predict_joint(self, x: Array, *, given: Labels = None) -> tasks.JointPrediction:
         """The most probable labels, all variables at once, and their log-probability. Exact."""
-        return tasks.predict_joint(self.model, self.rows(x), given_of(given))
+        return tasks.predict_joint(self.model, self._near(x), given_of(given))
 
     def rank(self, x: Array, first: Labels, second: Labels, *, given: Labels = None) -> tasks.Ranking:
         """Which of two labelings goes better with x, and by how much."""
-        return tasks.rank(self.model, self.rows(x), given_of(first), given_of(second), given_of(given))
+        return tasks.rank(self.model, self._near(x), given_of(first), given_of(second), given_of(given))
 
     def compatibility(self, x: Array, y: Labels, *, given: Labels = None) -> tasks.Compatibility:
         """How well labels go with x: their probability, and their place among all labelings."""
-        return tasks.compatibility(self.model, self.rows(x), given_of(y), given_of(given))
+        return tasks.compatibility(self.model, self._near(x), given_of(y), given_of(given))
 
     # Is x like the data, and when to give no answer.
 
@@ -127,21 +127,21 @@ class Questions(Parts):
     def fit_threshold(self, x: Array, score: str = "log_density", quantile: float = QUANTILE) -> tasks.Threshold:
         """A threshold from validation rows of your own, kept: the share `quantile` of them lies below it."""
         if score == CONFIDENCE:
-            fitted = tasks.confidence_threshold(self.model, self.rows(x), 1.0 - quantile)
+            fitted = tasks.confidence_threshold(self.model, self._near(x), 1.0 - quantile)
         else:
             fitted = tasks.Threshold.fit(score, self.score(x, score), quantile)
         return self.thresholds.keep(fitted)
 
     def detect(self, x: Array, *, score: str = "log_density", quantile: float = QUANTILE) -> Detected:
         """Is x like the data: its score against that of held-out rows, of which the share `quantile` is refused."""
-        rows, threshold = self.rows(x), self.threshold(score, quantile)
+        rows, threshold = self._near(x), self.threshold(score, quantile)
         scores = self.score(rows, threshold.score)
         return Detected(scores, threshold.accepts(scores) & self.model.domain.contains(rows), threshold)
 
     def abstain(self, x: Array, *, coverage: float = 0.95, given: Labels = None) -> tasks.Abstention:
         """Predictions where the model is sure enough, MISSING elsewhere; held-out rows are answered for `coverage`."""
         threshold = self.threshold(CONFIDENCE, 1.0 - coverage)
-        return tasks.abstain(self.model, self.rows(x), threshold, given_of(given))
+        return tasks.abstain(self.model, self._near(x), threshold, given_of(given))
 
     def refine(
         self,
@@ -157,7 +157,7 @@ class Questions(Parts):
         """x after some Langevin steps on log p(x), and its label probabilities there."""
         return tasks.refine(
             self.model,
-            self.rows(x),
+            self._near(x),
             kernel=kernel or self.sampling.x_kernel,
             steps=steps,
             given=given_of(given),
@@ -175,7 +175,7 @@ class Questions(Parts):
             raise InputError(f"by must be 'energy' or 'sampling' here, got {by!r}")
         if mask is not None and refine:
             raise InputError("x that is known in part cannot be refined: leave refine or mask out")
-        rows = self.rows(x) if mask is not None else self._refined(x, given, refine, seed)
+        rows = self._near(x, mask) if mask is not None else self._refined(x, given, refine, seed)
         kernel = self._label_kernel(len(rows))
         if mask is not None:
             kernel = BlockGibbs(kernel, self.sampling.x_kernel, self.sampling.x_steps)
@@ -199,5 +199,5 @@ class Questions(Parts):
 
     def _refined(self, x: Array, given: Labels, steps: int, seed: int) -> Tensor:
         if check_count("refine", steps, least=0) == 0:
-            return self.rows(x)
+            return self._near(x)
         return self.refine(x, steps, given=given, seed=seed).x[0]

@@ -102,7 +102,7 @@ class Run(Questions):
 
         Without a mask, what is NaN in x is not known. `start="mean"` begins at the mean of the data.
         """
-        rows = self.rows(x)
+        rows = self._near(x, None if start == "input" else mask)
         held = ~rows.isnan() if mask is None else self.mask(mask)
         if start not in ("noise", "mean", "input"):
             raise InputError(f"start must be 'noise', 'mean' or 'input', got {start!r}")
@@ -141,7 +141,7 @@ class Run(Questions):
         """Real x led to other labels, with the way there; where `mask` is True x stays as it is."""
         return tasks.convert(
             self.model,
-            self.rows(x),
+            self._near(x),
             given_of(to),
             mask=None if mask is None else self.mask(mask),
             method="marginalize" if self.sampling.y_kernel is None else "resample",
