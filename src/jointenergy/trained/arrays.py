@@ -58,6 +58,9 @@ def tensor_of(value: Array, name: str) -> Tensor:
         return value
     if not isinstance(value, np.ndarray):
         raise InputError(f"{name} must be a numpy array or a tensor, got {type(value).__name__}")
+    # Torch knows the machine's own order of bytes alone, and no floats of more than 64 bits.
+    long = value.dtype.kind == "f" and value.itemsize > 8
+    value = value.astype(np.float64 if long else value.dtype.newbyteorder("="), copy=False)
     try:
         # A copy where torch cannot share the memory: negative strides, or an array that may not be written.
         return torch.from_numpy(value if value.flags.writeable and value.flags.c_contiguous else value.copy(order="C"))
