@@ -71,6 +71,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     np.save(folder / "mask0.npy", np.zeros((), bool))
     (folder / "broken.npy").write_bytes((folder / "x.npy").read_bytes()[:300])
     (folder / "broken.npz").write_bytes((folder / "x.npz").read_bytes()[:300])
+    (folder / "latin.csv").write_bytes("größe,b\n1.0,2.0\n".encode("latin-1"))
+    (folder / "binary.csv").write_bytes((folder / "images" / "0.png").read_bytes())
     (folder / "empty").mkdir()
     return folder
 
@@ -293,6 +295,8 @@ WRONG = [
     (["predict", "points", "ragged.csv"], "line 2 of ragged.csv has 1 cells where the first has 2"),
     (["predict", "points", "large.png"], "the run takes rows of shape (2,): give .npy or .csv"),
     (["predict", "points", "points.csv"], "x has NaN or infinite values in 2 row(s)"),
+    (["predict", "points", "latin.csv"], "the table latin.csv is no text in UTF-8"),
+    (["predict", "points", "binary.csv"], "the table binary.csv is no text in UTF-8"),
     (["predict", "run", "x.npy", "--given", "digt=3"], "there is no label called 'digt': did you mean 'digit'?"),
     (["predict", "run", "x.npy", "--given", "digit=12"], "label 'digit' takes the values 0 to 9, got 12"),
     (["predict", "run", "x.npy", "--json", "--csv"], "choose one"),
@@ -327,6 +331,25 @@ def test_what_is_wrong_is_one_sentence(words, sentence, place, tmp_path, monkeyp
 def test_resize_brings_images_to_the_runs_size(place):
     found = records(call(place, "predict", "run", "large.png", "large.npy", "--resize", "--json"))
     assert len(found) == 3
+
+
+@pytest.mark.parametrize("dtype", [">f4", ">f8", "longdouble", "f2"])
+def test_floats_of_any_kind_are_the_same_rows(dtype, place, run, tmp_path):
+    x = np.load(place / "x.npy").astype("f2")  # so that all kinds hold the same values
+    np.save(tmp_path / "kind.npy", x.astype(dtype))
+    expected = run.predict_proba(x)["digit"]
+    assert torch.equal(run.predict_proba(x.astype(dtype))["digit"], expected)
+    found = records(call(place, "predict", "run", str(tmp_path / "kind.npy"), "--json"))
+    assert [r["p(digit)"] for r in found] == expected.max(1).values.tolist()
+
+
+def test_a_byte_order_mark_loses_no_row(place, tmp_path):
+    table = tmp_path / "marked.csv"
+    for lines, n in (("1,2\n2,1\n", 2), ("a,b\n1,2\n", 1)):
+        table.write_text(lines, encoding="utf-8-sig")
+        assert len(records(call(place, "score", "points", str(table), "--json"))) == n
+    out = call(place, "inpaint", "points", str(table), "--mask", "a", "--draws", "2", "--steps", "1", "--json")
+    assert [r["column"] for r in records(out)] == ["b"]
 
 
 def test_labels_as_text():

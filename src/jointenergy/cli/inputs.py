@@ -168,10 +168,7 @@ def _numbers(path: Path) -> NDArray[Any]:
 
 def _table(path: Path, run: Run) -> Inputs:
     """Numbers with or without a line of names; columns called like labels are left out, empty cells are not known."""
-    with path.open(newline="") as file:
-        lines = [line for line in csv.reader(file) if any(cell.strip() for cell in line) or len(line) > 1]
-    if not lines:
-        raise InputError(f"the table {path} is empty")
+    lines = _lines(path)
     names = tuple(cell.strip() for cell in lines[0])
     named = any(_number(cell) is None for cell in lines[0])
     kept = [i for i, name in enumerate(names) if not (named and name in run.labels.names)]
@@ -194,6 +191,18 @@ def _table(path: Path, run: Run) -> Inputs:
     x = run.rows(torch.tensor(rows).view(-1, *run.event_shape))
     columns = tuple(names[i] for i in kept) if named else ()
     return Inputs(x, [f"{path.name}[{i}]" for i in range(len(rows))], columns, notes)
+
+
+def _lines(path: Path) -> list[list[str]]:
+    try:
+        # Spreadsheets begin UTF-8 with a mark, which would make a word of the first number.
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            lines = [line for line in csv.reader(file) if any(cell.strip() for cell in line) or len(line) > 1]
+    except (UnicodeDecodeError, csv.Error):
+        raise InputError(f"the table {path} is no text in UTF-8: save it as CSV in UTF-8") from None
+    if not lines:
+        raise InputError(f"the table {path} is empty")
+    return lines
 
 
 def _number(cell: str) -> float | None:
