@@ -527,6 +527,23 @@ SYSTEMS = {
 }
 
 
+def check_assumption(run, x):
+    """A conditional run answers once all constants are taken as equal, and everything says so."""
+    assumed = run.assuming_equal_constants()
+    each = torch.stack([run.log_density(x, {"digit": d}) for d in range(10)], dim=1)
+    assert torch.allclose(assumed.log_density(x), each.logsumexp(1), atol=1e-5)
+    assert torch.equal(assumed.predict(x)[:, 0], each.argmax(1))
+    assert assumed.detect(x).inside.shape == (3,)
+    assert assumed.sample(2, steps=1).y.shape == (2, 1)
+    assert assumed.notes == (*run.notes, "assumed, not known: all labels have equal constants")
+    with pytest.raises(InputError, match="export the run without it"):
+        assumed.export("model.safetensors")
+    with pytest.raises(InputError, match="share one constant already"):
+        assumed.assuming_equal_constants()
+    with pytest.raises(NormalizerError):  # the run itself assumes nothing, and no threshold was left in its folder
+        run.threshold()
+
+
 @pytest.mark.parametrize("system", SYSTEMS)
 def test_other_systems_are_loaded_with_their_own_ways(system, tmp_path):
     trained(tmp_path / "run", *TINY, "iterations=4", "cadence.check=4", *SYSTEMS[system])
@@ -555,8 +572,9 @@ def test_other_systems_are_loaded_with_their_own_ways(system, tmp_path):
     elif system == "conditional":
         assert run.sample(2, {"digit": 1}, start="buffer", steps=1).y.tolist() == [[1], [1]]
         for call in (lambda: run.predict(x), lambda: run.detect(x), lambda: run.sample(2)):
-            with pytest.raises(NormalizerError):
+            with pytest.raises(NormalizerError, match=r"run\.assuming_equal_constants\(\)"):
                 call()
+        check_assumption(run, x)
     else:
         assert run.predict(x).shape == (3, 0)
         assert run.sample(2, start="buffer", steps=1).y.shape == (2, 0)

@@ -234,9 +234,9 @@ class JointModel(nn.Module, ABC):
         if self.normalizer == "conditional" and bool((y[:, self.conditional_columns()] == MISSING).any()):
             raise NormalizerError(
                 "this model is conditional: each label has an unknown normalizer of its own, so labels cannot be "
-                "summed out or compared; give all labels, or relate them by with_offsets(...): offsets estimated by "
-                "annealed importance sampling, offsets fitted by cross-entropy on held-out data, or "
-                "assume_equal_constants=True"
+                "summed out or compared; give all labels (in the shell with --given), or relate them by "
+                "with_offsets(...): offsets estimated by annealed importance sampling, offsets fitted by cross-entropy "
+                "on held-out data, or assume_equal_constants=True (of a run: run.assuming_equal_constants())"
             )
 
     def conditional_columns(self) -> list[int]:

@@ -23,6 +23,7 @@ from jointenergy.trained import portable
 from jointenergy.trained.arrays import Array, Labels, given_of
 from jointenergy.trained.parts import Begin, seeded
 from jointenergy.trained.questions import Questions
+from jointenergy.trained.thresholds import Thresholds
 
 
 class Run(Questions):
@@ -33,8 +34,22 @@ class Run(Questions):
     `{"digit": 3}`. What is random takes a `seed`, and the same seed gives the same result.
     """
 
+    def assuming_equal_constants(self) -> Run:
+        """A conditional run as a joint one: each label's unknown constant is taken to be the same, and `notes` says so.
+
+        What compares or sums labels is then as good as this assumption, which nothing in training makes true.
+        """
+        if self.model.normalizer != "conditional":
+            raise InputError(f"all labels of {self.origin.name} share one constant already: ask it as it is")
+        model = self.model.with_offsets(assume_equal_constants=True)
+        notes = (*self.notes, *(f"assumed, not known: {a}" for a in model.assumptions))
+        # In memory alone: a threshold that rests on the assumption is none of the run in the folder.
+        return Run(model, self.origin, self.sampling, self.bounds, Thresholds(), notes)
+
     def export(self, path: Path | str) -> Path:
         """Weights, recipe, labels and thresholds in one safetensors file, which `jointenergy.load` opens."""
+        if self.model.assumptions:
+            raise InputError("an assumption is not exported: export the run without it, and make it where it is loaded")
         for score in (*SCORES, CONFIDENCE) if self.recipe is not None else ():
             with suppress(InputError):  # where the data are not at hand, or the model has no such score
                 self.threshold(score)
