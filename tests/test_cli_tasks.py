@@ -294,7 +294,8 @@ WRONG = [
     (["predict", "points", "words.csv"], "line 2 of words.csv has 'hello' where a number should be"),
     (["predict", "points", "ragged.csv"], "line 2 of ragged.csv has 1 cells where the first has 2"),
     (["predict", "points", "large.png"], "the run takes rows of shape (2,): give .npy or .csv"),
-    (["predict", "points", "points.csv"], "x has NaN or infinite values in 2 row(s)"),
+    (["predict", "points", "points.csv"], "2 of 3 inputs have empty cells or NaN, the first of them points.csv[0]"),
+    (["score", "points", "points.csv"], "fill them first, as `jointenergy inpaint` does"),
     (["predict", "points", "latin.csv"], "the table latin.csv is no text in UTF-8"),
     (["predict", "points", "binary.csv"], "the table binary.csv is no text in UTF-8"),
     (["predict", "run", "x.npy", "--given", "digt=3"], "there is no label called 'digt': did you mean 'digit'?"),
@@ -350,6 +351,28 @@ def test_a_byte_order_mark_loses_no_row(place, tmp_path):
         assert len(records(call(place, "score", "points", str(table), "--json"))) == n
     out = call(place, "inpaint", "points", str(table), "--mask", "a", "--draws", "2", "--steps", "1", "--json")
     assert [r["column"] for r in records(out)] == ["b"]
+
+
+def test_counted_names_of_columns_are_no_row(place, tmp_path):
+    table = tmp_path / "counted.csv"
+    table.write_text("0,1\n1,2\n-2,1\n")
+    outcome = call(place, "score", "points", str(table), "--json")
+    assert len(records(outcome)) == 2
+    assert "the first line of counted.csv, 0 to 1, was taken as names of columns" in outcome.stderr
+    for rows in ("1,0\n1,2\n-2,1\n", "0,1.0\n1,2\n-2,1\n"):
+        table.write_text(rows)
+        outcome = call(place, "score", "points", str(table), "--json")
+        assert len(records(outcome)) == 3
+        assert "names of columns" not in outcome.stderr
+
+
+def test_a_table_without_names_shows_what_was_imputed(place, tmp_path):
+    table = tmp_path / "bare.csv"
+    table.write_text("1.0,\n,2.0\n")
+    words = ("inpaint", "points", str(table), "--draws", "20", "--steps", "3", "--json")
+    found = records(call(place, *words))
+    assert [(r["input"], r["column"]) for r in found] == [("bare.csv[0]", "1"), ("bare.csv[1]", "0")]
+    assert all(float(str(r["low"])) < float(str(r["mean"])) < float(str(r["high"])) for r in found)
 
 
 def test_labels_as_text():

@@ -50,7 +50,7 @@ def inpaint(
     source = opened(run, data, device)
     outputs.check_rows((out, film), source.event_shape)
     known = inputs.labels_of(given, source.labels)
-    rows = inputs.read(files, source, resize=resize)
+    rows = inputs.read(files, source, resize=resize, in_part=True)
     held = ~rows.x.isnan()
     if mask:
         held = held & mask_of(mask, source, len(rows.x), rows.columns)

@@ -39,14 +39,24 @@ class Inputs:
     notes: tuple[str, ...] = ()
 
 
-def read(paths: Sequence[Path], run: Run, *, resize: bool) -> Inputs:
-    """All inputs together; those of another size are refused, with the size that is wanted, or resized."""
+def read(paths: Sequence[Path], run: Run, *, resize: bool, in_part: bool = False) -> Inputs:
+    """All inputs together; those of another size are refused, with the size that is wanted, or resized.
+
+    What is not known, empty cells and NaN, is refused too unless inputs may be known `in_part`.
+    """
     with waiting("reading inputs"):
         parts = [part for path in paths for part in _parts(path, run, resize)]
         x = torch.cat([_checked(part, run) for part in parts])
+    names = [name for p in parts for name in p.names]
+    unknown = x.isnan().flatten(1).any(1).nonzero()[:, 0].tolist()
+    if unknown and not in_part:
+        raise InputError(
+            f"{len(unknown)} of {len(names)} inputs have empty cells or NaN, the first of them {names[unknown[0]]}: fill "
+            "them first, as `jointenergy inpaint` does"
+        )
     columns = parts[0].columns if all(p.columns == parts[0].columns for p in parts) else ()
     notes = tuple(dict.fromkeys(note for p in parts for note in p.notes))
-    return Inputs(x, [name for p in parts for name in p.names], columns, notes)
+    return Inputs(x, names, columns, notes)
 
 
 def _parts(path: Path, run: Run, resize: bool) -> Iterator[Inputs]:
@@ -167,10 +177,12 @@ def _numbers(path: Path) -> NDArray[Any]:
 
 
 def _table(path: Path, run: Run) -> Inputs:
-    """Numbers with or without a line of names; columns called like labels are left out, empty cells are not known."""
+    """Numbers with or without a line of names, which are else 0, 1, 2, ...; columns called like labels are left out."""
     lines = _lines(path)
     names = tuple(cell.strip() for cell in lines[0])
-    named = any(_number(cell) is None for cell in lines[0])
+    # 0, 1, 2, ... are the names that programs write where there are none; of a single column it may be a value.
+    counted = len(names) > 1 and len(lines) > 1 and names == tuple(map(str, range(len(names))))
+    named = counted or any(_number(cell) is None for cell in lines[0])
     kept = [i for i, name in enumerate(names) if not (named and name in run.labels.names)]
     rows = []
     for number, line in enumerate(lines[1:] if named else lines, start=1 + named):
@@ -187,10 +199,12 @@ def _table(path: Path, run: Run) -> Inputs:
     if len(kept) != wanted:
         raise InputError(f"{path.name} has {len(kept)} columns of numbers where the run takes {wanted}")
     left_out = [name for i, name in enumerate(names) if i not in kept]
-    notes = (f"columns of labels were left out: {', '.join(left_out)}",) if left_out else ()
+    notes = [f"columns of labels were left out: {', '.join(left_out)}"] if left_out else []
+    if counted:
+        notes.append(f"the first line of {path.name}, 0 to {len(names) - 1}, was taken as names of columns")
     x = run.rows(torch.tensor(rows).view(-1, *run.event_shape))
-    columns = tuple(names[i] for i in kept) if named else ()
-    return Inputs(x, [f"{path.name}[{i}]" for i in range(len(rows))], columns, notes)
+    columns = tuple(names[i] if named else str(i) for i in kept)
+    return Inputs(x, [f"{path.name}[{i}]" for i in range(len(rows))], columns, tuple(notes))
 
 
 def _lines(path: Path) -> list[list[str]]:
