@@ -51,8 +51,8 @@ def read(paths: Sequence[Path], run: Run, *, resize: bool, in_part: bool = False
     unknown = x.isnan().flatten(1).any(1).nonzero()[:, 0].tolist()
     if unknown and not in_part:
         raise InputError(
-            f"{len(unknown)} of {len(names)} inputs have empty cells or NaN, the first of them {names[unknown[0]]}: fill "
-            "them first, as `jointenergy inpaint` does"
+            f"{len(unknown)} of {len(names)} inputs have empty cells or NaN, the first of them {names[unknown[0]]}: "
+            "fill them first, as `jointenergy inpaint` does"
         )
     columns = parts[0].columns if all(p.columns == parts[0].columns for p in parts) else ()
     notes = tuple(dict.fromkeys(note for p in parts for note in p.notes))
@@ -135,6 +135,8 @@ def _image(path: Path, name: str, run: Run, resize: bool) -> Inputs:
 def _array(path: Path, run: Run, resize: bool) -> Inputs:
     array = tensor_of(_numbers(path), path.name)
     form = image_form(run)
+    if form is not None and tuple(array.shape) in (form, form[1:], (*form[1:], form[0])):
+        array = array[None]  # one image
     rows = shaped(array, run.event_shape)
     if tuple(rows.shape[1:]) != run.event_shape and form is not None:
         images = rows[:, None] if rows.ndim == 3 else rows
