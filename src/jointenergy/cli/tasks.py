@@ -80,10 +80,14 @@ def predict(
             values = source.labels.values[k]
             best = values[int(p[i].argmax())]
             record |= {label: best, f"p({label})": float(p[i].max())}
+            every = dict(zip(values, p[i].tolist(), strict=True))
             if all_values:
-                record |= {f"p({label}={v})": float(q) for v, q in zip(values, p[i], strict=True)}
-            long.append({"input": record["input"], "label": label, "value": best, "p": float(p[i].max())})
-    outputs.show(wide, as_json=as_json, as_csv=as_csv, shown=wide if len(probs) <= FEW_LABELS else long)
+                record |= {f"p({label}={v})": q for v, q in every.items()}
+            for value, q in (every if all_values else {best: every[best]}).items():
+                long.append({"input": record["input"], "label": label, "value": value, "p": q})
+    # A number for each value would not fit beside each other on a screen.
+    narrow = len(probs) <= FEW_LABELS and not all_values
+    outputs.show(wide, as_json=as_json, as_csv=as_csv, shown=wide if narrow else long)
     if by is By.sampling:
         outputs.say([f"p is the share of {chains} chains that ended there, after {steps} steps each"])
     outputs.say(rows.notes)
@@ -138,9 +142,10 @@ def rank(
     rows = inputs.read(files, source, resize=resize)
     with waiting("ranking"):
         ranking = source.rank(rows.x, one, other, given=known)
+    winners = {0: "first", 1: "second", MISSING: "tie"}
     names = {0: inputs.text_of(one, source.labels), 1: inputs.text_of(other, source.labels), MISSING: None}
     records: list[outputs.Record] = [
-        {"input": name, "better": names[int(winner)], "log_odds": float(odds)}
+        {"input": name, "winner": winners[int(winner)], "better": names[int(winner)], "log_odds": float(odds)}
         for name, winner, odds in zip(rows.names, ranking.winner, ranking.log_odds, strict=True)
     ]
     outputs.show(records, as_json=as_json, as_csv=as_csv)
