@@ -144,6 +144,26 @@ class TestQuestions:
         ranking = run.rank(np.load(place / "x.npy"), {"digit": 3}, {"digit": 8})
         assert [r["log_odds"] for r in found] == ranking.log_odds.tolist()
         assert [r["better"] for r in found] == [f"digit={(3, 8)[w]}" for w in ranking.winner.tolist()]
+        assert [r["winner"] for r in found] == [("first", "second")[w] for w in ranking.winner.tolist()]
+
+    def test_ranked_labelings_without_a_name_are_no_tie(self, place):
+        words = ("rank", "run", "x.npy", "--csv", "--second")
+        for labels, winner in (("8", "first"), ("", "tie")):
+            table = csv.DictReader(io.StringIO(call(place, *words, labels, "--first", "").stdout))
+            assert {r["winner"] for r in table} == {winner}
+
+    def test_all_values_stand_below_each_other_with_whole_numbers(self, place, run):
+        probs = run.predict_proba(np.load(place / "x.npy"))["digit"]
+        shown = [line.split() for line in call(place, "predict", "run", "x.npy", "--all").stdout.splitlines()]
+        assert shown[0] == ["input", "label", "value", "p"]
+        assert shown[1:11] == [["x.npy[0]", "digit", str(v), f"{float(probs[0, v]):.4g}"] for v in range(10)]
+
+    def test_a_single_image_is_one_row(self, place, run, tmp_path):
+        x = np.load(place / "x.npy")[0]
+        for shape in ((8, 8), (8, 8, 1), (1, 8, 8), (64,), (1, 64)):
+            np.save(tmp_path / "one.npy", x.reshape(shape))
+            (found,) = records(call(place, "predict", "run", str(tmp_path / "one.npy"), "--json"))
+            assert found["p(digit)"] == pytest.approx(float(run.predict_proba(x[None])["digit"].max()))
 
     def test_many_rows_and_many_labels_stay_readable(self, place, tmp_path):
         np.save(tmp_path / "many.npy", np.zeros((60, 64), np.float32))
@@ -206,6 +226,17 @@ class TestSynthesis:
             still = np.asarray(picture.convert("L"), int)
             assert np.abs(still - np.asarray(moving.convert("L"), int)).max() <= 4
 
+    def test_a_film_of_more_chains_than_are_kept_says_so(self, place, tmp_path):
+        words = ("sample", "run", "--given", "3", "-n", "4", "--steps", "2", "--out", str(tmp_path / "s.png"))
+        film = ("--film", str(tmp_path / "s.gif"))
+        for more, sentence in (
+            (("--keep-best", "0.5"), "film shows 8 of all 8 chains, not the 4 that were kept"),
+            (("--method", "select"), "film shows 40 of all 40 chains, not the 4 that were kept"),
+        ):
+            assert sentence in call(place, *words, *film, *more).stderr
+            assert "film shows" not in call(place, *words, *more).stderr
+        assert "film shows" not in call(place, *words, *film).stderr
+
     @pytest.mark.parametrize("method", ["resample", "marginalize", "select"])
     @pytest.mark.parametrize("start", ["noise", "class", "buffer"])
     def test_methods_and_starts(self, place, tmp_path, method, start):
@@ -238,6 +269,8 @@ class TestSynthesis:
         call(place, *words, "--mask", "right", "--out", str(picture), "--film", str(tmp_path / "i.gif"))
         with Image.open(picture) as shown:
             assert shown.size == ((6 * 10 + 2) * 6, (5 * 10 + 2) * 6)  # input, known, 3 draws, mean
+        with Image.open(tmp_path / "i.gif") as moving:
+            assert moving.size == ((5 * 10 + 2) * 6, (3 * 10 + 2) * 6)  # a column for each input, a row for each draw
 
     def test_masks_from_files(self, place, run, tmp_path):
         mask = np.zeros((8, 8), bool)
@@ -303,7 +336,15 @@ WRONG = [
     (["predict", "run", "x.npy", "--json", "--csv"], "choose one"),
     (["sample", "run", "--out", "o.txt"], "--out writes a picture (.png), .npy or .npz"),
     (["sample", "run", "--out", "o.png", "--film", "o.mp4"], "--film writes an animated .gif"),
-    (["sample", "run", "--out", "o.png", "--keep-best", "0"], "keep_best must be a share above 0"),
+    (["sample", "run", "--given", "3", "--out", "o.png", "--keep-best", "0"], "keep_best must be a share above 0"),
+    (
+        ["sample", "run", "--out", "o.png", "--keep-best", "0.5"],
+        "keep chains by p(given | x): name labels with --given",
+    ),
+    (
+        ["sample", "run", "--out", "o.png", "--method", "select"],
+        "keep chains by p(given | x): name labels with --given",
+    ),
     (["inpaint", "run", "x.npy"], "all of the input is known: say with --mask which part is"),
     (["inpaint", "run", "x.npy", "--mask", "uper"], "did you mean 'upper'?"),
     (["inpaint", "points", "points.csv", "--mask", "c"], "the known ones are 'a', 'b'"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Annotated
 
@@ -57,16 +58,27 @@ def inpaint(
     if bool(held.all()):
         raise InputError("all of the input is known: say with --mask which part is, as in --mask upper")
     length = steps_of(source, steps)
-    reel = Film(length) if film is not None else None
+    reel, columns = _reel(length, len(rows.x), draws, source.event_shape) if film is not None else (None, None)
     with waiting("inpainting", length) as done:
         found = source.inpaint(
             rows.x, held, given=known, n_draws=draws, level=level, steps=length, frames=both(done, reel), seed=seed
         )
     if out is not None:
         _save_inpainted(out, found, rows.x, held, source)
-    save_film(film, reel, source)
+    save_film(film, reel, source, columns)
+    if columns is not None:
+        outputs.say([f"each row of the film: one draw of {columns} inputs"])
     outputs.show(_completed(found, rows, held), as_json=as_json, as_csv=as_csv)
     outputs.say([*rows.notes, *found.notes])
+
+
+def _reel(steps: int, n: int, draws: int, event_shape: tuple[int, ...]) -> tuple[Film, int | None]:
+    """A film and its columns: chains are all inputs, then all again for the next draw, and should stand so."""
+    film = Film(steps)
+    if n == 1 or draws == 1 or math.prod(event_shape) == 2:
+        return film, None
+    shown = min(n, film.n)
+    return Film(steps, shown * max(1, min(draws, SHOWN_DRAWS, film.n // n))), shown
 
 
 def _save_inpainted(path: Path, found: Inpainted, x: Tensor, held: Tensor, run: Run) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
@@ -15,6 +16,7 @@ from jointenergy.cli.waiting import waiting
 from jointenergy.errors import InputError
 from jointenergy.kernels import State
 from jointenergy.tasks.chains import Frames
+from jointenergy.tasks.sample import TENTH
 from jointenergy.trained import Film, Run
 
 AT_ONCE = 1000  # chains; more are run one batch after the other
@@ -73,9 +75,11 @@ def sample(
     source = opened(run, data, device)
     outputs.check_rows((out, film), source.event_shape)
     known = inputs.labels_of(given, source.labels)
+    if not known and (keep_best is not None or method is Method.select):
+        raise InputError("--keep-best and --method select keep chains by p(given | x): name labels with --given")
     length = steps_of(source, steps)
     reel = Film(length) if film is not None else None
-    n_chains = n / (keep_best or (0.1 if method is Method.select else 1.0))
+    n_chains = math.ceil(n / (keep_best or (TENTH if method is Method.select else 1.0)) - 1e-9)
     batch_size = AT_ONCE if n_chains > AT_ONCE and reel is None else None
     with waiting("sampling", None if batch_size else length) as done:
         drawn = source.sample(
@@ -99,6 +103,8 @@ def sample(
         record["accepted"] = drawn.acceptance_rate
     outputs.show([record], as_json=as_json, as_csv=as_csv)
     outputs.say(drawn.notes)
+    if reel is not None and n_chains > n:
+        outputs.say([f"the film shows {min(reel.n, n_chains)} of all {n_chains} chains, not the {n} that were kept"])
 
 
 def convert(
@@ -220,9 +226,9 @@ def both(done: Callable[[int], None], reel: Film | None) -> Frames:
     return frames
 
 
-def save_film(path: Path | None, reel: Film | None, run: Run) -> None:
+def save_film(path: Path | None, reel: Film | None, run: Run, columns: int | None = None) -> None:
     """The film, where one is wanted."""
     if path is not None and reel is not None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        reel.save(path, run.bounds)
+        reel.save(path, run.bounds, columns=columns)
         outputs.written(path)

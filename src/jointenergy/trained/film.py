@@ -36,9 +36,11 @@ class Film:
         if step % self.every == 0 or step == self.steps:
             self.frames.append(x[: self.n].detach().cpu().clone())
 
-    def save(self, path: Path | str, bounds: tuple[float, float], milliseconds: int = 80) -> None:
-        """An animated GIF of all frames; the last one stays longer."""
-        pictures = [picture(x, bounds) for x in self.frames]
+    def save(
+        self, path: Path | str, bounds: tuple[float, float], milliseconds: int = 80, columns: int | None = None
+    ) -> None:
+        """An animated GIF of all frames; the last one stays longer. Images stand in so many columns, or in a square."""
+        pictures = [picture(x, bounds, columns) for x in self.frames]
         if not pictures:
             raise InputError("the film has no frames: pass it as frames= to sample, inpaint or compose")
         pictures = [p.convert("P", palette=Image.Palette.ADAPTIVE) for p in pictures]
