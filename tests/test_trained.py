@@ -512,6 +512,21 @@ class TestWrap:
             (lambda: jointenergy.wrap(network, 2, bounds=(0, 1), event_shape=(5,)), r"cannot take x of shape \[n, 5\]"),
             (lambda: jointenergy.wrap(network, 2, bounds=(1, 0), event_shape=(4,)), "low < high"),
             (lambda: jointenergy.wrap(network, 2, bounds=(1,), event_shape=(4,)), "bounds must be"),
+            (lambda: jointenergy.wrap(network, 2, bounds=1, event_shape=(4,)), r"bounds must be \(low, high\).*got 1"),
+            (
+                lambda: jointenergy.wrap(network, 2, bounds=(0, 1), event_shape=4),
+                r"sizes of one row of x, .* got 4",
+            ),
+            (lambda: jointenergy.wrap(network, 2, bounds=(0, 1), event_shape=(4.5,)), "must be the sizes of one row"),
+            (lambda: jointenergy.wrap(network, 2, bounds=(0, 1), event_shape=()), "event_shape must be the sizes"),
+            (
+                lambda: jointenergy.wrap(nn.LSTM(4, 2), 2, bounds=(0, 1), event_shape=(4,)),
+                "must return logits as tensors, got a tuple of Tensor, tuple",
+            ),
+            (
+                lambda: jointenergy.wrap(nn.Bilinear(4, 4, 2), 2, bounds=(0, 1), event_shape=(4,)),
+                r"cannot take x of shape \[n, 4\]: .*missing 1 required positional argument",
+            ),
         ):
             with pytest.raises(InputError, match=sentence):
                 call()

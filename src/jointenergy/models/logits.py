@@ -62,6 +62,9 @@ class LogitModel(JointModel):
                 raise InputError(f"the network's heads are {sorted(output)} where the labels are {sorted(labels)}")
             output = [output[name] for name in labels]
         if isinstance(output, Sequence) and not isinstance(output, str):
+            if not all(isinstance(o, Tensor) for o in output):
+                kinds = ", ".join(type(o).__name__ for o in output)
+                raise InputError(f"the network must return logits as tensors, got a {type(output).__name__} of {kinds}")
             shapes, wanted = [tuple(o.shape) for o in output], [(n, c) for c in labels.cardinalities]
             if shapes != wanted:
                 raise InputError(f"the network's heads must have the shapes {wanted}, got {shapes}")

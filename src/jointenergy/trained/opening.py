@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -140,23 +140,37 @@ def wrap(
     """
     if not isinstance(classifier, nn.Module):
         raise InputError(f"wrap takes a torch module that gives logits, got {type(classifier).__name__}")
-    if len(bounds) != 2 or not all(is_number(b) for b in bounds):
-        raise InputError(f"bounds must be (low, high), the range of x, got {bounds!r}")
-    space, shape = _space(labels), tuple(int(s) for s in event_shape)
-    low, high = float(bounds[0]), float(bounds[1])
+    low, high = _bounds(bounds)
+    space, shape = _space(labels), _shape(event_shape)
     model = LogitModel(classifier, space, single_logit=single_logit, domain=Box(low, high), event_shape=shape).eval()
     weight = next((p for p in model.parameters() if p.is_floating_point()), torch.empty(0))
     middle = torch.full((2, *shape), (low + high) / 2, dtype=weight.dtype, device=weight.device)
     try:
         with torch.no_grad():
             model.log_density(middle)
-    except RuntimeError as error:
-        reason = str(error).partition("\n")[0]
+    except InputError:
+        raise
+    except Exception as error:  # a network of another may raise anything
+        reason = str(error).partition("\n")[0] or type(error).__name__
         raise InputError(f"the classifier cannot take x of shape [n, {', '.join(map(str, shape))}]: {reason}") from None
     half = (high - low) / 2
     sampling = Sampling(kernel or Langevin(half**2, 0.01 * half, bounds=(low, high)))
     origin = Origin("a wrapped classifier", space, shape, weight.device)
     return Run(model, origin, sampling, (low, high), Thresholds())
+
+
+def _bounds(bounds: Iterable[float]) -> tuple[float, float]:
+    both = tuple(bounds) if isinstance(bounds, Iterable) else ()
+    if len(both) != 2 or not all(is_number(b) for b in both):
+        raise InputError(f"bounds must be (low, high), the range of x, got {bounds!r}")
+    return float(both[0]), float(both[1])
+
+
+def _shape(event_shape: Iterable[int]) -> tuple[int, ...]:
+    sizes = tuple(event_shape) if isinstance(event_shape, Iterable) else ()
+    if not sizes or not all(is_number(s) and s > 0 and float(s).is_integer() for s in sizes):
+        raise InputError(f"event_shape must be the sizes of one row of x, as in (3, 32, 32), got {event_shape!r}")
+    return tuple(int(s) for s in sizes)
 
 
 def _space(labels: LabelSpace | Mapping[str, int | Sequence[str]] | Sequence[str] | int) -> LabelSpace:
