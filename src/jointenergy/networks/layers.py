@@ -27,7 +27,7 @@ class Linear(nn.Linear):
 
     def forward(self, x: Tensor) -> Tensor:
         if not torch.is_autocast_enabled(x.device.type):
-            return F.linear(x, self.weight, self.bias)
+            return F.linear(x.to(self.weight.dtype), self.weight, self.bias)
         with torch.autocast(x.device.type, enabled=False):
             return F.linear(x.to(self.weight.dtype), self.weight, self.bias)
 
