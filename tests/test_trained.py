@@ -194,13 +194,28 @@ class TestQuestions:
     def test_a_masked_input_is_predicted_from_what_is_known_alone(self, run, x):
         mask = torch.arange(64) < 40
         other = torch.where(mask, x, torch.nan)
-        one, two = (run.predict_proba(v, by="sampling", mask=mask, n_chains=4, steps=5) for v in (x, other))
+        sentence = (
+            "what is not known of x moves at temperature 5e-05 and the labels at 1: together they have no density"
+        )
+        with pytest.warns(UserWarning, match=sentence) as said:
+            one, two = (run.predict_proba(v, by="sampling", mask=mask, n_chains=4, steps=5) for v in (x, other))
         assert torch.equal(one["digit"], two["digit"])
+        assert [w.filename for w in said] == [__file__] * 2  # once a call, at the line that asks
+        with pytest.warns(UserWarning, match=sentence):
+            run.predict(x, by="sampling", mask=mask, n_chains=1, steps=1)
         for by in ("energy", "search"):  # neither may look at what is not known
             with pytest.raises(InputError, match="predict by='sampling'"):
                 run.predict(x, mask=mask, by=by)
         with pytest.raises(InputError, match="cannot be refined"):
             run.predict(x, mask=mask, by="sampling", refine=1)
+
+    def test_at_temperature_1_nothing_is_said_of_masked_predictions(self):
+        kernel = Langevin(0.02, 0.2, bounds=(0.0, 1.0))
+        run = jointenergy.wrap(nn.Linear(4, 2), 2, bounds=(0, 1), event_shape=(4,), kernel=kernel)
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            run.predict(torch.full((3, 4), 0.5), by="sampling", mask=torch.arange(4) < 2, steps=2)
+            run.predict(torch.full((3, 4), 0.5), by="sampling", steps=2)
 
     def test_refinement_comes_before_the_answer(self, run, x):
         refined = run.refine(x, 3, seed=5)
@@ -250,7 +265,8 @@ class TestQuestions:
             call(x + 0.2)
         # What is not known is not looked at.
         assert torch.equal(run.inpaint(far, mask, steps=1).draws, run.inpaint(x, mask, steps=1).draws)
-        run.predict(far, by="sampling", mask=mask, n_chains=1, steps=1)
+        with pytest.warns(UserWarning, match="temperature"):
+            run.predict(far, by="sampling", mask=mask, n_chains=1, steps=1)
         with pytest.raises(InputError, match="x has values from 0 to 255"):
             run.predict(np.linspace(0, 255, 64, dtype=np.float32))
 

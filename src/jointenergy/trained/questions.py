@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
@@ -67,8 +69,9 @@ class Questions(Parts):
         """Labels, int64 `[n, L]`: by energy the most probable value of each variable, exactly.
 
         `sampling` compares no energies: it takes the mode of chains of labels. It alone serves x that is known in part,
-        where `mask` is True. `search` anneals all labels together, for those too many to enumerate. `refine` moves x
-        that many Langevin steps first (JEM-1, JEM-10).
+        where `mask` is True, and warns where x then moves at another temperature than the labels. `search` anneals all
+        labels together, for those too many to enumerate. `refine` moves x that many Langevin steps first (JEM-1,
+        JEM-10).
         """
         if by == "search" and mask is None:
             rows = self._refined(x, given, refine, seed)
@@ -179,6 +182,14 @@ class Questions(Parts):
         kernel = self._label_kernel(len(rows))
         if mask is not None:
             kernel = BlockGibbs(kernel, self.sampling.x_kernel, self.sampling.x_steps)
+            temperature = self.sampling.x_kernel.temperature
+            if not math.isclose(temperature, 1.0, rel_tol=1e-6):
+                # Said here, as labels and shares are plain tensors, which have no room for a note.
+                warnings.warn(
+                    f"what is not known of x moves at temperature {temperature:.3g} and the labels at 1: together they "
+                    "have no density, so the labels are drawn from no p(labels | what is known of x)",
+                    stacklevel=3,
+                )
         return tasks.predict_by_sampling(
             self.model,
             rows,
