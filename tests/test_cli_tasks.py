@@ -66,6 +66,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (folder / "ragged.csv").write_text("1,2\n1\n")
     (folder / "broken.png").write_text("no image")
     (folder / "text.txt").write_text("no image")
+    np.save(folder / "mark.npy", np.float32(1))
     np.save(folder / "mask63.npy", np.zeros(63, bool))
     np.save(folder / "mask3.npy", np.zeros((3, 8, 8), bool))
     np.save(folder / "mask0.npy", np.zeros((), bool))
@@ -320,6 +321,7 @@ WRONG = [
     (["predict", "run", "large.png"], "large.png is 30 x 20 pixels where the run takes 8 x 8 pixels: add --resize"),
     (["predict", "run", "large.npy"], "rows of large.npy are 16 x 16 where the run takes 8 x 8 pixels: add --resize"),
     (["predict", "run", "wrong.npy"], "rows of wrong.npy are 5 where the run takes 8 x 8 pixels"),
+    (["predict", "run", "mark.npy"], "rows of mark.npy are single numbers where the run takes 8 x 8 pixels"),
     (["predict", "run", "whole.npy"], "whole.npy holds int64: give floats on the run's scale, or pixels as uint8"),
     (["predict", "run", "bright.npy"], "has values from 200 to 200 where x of the run lies between -1 and 1"),
     (["predict", "run", "unnamed.npz"], "unnamed.npz holds a, b: call the array of inputs x"),

@@ -143,7 +143,7 @@ def _array(path: Path, run: Run, resize: bool) -> Inputs:
         fits = images.ndim == 4 and images.shape[1] == form[0]
         if not (resize and fits):
             remedy = ": add --resize" if fits else ""
-            shown = " x ".join(map(str, rows.shape[1:]))
+            shown = " x ".join(map(str, rows.shape[1:])) or "single numbers"
             raise InputError(f"rows of {path.name} are {shown} where the run takes {size_of(run)}{remedy}")
         rows = Resize(form[1], form[2])(images).reshape(len(images), *run.event_shape)
     return Inputs(run.rows(rows), [f"{path.name}[{i}]" for i in range(len(rows))])
