@@ -18,6 +18,8 @@ import numpy as np
 import pytest
 import torch
 
+from jointenergy.evaluation import provenance
+
 pytest_plugins = ["pytester", "tests.skips"]
 
 # Classes whose tests share something dear: one worker of pytest-xdist runs them all. Others go where there is room.
@@ -100,3 +102,15 @@ def untouched_random_state() -> Callable[[], AbstractContextManager[None]]:
             kernel.step(...)
     """
     return _untouched_random_state
+
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+
+
+@pytest.fixture
+def copied_tree(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """As on a machine without git, so that a tree being worked on can be tested; and in a folder of its own."""
+    monkeypatch.setenv("GIT_DIR", "/nonexistent")
+    monkeypatch.setenv(provenance.VARIABLE, COMMIT)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    monkeypatch.chdir(tmp_path)

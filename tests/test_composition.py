@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 from jointenergy import Box, LabelSpace
 from jointenergy.cli.main import app
 from jointenergy.errors import InputError
-from jointenergy.evaluation import provenance, results
+from jointenergy.evaluation import results
 from jointenergy.evaluation.tasks import Judge
 from jointenergy.kernels import Langevin, Target
 from jointenergy.models import ConditionalModel, Product
@@ -40,12 +40,7 @@ TINY = (
 SET = tuple(word for override in TINY for word in ("--set", override))
 
 
-@pytest.fixture(autouse=True)
-def copied_tree(monkeypatch, tmp_path):
-    """As on a machine without git, so that a tree being worked on can be tested; and in a folder of its own."""
-    monkeypatch.setenv("GIT_DIR", "/nonexistent")
-    monkeypatch.setenv(provenance.VARIABLE, "0123456789abcdef0123456789abcdef01234567")
-    monkeypatch.chdir(tmp_path)
+pytestmark = pytest.mark.usefixtures("copied_tree")
 
 
 class Bowl(nn.Module):

@@ -15,7 +15,7 @@ from jointenergy import MISSING, recipes
 from jointenergy.cli.main import app
 from jointenergy.data import load
 from jointenergy.errors import InputError
-from jointenergy.evaluation import provenance, results
+from jointenergy.evaluation import results
 from jointenergy.recipes import continual, study
 from jointenergy.recipes.parts import Place, plainly
 from jointenergy.training import checkpoints, loop
@@ -25,7 +25,6 @@ from jointenergy.training.recipe import read
 from jointenergy.training.state import under
 from jointenergy.training.trainer import Trainer
 
-COMMIT = "0123456789abcdef0123456789abcdef01234567"
 TINY = (
     "iterations=6",
     "batch_size=16",
@@ -40,13 +39,7 @@ TINY = (
 SET = tuple(word for override in TINY for word in ("--set", override))
 
 
-@pytest.fixture(autouse=True)
-def copied_tree(monkeypatch, tmp_path):
-    """As on a machine without git, so that a tree being worked on can be tested; and in a folder of its own."""
-    monkeypatch.setenv("GIT_DIR", "/nonexistent")
-    monkeypatch.setenv(provenance.VARIABLE, COMMIT)
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    monkeypatch.chdir(tmp_path)
+pytestmark = pytest.mark.usefixtures("copied_tree")
 
 
 def tiny(*overrides: str) -> study.Study:

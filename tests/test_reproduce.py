@@ -26,8 +26,8 @@ from jointenergy.evaluation.classification import classify
 from jointenergy.recipes.reproduce import Plan, parse_seeds, reproduce
 from jointenergy.recipes.seeds import Child, Record, Seed
 from jointenergy.training import loop, runs
+from tests.conftest import COMMIT
 
-COMMIT = "0123456789abcdef0123456789abcdef01234567"
 TINY = (
     "iterations=40",
     "batch_size=32",
@@ -42,13 +42,7 @@ TINY = (
 SET = tuple(word for override in TINY for word in ("--set", override))
 
 
-@pytest.fixture(autouse=True)
-def copied_tree(monkeypatch, tmp_path):
-    """As on a machine without git, so that a tree being worked on can be tested; and in a folder of its own."""
-    monkeypatch.setenv("GIT_DIR", "/nonexistent")
-    monkeypatch.setenv(provenance.VARIABLE, COMMIT)
-    monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    monkeypatch.chdir(tmp_path)
+pytestmark = pytest.mark.usefixtures("copied_tree")
 
 
 def tiny(*overrides: str, seeds: tuple[int, ...] = (0, 1), **options: object) -> Plan:
