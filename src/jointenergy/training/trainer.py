@@ -188,7 +188,7 @@ class Trainer:
         with torch.no_grad():
             fine = norm.isfinite() & loss.total.isfinite() if self.guarded else torch.ones_like(norm, dtype=torch.bool)
             self._apply(parameters, fine)
-            for now, then in zip(running(self.model), before, strict=False):
+            for now, then in zip(running(self.model), before, strict=True):
                 now.copy_(torch.where(fine, now, then))
             for kept, now in zip(self.ema.buffers(), self.model.buffers(), strict=True):
                 kept.copy_(now)
