@@ -158,11 +158,11 @@ def publish(found: dict[str, dict[str, Any]], seed: int) -> None:
     metrics: dict[str, list[float | None]] = {}
     for name, f in found.items():
         metrics |= {f"iteration_ms.{name}": [f["iteration_ms"]], f"training_minutes.{name}": [f["minutes"]]}
-        metrics[f"epochs_times.{name}"] = [f["epochs"]]
+        metrics[f"epochs.{name}"] = [f["epochs"]]
         for mark, at in f["at"].items():
-            metrics[f"held_accuracy_times.{name}.after-{mark}-minutes"] = [at["accuracy"]]
+            metrics[f"accuracy_held.{name}.after-{mark}-minutes"] = [at["accuracy"]]
             if at["healthy"] is not None:
-                metrics[f"held_healthy_times.{name}.after-{mark}-minutes"] = [at["healthy"]]
+                metrics[f"healthy_held.{name}.after-{mark}-minutes"] = [at["healthy"]]
     result = results.measured(
         "cifar10-networks",
         metrics,

@@ -33,7 +33,7 @@ def main() -> None:
         sys.exit("the tests marked `gpu` need one, and torch finds none")
     count, began = Count(), time.perf_counter()
     pytest.main(["-q", "-m", "gpu", "--show-capture=no", "-p", "no:cacheprovider", *sys.argv[1:]], plugins=[count])
-    figures: dict[str, list[float | None]] = {f"{k}_times": [float(v)] for k, v in count.ended.items()}
+    figures: dict[str, list[float | None]] = {f"tests.{k}": [float(v)] for k, v in count.ended.items()}
     result = results.measured(
         "gpu-tests",
         figures,
