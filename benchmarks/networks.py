@@ -2,7 +2,8 @@
 
 python benchmarks/networks.py [--networks nf plain group batch] [--kinds jem baseline] [--minutes 3 8] trains each for
 the last of these minutes, all that training does included, and notes accuracy and health on 5,000 held-out training
-images at each of them; what was measured is kept in --folder. --write publishes all that is there as
+images at each of them. A run that stands in --folder already, begun or ended, is taken up, so that hours can be spent
+in parts; a run of the recipe itself may be put there as nf-jem. --write publishes all that is there as
 results/cifar10-networks.json, from a clean tree. The test set is not touched.
 """
 
@@ -13,7 +14,6 @@ import csv
 import json
 import shutil
 import sys
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,7 @@ from jointenergy import recipes
 from jointenergy.data import Dataset
 from jointenergy.evaluation import results
 from jointenergy.evaluation.classification import classify
-from jointenergy.training import loop, runs
+from jointenergy.training import checkpoints, loop, runs
 from jointenergy.training.feeds import data_of
 from jointenergy.training.recipe import Recipe
 
@@ -58,20 +58,26 @@ def recipe_of(network: str, kind: str, overrides: list[str]) -> Recipe:
 def measured(
     recipe: Recipe, minutes: list[float], folder: Path, data: Path | None, seed: int, device: str = "cuda"
 ) -> dict[str, Any]:
-    """Train for the last of these minutes; what was seen at each of them."""
-    rows = data_of(recipe, data, device, seed)
-    iterations = runs.iterations_in(recipe, minutes[-1] * 60, seed, device=device, data=rows)
-    every = max(1, -(-iterations // CHECKS))
-    cadence = replace(recipe.cadence, check=every, checkpoint=every)
-    recipe = replace(recipe, iterations=every * CHECKS, cadence=cadence)
-    run = runs.create(folder, recipe, seed, data_folder=data, device=device, data=rows)
-    began = time.perf_counter()
+    """Train for the last of these minutes, or go on with what stands there; what was seen at each of them."""
+    if checkpoints.all_in(folder / "checkpoints"):
+        run = runs.reopen(folder, device=device)
+        there = run.trainer.recipe
+        if replace(there, iterations=recipe.iterations, cadence=recipe.cadence) != recipe:
+            sys.exit(f"{folder} holds a run of other settings: remove it, or choose another --folder")
+        recipe = there
+    else:
+        shutil.rmtree(folder, ignore_errors=True)
+        rows = data_of(recipe, data, device, seed)
+        iterations = runs.iterations_in(recipe, minutes[-1] * 60, seed, device=device, data=rows)
+        every = max(1, -(-iterations // CHECKS))
+        cadence = replace(recipe.cadence, check=every, checkpoint=every)
+        recipe = replace(recipe, iterations=every * CHECKS, cadence=cadence)
+        run = runs.create(folder, recipe, seed, data_folder=data, device=device, data=rows)
     diverged = False
     try:
         run.fit()
     except loop.Diverged:
         diverged = True
-    took = (time.perf_counter() - began) / 60
     with (folder / "checks.csv").open() as file:
         checks = list(csv.DictReader(file))
     seen: dict[str, Any] = {}
@@ -86,7 +92,7 @@ def measured(
     held = run.trainer.data
     figures = classify(run.trainer.ema, Dataset(held.x_held, held.y_held, held.labels, "held-out rows"))
     return {
-        "minutes": took,
+        "minutes": run.seconds / 60,
         "iterations": recipe.iterations,
         "epochs": recipe.iterations * recipe.batch_size / len(held.x),
         "iteration_ms": run.seconds / max(1, run.trainer.iteration) * 1e3,
@@ -143,7 +149,6 @@ def main() -> None:
     for network in arguments.networks:
         for kind in arguments.kinds:
             name = f"{network}-{kind}{arguments.tag}"
-            shutil.rmtree(arguments.folder / name, ignore_errors=True)
             recipe = recipe_of(network, kind, arguments.overrides)
             figures = measured(recipe, arguments.minutes, arguments.folder / name, arguments.data, arguments.seed)
             (arguments.folder / f"{name}.json").write_text(json.dumps(figures, indent=1))
@@ -169,7 +174,8 @@ def publish(found: dict[str, dict[str, Any]], seed: int) -> None:
         seeds=[seed],
         minutes=sum(f["minutes"] for f in found.values()),
         command=["python", *sys.argv],
-        notes="WRN-16-4 in four forms; averaged weights, 5,000 held-out training images; all of training is timed.",
+        notes="WRN-16-4 in four forms; averaged weights, 5,000 held-out training images; training_minutes and "
+        "iteration_ms are of the steps, with the guard's looks and compilation; checks come on top.",
     )
     print(f"written to {results.write(result)}")
 
