@@ -95,6 +95,13 @@ class JointModel(nn.Module, ABC):
         repeated = x.repeat_interleave(n_states, dim=0)
         return self.log_density_of_complete(repeated, states.reshape(n * n_states, -1)).view(n, n_states)
 
+    def with_gradient(self, x: Tensor, y: Tensor | None) -> tuple[Tensor, Tensor] | None:
+        """The log-density at complete labels, or with all summed out (no `y`), and its gradient by x, without a graph.
+
+        Families whose networks have pullbacks offer it, to spare small chains the time; None: take torch's graph.
+        """
+        return None
+
     def blocks(self) -> list[tuple[JointModel, Tensor]]:
         """Parts whose labels are independent of each other given x, with the columns of each; their f add up to f."""
         return [(self, torch.arange(len(self.labels)))]

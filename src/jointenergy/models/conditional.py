@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor, nn
 
 from jointenergy.errors import InputError
 from jointenergy.labels import LabelSpace
 from jointenergy.models.base import JointModel, LabelLogits, one_per_row
 from jointenergy.models.domains import Domain
+from jointenergy.pullbacks import with_pullback
 
 
 class ConditionalModel(JointModel):
@@ -54,4 +56,13 @@ class EnergyModel(JointModel):
 
     def log_density_of_complete(self, x: Tensor, y: Tensor) -> Tensor:
         # Without labels there is no sum over them: a step of a small chain would pay for it.
-        return one_per_row(self.network(x), len(x), self.network) + self.domain.log_reference(x)
+        value = one_per_row(self.network(x), len(x), self.network)
+        return value if self.domain.flat else value + self.domain.log_reference(x)
+
+    def with_gradient(self, x: Tensor, y: Tensor | None) -> tuple[Tensor, Tensor] | None:
+        # A derived class may have another f.
+        offered = with_pullback(self.network, x) if type(self) is EnergyModel and self.domain.flat else None
+        if offered is None:
+            return None
+        value, pullback = offered
+        return one_per_row(value, len(x), self.network), pullback(torch.ones_like(value))

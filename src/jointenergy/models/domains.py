@@ -23,6 +23,8 @@ class Box:
             raise InputError(f"a box needs finite bounds with low < high, got low={self.low}, high={self.high}")
 
     proper = True
+    flat = True
+    """Whether the reference term is zero everywhere."""
 
     def contains(self, x: Tensor) -> Tensor:
         return ((x >= self.low) & (x <= self.high)).flatten(1).all(1)
@@ -61,6 +63,10 @@ class Reals:
     @property
     def proper(self) -> bool:
         return self.scale is not None
+
+    @property
+    def flat(self) -> bool:
+        return self.scale is None
 
     def contains(self, x: Tensor) -> Tensor:
         return torch.ones(len(x), dtype=torch.bool, device=x.device)

@@ -12,6 +12,7 @@ from jointenergy.errors import InputError
 from jointenergy.labels import LabelSpace
 from jointenergy.models.base import JointModel, LabelLogits, Normalizer
 from jointenergy.models.domains import Domain
+from jointenergy.pullbacks import with_pullback
 
 SingleLogit = Literal["zero", "symmetric"]
 
@@ -53,6 +54,23 @@ class LogitModel(JointModel):
 
     def label_logits(self, x: Tensor) -> LabelLogits:
         return LabelLogits(self.domain.log_reference(x), self._logits(self.network(x), len(x)))
+
+    def with_gradient(self, x: Tensor, y: Tensor | None) -> tuple[Tensor, Tensor] | None:
+        # A derived class may have another f.
+        offered = with_pullback(self.network, x) if type(self) is LogitModel and self.domain.flat else None
+        if offered is None or offered[0].shape != (len(x), self.labels.n_codes):
+            return None
+        logits, pullback = offered
+        if y is not None:
+            code = self.labels.code_of(y, logits.dtype)
+            return (code * logits).sum(1), pullback(code)
+        if len(self.labels) == 1:  # a classifier: chains of small ones feel every operation
+            total = logits.logsumexp(1, keepdim=True)
+            return total[:, 0], pullback((logits - total).exp_())
+        blocks = logits.split(self.labels.cardinalities, dim=1)
+        sums = [b.logsumexp(1, keepdim=True) for b in blocks]
+        probs = [(b - s).exp_() for b, s in zip(blocks, sums, strict=True)]
+        return torch.cat(sums, dim=1).sum(1), pullback(torch.cat(probs, dim=1))
 
     def _logits(self, output: object, n: int) -> Tensor:
         """The network's output in any of its admitted forms as `[n, n_codes]`."""

@@ -8,6 +8,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from jointenergy import pullbacks
+
 
 class Layers(nn.Sequential):
     """An `nn.Sequential` whose subclasses may have constructors of their own."""
@@ -30,6 +32,9 @@ class Linear(nn.Linear):
             return F.linear(x.to(self.weight.dtype), self.weight, self.bias)
         with torch.autocast(x.device.type, enabled=False):
             return F.linear(x.to(self.weight.dtype), self.weight, self.bias)
+
+
+pullbacks.RULES[Linear] = pullbacks.RULES[nn.Linear]
 
 
 def pooled(h: Tensor) -> Tensor:

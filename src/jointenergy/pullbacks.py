@@ -1,0 +1,85 @@
+"""pullbacks: a plain sequence of layers with the way back to its input, without a graph.
+
+Chains ask for a gradient by x alone, thousands of times, of networks that are often small: there a graph costs a sixth
+of the step. The operations are those of torch's own graph, so the numbers are the same to the last bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any, Literal, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+Pullback = Callable[[Tensor], Tensor]
+"""From the gradient by a network's output to that by its input; it can be called once."""
+
+
+class Rule(NamedTuple):
+    """The way back through a layer: what of its pass is kept, and the gradient by its input from that by its output."""
+
+    kept: Literal["input", "output", "nothing"]
+    back: Callable[[Any, Tensor, Any], Tensor]
+
+
+_aten = torch.ops.aten
+
+RULES: dict[type[nn.Module], Rule] = {
+    nn.Flatten: Rule("input", lambda layer, g, x: g.view_as(x)),
+    nn.Linear: Rule("nothing", lambda layer, g, _: g.matmul(layer.weight)),
+    nn.SiLU: Rule("input", lambda layer, g, x: _aten.silu_backward(g, x)),
+    nn.ELU: Rule("input", lambda layer, g, x: _aten.elu_backward(g, layer.alpha, 1, 1, False, x)),
+    nn.ReLU: Rule("output", lambda layer, g, value: _aten.threshold_backward(g, value, 0)),
+    nn.LeakyReLU: Rule("input", lambda layer, g, x: _aten.leaky_relu_backward(g, x, layer.negative_slope, False)),
+    nn.GELU: Rule("input", lambda layer, g, x: _aten.gelu_backward(g, x, approximate=layer.approximate)),
+    nn.Softplus: Rule("input", lambda layer, g, x: _aten.softplus_backward(g, x, layer.beta, layer.threshold)),
+    nn.Tanh: Rule("output", lambda layer, g, value: _aten.tanh_backward(g, value)),
+}
+"""By the exact class: what a class derived from one of these computes is its own affair."""
+
+
+def with_pullback(network: nn.Module, x: Tensor) -> tuple[Tensor, Pullback] | None:
+    """The network's value at rows x and the way back to x; None where a layer is not known, or is watched by hooks.
+
+    On a CPU alone: elsewhere a step is compiled or recorded, and pays nothing for its graph.
+    """
+    if x.device.type != "cpu" or x.ndim < 2 or torch.is_autocast_enabled("cpu"):
+        return None
+    layers = list(_layers(network))
+    if not all(_is_plain(layer) for layer in layers):
+        return None
+    passed: list[tuple[nn.Module, Rule, Tensor | None]] = []
+    with torch.no_grad():
+        for layer in layers:
+            rule, value = RULES[type(layer)], layer.forward(x)
+            passed.append((layer, rule, x if rule.kept == "input" else value if rule.kept == "output" else None))
+            x = value
+
+    def pullback(gradient: Tensor) -> Tensor:
+        with torch.no_grad():
+            while passed:  # what was kept is let go at once, so that its memory serves the next layer while it is near
+                layer, rule, kept = passed.pop()
+                gradient = rule.back(layer, gradient, kept)
+        return gradient
+
+    return x, pullback
+
+
+def _layers(network: nn.Module) -> Iterator[nn.Module]:
+    """The layers of sequences within sequences, in their order."""
+    if type(network).forward is nn.Sequential.forward and not _has_hooks(network):
+        for part in network.children():
+            yield from _layers(part)
+    else:
+        yield network
+
+
+def _is_plain(layer: nn.Module) -> bool:
+    return type(layer) in RULES and not getattr(layer, "inplace", False) and not _has_hooks(layer)
+
+
+def _has_hooks(module: nn.Module) -> bool:
+    return bool(
+        module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks
+    )
