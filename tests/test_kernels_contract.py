@@ -466,3 +466,40 @@ def test_bad_input(call, sentence):
     with pytest.raises(InputError, match=sentence) as raised:
         call(Target(pair(MIXED).double()), torch.Generator().manual_seed(0))
     assert "\n" not in str(raised.value)
+
+
+# Noise that is drawn ahead.
+
+
+def step_by_step(kernel, target, state, n):
+    for _ in range(n):
+        state, _ = kernel.step(target, state)
+    return state
+
+
+@pytest.mark.parametrize("block", [1, 2 * N * D, 5 * N * D, 1 << 17], ids=["none", "two", "five", "all"])
+def test_noise_drawn_ahead_changes_no_path(kernel, model, block, monkeypatch):
+    monkeypatch.setattr("jointenergy.kernels.langevin.AHEAD", block)
+    g = torch.Generator().manual_seed(1)
+    given = torch.rand(N, *(model.event_shape or (D,)), generator=g, dtype=torch.float64)
+    for target in (Target(model), Target(model, given_x=given, mask=given < 0.3)):
+        state = start(kernel, target)
+        alone, together = step_by_step(kernel, target, state, 12), last(kernel, target, state, 12)
+        for name in ("x", "y", "keys"):
+            assert torch.equal(getattr(alone, name), getattr(together, name))
+        assert together.ahead == ()
+
+
+def test_noise_of_other_keys_is_ignored():
+    kernel, target = Langevin(0.1, 0.3), Target(make("logits"))
+    state = start(kernel, target)
+    ahead = kernel.look_ahead(state, 3)
+    assert len(ahead.ahead) == 3
+    other = replace(ahead, keys=state.keys + 1)
+    expected = kernel.step(target, replace(state, keys=state.keys + 1))[0]
+    assert torch.equal(kernel.step(target, other)[0].x, expected.x)
+    assert not torch.equal(kernel.step(target, ahead)[0].x, expected.x)
+    # A state can be stepped again, and under another target: its noise was not touched.
+    held = Target(target.model, given_x=state.x, mask=torch.arange(D) < 1)
+    kernel.step(held, ahead)
+    assert torch.equal(kernel.step(target, ahead)[0].x, kernel.step(target, state)[0].x)

@@ -126,6 +126,19 @@ def test_noise_and_the_next_keys_in_one_pass():
     assert correlation(draws[:-1] ** 2, draws[1:] ** 2) > ALPHA
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("shape", [(10,), (11,), (2, 3, 3)])
+def test_noise_ahead_is_the_noise_of_step_after_step(shape, dtype):
+    k, x = keys(70), torch.zeros(70, *shape, dtype=dtype)
+    for ahead in streams.noise_ahead(k, x, 5):
+        following, noise = streams.next_normal_like(k, x)
+        assert torch.equal(ahead.keys, k)
+        assert torch.equal(ahead.following, following)
+        assert torch.equal(ahead.values, noise)
+        assert ahead.values.shape == x.shape
+        k = following
+
+
 def test_long_splitting_stays_random():
     k = keys(2000)
     values = []

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import functools
 import math
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -39,6 +40,7 @@ def _constant(value: int) -> Tensor:
     return torch.tensor(value, dtype=torch.int64, device="cpu")
 
 
+_FIRST_CHILD = _constant(_CHILD)
 _TENSORS = tuple((_constant(shift), _constant(mask), _constant(factor)) for shift, mask, factor in _ROUNDS)
 _WORDS = tuple((np.uint64(shift), np.uint64(factor % (1 << 64))) for shift, _, factor in _ROUNDS)
 
@@ -153,6 +155,23 @@ def next_normal_like(keys: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
     """The keys to go on with, and noise in the shape, dtype and device of `x`."""
     keys, noise = next_normal(keys, x[0].numel(), x.dtype)
     return keys, noise.view_as(x)
+
+
+class Noise(NamedTuple):
+    """Noise that was drawn before its step: the keys that it belongs to, those to go on with, and its values."""
+
+    keys: Tensor
+    following: Tensor
+    values: Tensor
+
+
+def noise_ahead(keys: Tensor, x: Tensor, steps: int) -> tuple[Noise, ...]:
+    """What `next_normal_like` gives `steps` times in a row, the values of all of them in one pass."""
+    path, n = [keys], x[0].numel()
+    for _ in range(steps):
+        path.append(_mix(path[-1] + _FIRST_CHILD))
+    values = _normal_of(_bits(torch.cat(path[:-1]), (n + 1) // 2), n, x.dtype).view(steps, *x.shape)
+    return tuple(map(Noise, path[:-1], path[1:], values.unbind()))
 
 
 def gumbel(keys: Tensor, n: int) -> Tensor:

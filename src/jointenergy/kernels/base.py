@@ -139,6 +139,8 @@ class State:
     """Whether y is known to miss no label, or all of them: then nobody looks for what it misses."""
     both: bool = False
     """Whether whoever looks at labels should look at x in the same pass: a kernel on x comes next."""
+    ahead: tuple[streams.Noise, ...] = ()
+    """Noise of the next steps, drawn in one pass; of other keys than the state's it is ignored."""
 
     def rows(self, index: Tensor | slice) -> State:
         """Some of the chains, to be run apart from the others with the same result."""
@@ -204,6 +206,10 @@ class Kernel(ABC):
     def check_start(self, target: Target, x: Tensor) -> None:
         """Refuse, in one sentence, a target or a start that this kernel cannot sample."""
         return
+
+    def look_ahead(self, state: State, steps: int) -> State:
+        """The state with noise of up to `steps` next steps drawn, where that is faster; `step` gives the same."""
+        return state
 
     @abstractmethod
     def step(self, target: Target, state: State) -> tuple[State, Info]:

@@ -18,13 +18,13 @@ def run(kernel: Kernel, target: Target, state: State, steps: int) -> Iterator[tu
     if kernel.moves_y and known != "complete":
         raise InputError(f"{type(kernel).__name__} moves labels and the state misses some: make it with its own init")
     # Weights may have changed since the state was made: what it knew of the density no longer counts.
-    return run_unchecked(kernel, target, replace(state, evaluation=None, known=known), steps)
+    return run_unchecked(kernel, target, replace(state, evaluation=None, known=known, ahead=()), steps)
 
 
 def run_unchecked(kernel: Kernel, target: Target, state: State, steps: int) -> Iterator[tuple[State, Info]]:
     """`run` for callers inside, with a state that a kernel has just made; the host waits nowhere."""
-    for _ in range(steps):
-        state, info = kernel.step(target, state)
+    for left in range(steps, 0, -1):
+        state, info = kernel.step(target, kernel.look_ahead(state, left))
         yield state, info
 
 

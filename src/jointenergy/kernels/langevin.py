@@ -15,6 +15,9 @@ from jointenergy.fusing import fused
 from jointenergy.inputs import check_positive, is_number, ordinary
 from jointenergy.kernels.base import Info, Kernel, State, Target, evaluate_x, gradient_of, log_density_at
 
+AHEAD = 1 << 17
+"""The most values of noise that are drawn ahead: enough to be fast, few enough to stay near the processor."""
+
 
 @dataclass(frozen=True)
 class PolynomialDecay:
@@ -78,7 +81,14 @@ class Langevin(Kernel):
         here = evaluate_x(target, state)
         x, keys = self._move(target, state, here.gradient)
         info = Info(log_density=here.log_density, gradient=here.gradient)
-        return replace(state, x=x, keys=keys, step=state.step + 1, evaluation=None), info
+        return replace(state, x=x, keys=keys, step=state.step + 1, evaluation=None, ahead=state.ahead[1:]), info
+
+    def look_ahead(self, state: State, steps: int) -> State:
+        steps = min(steps, AHEAD // state.x.numel())
+        # Large noise gains nothing, and elsewhere than on a CPU the draw is part of a step's program.
+        if _noise(state) is not None or steps < 2 or self.noise_scale == 0 or state.x.device.type != "cpu":
+            return state
+        return replace(state, ahead=streams.noise_ahead(state.keys, state.x, steps))
 
     def recompute(self, target: Target, state: State) -> Tensor:
         """The x that `step` gives, with its graph to the weights: what a loss on where a step leads is made of."""
@@ -95,7 +105,15 @@ class Langevin(Kernel):
         # A number that changes from step to step would be another program in each.
         move = _moved if self.schedule is None else _moved_plainly
         x, keys = move(
-            state.x, state.keys, gradient, target.mask, step_size, noise_scale, self.gradient_clamp, self.bounds
+            state.x,
+            state.keys,
+            gradient,
+            target.mask,
+            step_size,
+            noise_scale,
+            self.gradient_clamp,
+            self.bounds,
+            _noise(state),
         )
         # What is held may lie outside the bounds, and is not even rounded: -0.0 + 0.0 is 0.0.
         return target.hold_x(x), keys
@@ -110,20 +128,26 @@ def _moved_plainly(
     noise_scale: float,
     gradient_clamp: float | None,
     bounds: tuple[float, float] | None,
+    drawn: streams.Noise | None,
 ) -> tuple[Tensor, Tensor]:
     """x after a step, and the next keys; noise falls where `mask` is not True."""
     if gradient_clamp is not None:
         gradient = gradient.clamp(-gradient_clamp, gradient_clamp)
     x = torch.add(x, gradient, alpha=step_size)
     if noise_scale > 0:
-        keys, noise = streams.next_normal_like(keys, x)
-        x.add_(noise if mask is None else noise.masked_fill_(mask, 0.0), alpha=noise_scale)
+        keys, noise = streams.next_normal_like(keys, x) if drawn is None else (drawn.following, drawn.values)
+        x.add_(noise if mask is None else noise.masked_fill(mask, 0.0), alpha=noise_scale)
     else:
         (keys,) = streams.split(keys, 1)
     return x if bounds is None else x.clamp(*bounds), keys
 
 
 _moved = fused(_moved_plainly)
+
+
+def _noise(state: State) -> streams.Noise | None:
+    """The noise of the state's own next step, where it is there already."""
+    return state.ahead[0] if state.ahead and state.ahead[0].keys is state.keys else None
 
 
 def _ordered_pair(bounds: object) -> bool:
