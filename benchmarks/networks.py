@@ -24,7 +24,7 @@ from rich.table import Table
 
 from jointenergy import recipes
 from jointenergy.data import Dataset
-from jointenergy.evaluation import results
+from jointenergy.evaluation import provenance, results
 from jointenergy.evaluation.classification import classify
 from jointenergy.training import checkpoints, loop, runs
 from jointenergy.training.feeds import data_of
@@ -46,6 +46,7 @@ NETWORKS: dict[str, tuple[str, ...]] = {
     "batch": (f'model.network={{{RESIDUAL}, norm = "batch"}}', "model.allow_batch_statistics=true", *SGD),
 }
 CHECKS = 8  # in a run, evenly: with minutes 3 and 8 there is one at each
+SLACK = 1.02  # a run is sized by a short one, and its last check may come a little late
 
 
 def recipe_of(network: str, kind: str, overrides: list[str]) -> Recipe:
@@ -78,17 +79,6 @@ def measured(
         run.fit()
     except loop.Diverged:
         diverged = True
-    with (folder / "checks.csv").open() as file:
-        checks = list(csv.DictReader(file))
-    seen: dict[str, Any] = {}
-    for mark in minutes:
-        at = [c for c in checks if int(c["iteration"]) <= recipe.iterations * mark / minutes[-1] * 1.001]
-        if at:
-            healthy = at[-1].get("healthy")
-            seen[f"{mark:g}"] = {
-                "accuracy": float(at[-1]["accuracy"]),
-                "healthy": None if healthy is None else float(healthy in ("True", "1", "1.0")),
-            }
     held = run.trainer.data
     figures = classify(run.trainer.ema, Dataset(held.x_held, held.y_held, held.labels, "held-out rows"))
     return {
@@ -101,9 +91,32 @@ def measured(
         "diverged": diverged,
         "interventions": run.interventions,
         "steps": run.trainer.chains.steps,
-        "at": seen,
-        "checks": checks,
+        "commit": provenance.commit(),
+        "at": seen(folder, minutes),
     }
+
+
+def rows_of(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def seen(folder: Path, minutes: list[float]) -> dict[str, Any]:
+    """Accuracy and health at the last check within each of these minutes of training steps."""
+    clock = {int(row["iteration"]): float(row["seconds"]) for row in rows_of(folder / "metrics.csv")}
+    found: dict[str, Any] = {}
+    for check in rows_of(folder / "checks.csv"):
+        iteration = int(check["iteration"])
+        seconds = max((s for i, s in clock.items() if i <= iteration), default=0.0)
+        for mark in minutes:
+            if seconds <= mark * 60 * SLACK:
+                healthy = check.get("healthy")
+                found[f"{mark:g}"] = {
+                    "accuracy": float(check["accuracy"]),
+                    "healthy": None if healthy is None else float(healthy == "True"),
+                    "minutes": seconds / 60,
+                }
+    return found
 
 
 def shown(found: dict[str, dict[str, Any]]) -> Table:
@@ -152,7 +165,7 @@ def main() -> None:
             recipe = recipe_of(network, kind, arguments.overrides)
             figures = measured(recipe, arguments.minutes, arguments.folder / name, arguments.data, arguments.seed)
             (arguments.folder / f"{name}.json").write_text(json.dumps(figures, indent=1))
-            print(name, json.dumps({k: v for k, v in figures.items() if k != "checks"}), flush=True)
+            print(name, json.dumps(figures), flush=True)
     found = {p.stem: json.loads(p.read_text()) for p in sorted(arguments.folder.glob("*.json"))}
     Console().print(shown(found))
     if arguments.write:
@@ -166,8 +179,10 @@ def publish(found: dict[str, dict[str, Any]], seed: int) -> None:
         metrics[f"epochs.{name}"] = [f["epochs"]]
         for mark, at in f["at"].items():
             metrics[f"accuracy_held.{name}.after-{mark}-minutes"] = [at["accuracy"]]
+            metrics[f"check_minutes.{name}.after-{mark}-minutes"] = [at["minutes"]]
             if at["healthy"] is not None:
                 metrics[f"healthy_held.{name}.after-{mark}-minutes"] = [at["healthy"]]
+    commits = sorted({f["commit"][:12] for f in found.values()})
     result = results.measured(
         "cifar10-networks",
         metrics,
@@ -175,7 +190,8 @@ def publish(found: dict[str, dict[str, Any]], seed: int) -> None:
         minutes=sum(f["minutes"] for f in found.values()),
         command=["python", *sys.argv],
         notes="WRN-16-4 in four forms; averaged weights, 5,000 held-out training images; training_minutes and "
-        "iteration_ms are of the steps, with the guard's looks and compilation; checks come on top.",
+        "iteration_ms are of the steps, with the guard's looks and compilation; checks come on top. check_minutes says "
+        f"when the last check within the minutes was. Trained by commit(s) {', '.join(commits)}.",
     )
     print(f"written to {results.write(result)}")
 
