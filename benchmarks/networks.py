@@ -92,6 +92,7 @@ def measured(
         "interventions": run.interventions,
         "steps": run.trainer.chains.steps,
         "commit": provenance.commit(),
+        "hardware": provenance.hardware(),
         "at": seen(folder, minutes),
     }
 
@@ -193,7 +194,9 @@ def publish(found: dict[str, dict[str, Any]], seed: int) -> None:
         "iteration_ms are of the steps, with the guard's looks and compilation; checks come on top. check_minutes says "
         f"when the last check within the minutes was. Trained by commit(s) {', '.join(commits)}.",
     )
-    print(f"written to {results.write(result)}")
+    # What was measured elsewhere, or earlier, keeps the name of the machine it was measured on.
+    machines = " | ".join(sorted({f["hardware"] for f in found.values()}))
+    print(f"written to {results.write(replace(result, hardware=machines))}")
 
 
 if __name__ == "__main__":
