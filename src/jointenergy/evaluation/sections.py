@@ -20,7 +20,7 @@ Cell = str | float | int | None
 
 # Okabe and Ito's colors, which people who see colors differently tell apart; the run is always the first.
 COLORS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#F0E442", "#000000")
-STYLE: Mapping[str, Any] = {
+STYLE: Any = {
     "figure.dpi": 100,
     "savefig.dpi": 144,
     "font.size": 10,
@@ -28,7 +28,7 @@ STYLE: Mapping[str, Any] = {
     "grid.alpha": 0.25,
     "axes.spines.top": False,
     "axes.spines.right": False,
-    "axes.prop_cycle": mpl.cycler(color=COLORS),
+    "axes.prop_cycle": f"cycler(color={list(COLORS)})",
     "legend.frameon": False,
     "figure.constrained_layout.use": True,
 }
@@ -118,7 +118,7 @@ class Part(Protocol):
 @contextmanager
 def drawing(width: float = 6.0, height: float = 3.6) -> Iterator[Figure]:
     """A figure in the style of the report; the global settings of matplotlib stay as they are."""
-    with mpl.rc_context(dict(STYLE)):
+    with mpl.rc_context(STYLE):
         yield Figure(figsize=(width, height))
 
 
