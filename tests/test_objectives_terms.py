@@ -454,3 +454,24 @@ class TestRefusals:
             Objective((LogPX,))
         with pytest.raises(InputError, match="'log_p_x' twice"):
             LogPX() + LogPX(2.0)
+
+
+@pytest.mark.parametrize("name", ["logits", "logits, binary", "pair"])
+def test_a_promise_of_complete_or_missing_labels_changes_no_loss(name):
+    # Who knows what is missing takes a shorter way to the same sums.
+    model = make(name) if name != "logits, binary" else logit(LabelSpace.binary(["a", "b"])).double()
+    x, sizes = chains(7, D), model.labels.cardinalities
+    y = torch.stack([torch.arange(7) % c for c in sizes], 1)
+    missing = torch.full((6, len(sizes)), MISSING)
+    objective = LogPX(0.7) + LogPXY(0.4) + LogPYGivenX(1.3)
+    looked = objective(model, Batch(x, y), Draws(negatives=Samples(chains(6, D, seed=1), missing)))
+    told = objective.unchecked(model, Batch(x, y, complete=True), Draws(negatives=Samples(chains(6, D, seed=1))))
+    weights = list(model.parameters())
+    for a, b in zip(*(torch.autograd.grad(loss.total, weights) for loss in (looked, told)), strict=True):
+        torch.testing.assert_close(a, b, rtol=1e-12, atol=1e-12)
+    for part, value in looked.parts.items():
+        torch.testing.assert_close(told.parts[part], value, rtol=1e-12, atol=1e-12)
+    # Rows that miss a label still have it summed out.
+    y[0, 0] = MISSING
+    partly = objective(model, Batch(x, y), Draws(negatives=Samples(chains(6, D, seed=1))))
+    assert not torch.isclose(partly.total, told.total)

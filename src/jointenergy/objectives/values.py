@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import final
@@ -10,7 +11,7 @@ import torch
 from torch import Tensor
 
 from jointenergy import labels as label_room
-from jointenergy.labels import MISSING
+from jointenergy.labels import MISSING, constant
 from jointenergy.models import JointModel, LabelLogits
 from jointenergy.objectives.base import Batch, DrawName, Draws, Samples
 
@@ -114,7 +115,10 @@ class Values:
             samples = None if exact else self.samples(name)
             complete = (self.complete and name == "given_xy") if samples is None else samples.complete
             if exact and self.model.factorized:
-                value = self.closed.bias + self._log_sums(y).sum(1)
+                open_to_all = name == "given_x" and name not in self.labeled_only
+                value = self.closed.bias + (self.all_log_sums if open_to_all else self._log_sums(y)).sum(1)
+            elif samples is not None and samples.y is None:
+                value = self.model.log_density_of_x(x)
             elif complete:
                 value = self.model.log_density_of_complete(x, y)
             else:
@@ -131,13 +135,20 @@ class Values:
 
     def label_log_probs(self) -> Tensor:
         """log p(y_k | x) of a factorized model for each label, `[n, L]`, zero where it is missing."""
-        return self._log_sums(self.y) - self._log_sums(torch.full_like(self.y, MISSING))
+        return self._log_sums(self.y) - self.all_log_sums
 
-    def _log_sums(self, y: Tensor) -> Tensor:
-        """The log of each label's sum over the values that y leaves open, `[n, L]`."""
-        labels = self.model.labels
-        open_logits = self.closed.logits.masked_fill(~labels.allowed(y), -torch.inf)
+    @functools.cached_property
+    def all_log_sums(self) -> Tensor:
+        """The log of each label's sum over all its values, `[n, L]`."""
+        return self._log_sums(None)
+
+    def _log_sums(self, y: Tensor | None) -> Tensor:
+        """The log of each label's sum over the values that y leaves open, `[n, L]`; no `y`: over all."""
+        labels, logits = self.model.labels, self.closed.logits
+        if y is not None and self.complete:  # sums of one value each
+            return logits.gather(1, y + constant(labels.offsets, y.device))
+        open_logits = logits if y is None else logits.masked_fill(~labels.allowed(y), -torch.inf)
         if labels.shared_cardinality is not None:  # one operation for hundreds of labels
-            return open_logits.view(len(y), len(labels), labels.shared_cardinality).logsumexp(2)
-        blocks = open_logits.split(labels.cardinalities, dim=1) if y.shape[1] else ()
+            return open_logits.view(self.n, len(labels), labels.shared_cardinality).logsumexp(2)
+        blocks = open_logits.split(labels.cardinalities, dim=1) if len(labels) else ()
         return torch.stack([b.logsumexp(1) for b in blocks], dim=1) if blocks else open_logits

@@ -155,8 +155,10 @@ class Trainer:
             weight = (~moved.sick).to(moved.state.x.dtype)
             # By the well chains of all processes: the average of their losses is then the loss of one with all chains.
             divisor = self.world.sum(weight.sum()) / self.world.size
-        complete = moved.state.known == "complete"
-        draws: dict[str, Any] = {name: Samples(moved.x, moved.state.y, weight, divisor=divisor, complete=complete)}
+        known = moved.state.known
+        y = None if known == "missing" else moved.state.y  # nobody then looks for what is missing
+        drawn = Samples(moved.x, y, weight, divisor=divisor, complete=known == "complete")
+        draws: dict[str, Any] = {name: drawn}
         if "last_step" in needs:
             before = replace(moved.before_last, y=moved.state.y)
             recomputed = self.chains.langevin.recompute(Target(self.twice), before)
@@ -172,23 +174,27 @@ class Trainer:
         """
         settings = self.recipe.optimizer
         parameters: list[Tensor] = list(self.model.parameters())
-        self.optimizer.zero_grad()
+        for parameter in parameters:
+            parameter.grad = None
         total = loss.total
         if settings.weight_prior is not None:
             squares = torch.stack([(p**2).sum() for p in parameters]).sum()
             total = total + squares / (2.0 * settings.weight_prior**2 * len(self.data.x))
         total.backward()
         # One message: all processes then clip, skip and step alike.
-        shared = [loss.total.detach(), *loss.parts.values(), *running(self.model)]
+        statistics = running(self.model)
+        shared = [loss.total.detach(), *loss.parts.values(), *statistics]
         self.world.mean([p.grad for p in parameters if p.grad is not None] + shared)
         if settings.clip_adaptive is not None:
             clip_adaptive(build.inner_parameters(self.model), settings.clip_adaptive)
-        limit = float("inf") if settings.clip_norm is None else settings.clip_norm
-        norm = torch.nn.utils.clip_grad_norm_(parameters, limit)
+        if settings.clip_norm is None:
+            norm = torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
+        else:
+            norm = torch.nn.utils.clip_grad_norm_(parameters, settings.clip_norm)
         with torch.no_grad():
             fine = norm.isfinite() & loss.total.isfinite() if self.guarded else torch.ones_like(norm, dtype=torch.bool)
             self._apply(parameters, fine)
-            for now, then in zip(running(self.model), before, strict=True):
+            for now, then in zip(statistics, before, strict=True):
                 now.copy_(torch.where(fine, now, then))
             for kept, now in zip(self.ema.buffers(), self.model.buffers(), strict=True):
                 kept.copy_(now)
