@@ -7,7 +7,7 @@ of the step. The operations are those of torch's own graph, so the numbers are t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, cast
 
 import torch
 from torch import Tensor, nn
@@ -69,14 +69,14 @@ def with_pullback(network: nn.Module, x: Tensor) -> tuple[Tensor, Pullback] | No
 def _layers(network: nn.Module) -> Iterator[nn.Module]:
     """The layers of sequences within sequences, in their order."""
     if type(network).forward is nn.Sequential.forward and not _has_hooks(network):
-        for part in network.children():
-            yield from _layers(part)
+        for part in network._modules.values():
+            yield from _layers(cast(nn.Module, part))
     else:
         yield network
 
 
 def _is_plain(layer: nn.Module) -> bool:
-    return type(layer) in RULES and not getattr(layer, "inplace", False) and not _has_hooks(layer)
+    return type(layer) in RULES and not layer.__dict__.get("inplace") and not _has_hooks(layer)
 
 
 def _has_hooks(module: nn.Module) -> bool:

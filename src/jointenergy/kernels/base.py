@@ -222,12 +222,11 @@ def evaluate_x(target: Target, state: State) -> Evaluation:
         return state.evaluation
     # Inference mode would leave no graph to take a gradient from.
     with torch.inference_mode(False), torch.enable_grad():
-        x, y = ordinary(state.x), ordinary(state.y)
-        offered = None
+        x, offered = ordinary(state.x), None
         if state.known is not None:
-            offered = target.model.with_gradient(x, y if state.known == "complete" else None)
+            offered = target.model.with_gradient(x, state.y if state.known == "complete" else None)
         if offered is None:
-            value = log_density_at(target, x.requires_grad_(), y, state.known)
+            value = log_density_at(target, x.requires_grad_(), ordinary(state.y), state.known)
             offered = value.detach(), gradient_of(value, x)
     return Evaluation("x", offered[0], target.moving(offered[1]))
 
