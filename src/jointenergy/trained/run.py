@@ -24,6 +24,8 @@ from jointenergy.trained.arrays import Array, Labels, given_of
 from jointenergy.trained.parts import Begin, seeded
 from jointenergy.trained.questions import Questions
 from jointenergy.trained.thresholds import Thresholds
+from jointenergy.trained.vitals import health_of
+from jointenergy.training.health import Health
 
 
 class Run(Questions):
@@ -45,6 +47,10 @@ class Run(Questions):
         notes = (*self.notes, *(f"assumed, not known: {a}" for a in model.assumptions))
         # In memory alone: a threshold that rests on the assumption is none of the run in the folder.
         return Run(model, self.origin, self.sampling, self.bounds, Thresholds(), notes)
+
+    def health(self) -> Health:
+        """Whether the chains are healthy, in numbers and, by `complaints`, in sentences; on held-out rows."""
+        return health_of(self)
 
     def export(self, path: Path | str) -> Path:
         """Weights, recipe, labels and thresholds in one safetensors file, which `jointenergy.load` opens."""
