@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import io
 import lzma
+import os
 import tarfile
 import zlib
 from collections.abc import Iterator, Sequence
@@ -85,20 +86,34 @@ def _suffixes() -> frozenset[str]:
 def _entries(source: Path, under: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], str, bytes]]:
     """Path below the prefix, the name to show, and content of every image in a folder or an archive."""
     if source.is_dir():
-        for file in sorted(source.joinpath(*under).rglob("*")):
-            parts = _parts(file.relative_to(source).as_posix(), under)
-            if parts and file.is_file():
-                yield parts, str(file), file.read_bytes()
+        for folder, folders, files in os.walk(source.joinpath(*under)):
+            folders.sort()
+            for file in (Path(folder, name) for name in sorted(files)):
+                if parts := _parts(file.relative_to(source).as_posix(), under):
+                    yield parts, str(file), _bytes(file)
     elif source.is_file():
         yield from _members(source, under)
     else:
         raise InputError(f"there is no folder or archive {source}")
 
 
+def images_in(source: Path) -> Iterator[tuple[str, bytes]]:
+    """The name to show and the content of every image of a folder or an archive, wherever it lies, one at a time."""
+    return ((shown, content) for _, shown, content in _entries(source, ()))
+
+
+def _bytes(file: Path) -> bytes:
+    try:
+        return file.read_bytes()
+    except OSError as error:
+        raise InputError(f"image {file} cannot be read: {error.strerror}") from error
+
+
 def _members(source: Path, under: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], str, bytes]]:
     try:
         with tarfile.open(source) as archive:
-            for member in archive:
+            while (member := archive.next()) is not None:
+                archive.members.clear()  # else it keeps them all
                 parts = _parts(member.name, under)
                 stream = archive.extractfile(member) if parts and member.isfile() else None
                 if stream is not None:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import gzip
 import math
 import zlib
+from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 import torch
@@ -18,37 +20,71 @@ from jointenergy.labels import LabelSpace
 PREFIXES = {"train": "train", "test": "t10k"}
 _GZIP = b"\x1f\x8b"
 _UNSIGNED_BYTE = 8
+_AT_ONCE = 1 << 20  # bytes
 
 
 def read_idx(path: Path | str, n_dims: int) -> Tensor:
     """The array of unsigned bytes in an idx file, uint8 with `n_dims` dimensions (3 for images, 1 for labels)."""
-    content = _content(Path(path))
-    magic = bytes((0, 0, _UNSIGNED_BYTE, n_dims))
-    if content[:4] != magic:
-        raise InputError(
-            f"{path} is no idx file of {'labels' if n_dims == 1 else 'images'}: it begins with the bytes "
-            f"{content[:4].hex(' ') or 'of an empty file'} where {magic.hex(' ')} is expected"
-        )
-    start = 4 + 4 * n_dims
-    sizes = tuple(int.from_bytes(content[at : at + 4], "big") for at in range(4, start, 4))
-    if len(content) != start + math.prod(sizes) or len(content) < start:
-        raise InputError(
-            f"{path} is corrupt or truncated: its header promises {' x '.join(map(str, sizes))} values, "
-            f"{max(0, len(content) - start)} follow"
-        )
-    return torch.from_numpy(np.frombuffer(content, np.uint8, offset=start).reshape(sizes).copy())
+    return torch.cat(list(idx_pieces(path, n_dims)))
 
 
-def _content(path: Path) -> bytes:
+def idx_pieces(path: Path | str, n_dims: int, size: int | None = None) -> Iterator[Tensor]:
+    """The array of `read_idx` in pieces of `size` rows, or as one: memory need not grow with the file."""
     try:
-        content = path.read_bytes()
-        return gzip.decompress(content) if content.startswith(_GZIP) else content
+        with Path(path).open("rb") as plain:
+            packed = plain.read(2) == _GZIP
+            plain.seek(0)
+            if packed:
+                with gzip.open(plain) as file:
+                    yield from _pieces(file, path, n_dims, size)
+            else:
+                yield from _pieces(plain, path, n_dims, size)
     except FileNotFoundError as error:
         raise InputError(f"there is no file {path}") from error
     except (EOFError, zlib.error, gzip.BadGzipFile) as error:
         raise InputError(f"{path} is corrupt or truncated: {error}") from error
     except OSError as error:
         raise InputError(f"{path} cannot be read: {error.strerror}") from error
+
+
+def _pieces(file: BinaryIO | gzip.GzipFile, path: Path | str, n_dims: int, size: int | None) -> Iterator[Tensor]:
+    sizes = _sizes(file.read(4 + 4 * n_dims), path, n_dims)
+    n_rows, row = sizes[0], math.prod(sizes[1:])
+    read = 0
+    for begin in range(0, max(1, n_rows), size or max(1, n_rows)):
+        n = min(size or n_rows, n_rows - begin)
+        content = _read(file, n * row)
+        read += len(content)
+        if len(content) < n * row:
+            break
+        yield torch.from_numpy(np.frombuffer(content, np.uint8).reshape(n, *sizes[1:]))
+    while more := file.read(_AT_ONCE):
+        read += len(more)
+    if read != n_rows * row:
+        raise InputError(
+            f"{path} is corrupt or truncated: its header promises {' x '.join(map(str, sizes))} values, {read} follow"
+        )
+
+
+def _read(file: BinaryIO | gzip.GzipFile, n: int) -> bytearray:
+    """So many bytes, or those that are there: a broken header may promise more than fits in memory."""
+    content = bytearray()
+    while more := file.read(min(_AT_ONCE, n - len(content))):
+        content += more
+    return content
+
+
+def _sizes(head: bytes, path: Path | str, n_dims: int) -> tuple[int, ...]:
+    """The sizes in the header of an idx file, or one sentence."""
+    magic = bytes((0, 0, _UNSIGNED_BYTE, n_dims))
+    if head[:4] != magic:
+        raise InputError(
+            f"{path} is no idx file of {'labels' if n_dims == 1 else 'images'}: it begins with the bytes "
+            f"{head[:4].hex(' ') or 'of an empty file'} where {magic.hex(' ')} is expected"
+        )
+    if len(head) < 4 + 4 * n_dims:
+        raise InputError(f"{path} is corrupt or truncated: it ends within its header, so of its values, 0 follow")
+    return tuple(int.from_bytes(head[at : at + 4], "big") for at in range(4, 4 + 4 * n_dims, 4))
 
 
 def idx_files(
