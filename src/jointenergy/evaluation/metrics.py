@@ -40,6 +40,8 @@ NAMES: dict[str, Range] = {
     "ece": FRACTION,
     **{f"{what}_{over}": FRACTION for what in ("f1", "auprc", "auroc", "ece") for over in ("micro", "macro")},
     **{f"ood_auroc.<set>.{kind}": FRACTION for kind in ("log_density", "max_probability", "gradient_norm")},
+    "robust_accuracy.<norm>.<refinement>.<radius>": FRACTION,
+    "robust_radius.<norm>.<refinement>": DISTANCE,
     "agreement_by_sampling": FRACTION,
     "consistency_class.<judge>": FRACTION,
     "diversity_class.<over>": DISTANCE,
