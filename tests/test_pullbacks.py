@@ -103,6 +103,7 @@ UNKNOWN = {
     "derived sequence": lambda: Skipping(nn.Linear(D, D)),
     "no rule": lambda: nn.Sequential(nn.Linear(D, 4), nn.Dropout()),
     "in place": lambda: nn.Sequential(nn.Linear(D, 4), nn.ReLU(inplace=True)),
+    "two precisions": lambda: nn.Sequential(nn.Linear(D, 4), nn.Linear(4, 4).double()),
     "made weights": lambda: nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(D, 4))),
     **{f"hook {kind}": lambda kind=kind: hooked(kind) for kind in ("whole", "before", "after", "backward")},
 }

@@ -6,10 +6,11 @@ of the step. The operations are those of torch's own graph, so the numbers are t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any, Literal, NamedTuple, cast
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 Pullback = Callable[[Tensor], Tensor]
@@ -19,7 +20,7 @@ Pullback = Callable[[Tensor], Tensor]
 class Rule(NamedTuple):
     """The way back through a layer: what of its pass is kept, and the gradient by its input from that by its output."""
 
-    kept: Literal["input", "output", "nothing"]
+    kept: Literal["input", "output", "weight"]
     back: Callable[[Any, Tensor, Any], Tensor]
 
 
@@ -27,7 +28,7 @@ _aten = torch.ops.aten
 
 RULES: dict[type[nn.Module], Rule] = {
     nn.Flatten: Rule("input", lambda layer, g, x: g.view_as(x)),
-    nn.Linear: Rule("nothing", lambda layer, g, _: g.matmul(layer.weight)),
+    nn.Linear: Rule("weight", lambda layer, g, weight: g.matmul(weight)),
     nn.SiLU: Rule("input", lambda layer, g, x: _aten.silu_backward(g, x)),
     nn.ELU: Rule("input", lambda layer, g, x: _aten.elu_backward(g, layer.alpha, 1, 1, False, x)),
     nn.ReLU: Rule("output", lambda layer, g, value: _aten.threshold_backward(g, value, 0)),
@@ -46,14 +47,22 @@ def with_pullback(network: nn.Module, x: Tensor) -> tuple[Tensor, Pullback] | No
     """
     if x.device.type != "cpu" or x.ndim < 2 or torch.is_autocast_enabled("cpu"):
         return None
-    layers = list(_layers(network))
-    if not all(_is_plain(layer) for layer in layers):
+    layers: list[nn.Module] = []
+    if not _is_plain(network, layers):
         return None
-    passed: list[tuple[nn.Module, Rule, Tensor | None]] = []
+    passed: list[tuple[nn.Module, Rule, Tensor]] = []
     with torch.no_grad():
         for layer in layers:
-            rule, value = RULES[type(layer)], layer.forward(x)
-            passed.append((layer, rule, x if rule.kept == "input" else value if rule.kept == "output" else None))
+            rule = RULES[type(layer)]
+            if rule.kept == "weight":  # looked up once, and not by the layer's own forward: small chains feel it
+                kept = cast(Tensor, layer._parameters["weight"])
+                if kept.dtype != x.dtype:
+                    return None
+                value = F.linear(x, kept, layer._parameters["bias"])
+            else:
+                value = layer.forward(x)
+                kept = x if rule.kept == "input" else value
+            passed.append((layer, rule, kept))
             x = value
 
     def pullback(gradient: Tensor) -> Tensor:
@@ -66,20 +75,11 @@ def with_pullback(network: nn.Module, x: Tensor) -> tuple[Tensor, Pullback] | No
     return x, pullback
 
 
-def _layers(network: nn.Module) -> Iterator[nn.Module]:
-    """The layers of sequences within sequences, in their order."""
-    if type(network).forward is nn.Sequential.forward and not _has_hooks(network):
-        for part in network._modules.values():
-            yield from _layers(cast(nn.Module, part))
-    else:
-        yield network
-
-
-def _is_plain(layer: nn.Module) -> bool:
-    return type(layer) in RULES and not layer.__dict__.get("inplace") and not _has_hooks(layer)
-
-
-def _has_hooks(module: nn.Module) -> bool:
-    return bool(
-        module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks
-    )
+def _is_plain(module: nn.Module, layers: list[nn.Module]) -> bool:
+    """Whether a module is made of known layers in sequence, without hooks; they are added to `layers`."""
+    if module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks:
+        return False
+    if type(module).forward is nn.Sequential.forward:
+        return all(_is_plain(cast(nn.Module, part), layers) for part in module._modules.values())
+    layers.append(module)
+    return type(module) in RULES and not module.__dict__.get("inplace")
