@@ -26,6 +26,7 @@ from jointenergy.labels import LabelSpace, nearest
 
 Pixels = NDArray[np.uint8]
 Mode = Literal["RGB", "L"]
+GREY = ("1", "L", "LA", "La")  # Pillow's modes without color
 
 
 def image_folder(
@@ -113,7 +114,7 @@ def _members(source: Path, under: tuple[str, ...]) -> Iterator[tuple[tuple[str, 
     try:
         with tarfile.open(source) as archive:
             while (member := archive.next()) is not None:
-                archive.members.clear()  # else it keeps them all
+                archive.members.clear()  # type: ignore[attr-defined]  # else it keeps them all
                 parts = _parts(member.name, under)
                 stream = archive.extractfile(member) if parts and member.isfile() else None
                 if stream is not None:
@@ -142,13 +143,16 @@ def _parts(path: str, under: tuple[str, ...]) -> tuple[str, ...]:
     return () if elsewhere or pure.suffix.lower() not in _suffixes() else parts
 
 
-def decode(content: bytes, shown: str, mode: Mode, size: tuple[int, int] | None) -> Pixels:
-    """An image file as `[C, H, W]`, resized to `size = (height, width)` where it is given, or one sentence."""
+def decode(content: bytes, shown: str, mode: Mode | None, size: tuple[int, int] | None) -> Pixels:
+    """An image file as `[C, H, W]`, resized to `size = (height, width)` where it is given, or one sentence.
+
+    Without a mode, grey images stay grey and all others become RGB.
+    """
     try:
         with Image.open(io.BytesIO(content)) as image:
             deep = image.mode if image.mode[0] in "IF" else ""
             if not deep:
-                pixels = image.convert(mode)
+                pixels = image.convert(mode or ("L" if image.mode in GREY else "RGB"))
                 if size is not None:
                     pixels = pixels.resize((size[1], size[0]), Image.Resampling.BILINEAR)
     except UnidentifiedImageError:

@@ -1,0 +1,74 @@
+"""data: images of other sizes and colors made to fit what a model takes, by rules that can be told in a sentence."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+from torch.nn.functional import avg_pool2d
+
+from jointenergy.data.transforms import Resize
+from jointenergy.errors import InputError
+
+Form = tuple[int, int, int]
+"""Channels, height and width."""
+
+MOST_PADDING = 0.125  # of a side: 28 x 28 in 32 x 32, and no more
+LUMA = (0.299, 0.587, 0.114)  # red, green and blue in grey, ITU-R 601, as Pillow takes them
+
+
+def image_form(event_shape: tuple[int, ...]) -> Form | None:
+    """Channels, height and width of x where it is an image; square vectors are grey ones."""
+    shape = event_shape
+    side = math.isqrt(shape[0])
+    if len(shape) == 1 and side >= 4 and side * side == shape[0]:
+        return 1, side, side
+    if len(shape) == 2:
+        return 1, shape[0], shape[1]
+    return (shape[0], shape[1], shape[2]) if len(shape) == 3 and shape[0] in (1, 3) else None
+
+
+def fitted(x: Tensor, form: Form) -> tuple[Tensor, str]:
+    """Floating-point images `[n, C, H, W]` as `[n, *form]`, and what was done to them ("" where nothing was).
+
+    Where the size is a whole multiple, or becomes one by a little padding, blocks of pixels are averaged, which keeps
+    the grain of small images; otherwise images are resized, bilinear and antialiased.
+    """
+    if x.ndim != 4 or x.shape[1] not in (1, 3) or form[0] not in (1, 3):
+        raise InputError(f"images are [n, 1 or 3, height, width], got {tuple(x.shape)} for {form}")
+    done = []
+    if x.shape[1] != form[0]:
+        done.append("made grey" if form[0] == 1 else "made color by three equal channels")
+        x = (x * x.new_tensor(LUMA)[:, None, None]).sum(1, keepdim=True) if form[0] == 1 else x.expand(-1, 3, -1, -1)
+    if x.shape[2:] != form[1:]:
+        factor = _factor(tuple(x.shape[2:]), form[1:])
+        if factor:
+            height, width = form[1] * factor, form[2] * factor
+            if x.shape[2:] != (height, width):
+                done.append(f"padded to {height} x {width} with the commonest value of their border")
+                x = _padded(x, height, width)
+            done.append(f"averaged in blocks of {factor} x {factor}")
+            x = avg_pool2d(x, factor)
+        else:
+            done.append(f"resized to {form[1]} x {form[2]}, bilinear and antialiased")
+            x = Resize(form[1], form[2])(x)
+    return x, ", ".join(done)
+
+
+def _factor(size: tuple[int, ...], wanted: tuple[int, int]) -> int:
+    """The side of the blocks that are averaged, 0 where they do not serve."""
+    factors = {-(-have // want) for have, want in zip(size, wanted, strict=True)}
+    if len(factors) != 1 or (factor := factors.pop()) < 2:
+        return 0
+    padding = max(1 - have / (want * factor) for have, want in zip(size, wanted, strict=True))
+    return factor if padding <= MOST_PADDING else 0
+
+
+def _padded(x: Tensor, height: int, width: int) -> Tensor:
+    """Images in the middle of larger ones that have the commonest value of each image's border around them."""
+    border = torch.cat((x[..., 0, :], x[..., -1, :], x[..., 1:-1, 0], x[..., 1:-1, -1]), dim=-1)
+    canvas = border.mode(dim=-1).values[..., None, None].expand(*x.shape[:2], height, width).clone()
+    top, left = (height - x.shape[2]) // 2, (width - x.shape[3]) // 2
+    canvas[..., top : top + x.shape[2], left : left + x.shape[3]] = x
+    return canvas
