@@ -39,7 +39,11 @@ NAMES: dict[str, Range] = {
     "nll": DISTANCE,
     "ece": FRACTION,
     **{f"{what}_{over}": FRACTION for what in ("f1", "auprc", "auroc", "ece") for over in ("micro", "macro")},
-    **{f"ood_auroc.<set>.{kind}": FRACTION for kind in ("log_density", "max_probability", "gradient_norm")},
+    **{
+        f"ood_{what}.{kind}": FRACTION
+        for what in ("auroc.<set>", "aupr.<set>", "fpr95.<set>", "auroc_noised.<set>", "auroc_control")
+        for kind in ("log_density", "max_probability", "gradient_norm")
+    },
     "robust_accuracy.<norm>.<refinement>.<radius>": FRACTION,
     "robust_radius.<norm>.<refinement>": DISTANCE,
     "agreement_by_sampling": FRACTION,
@@ -71,15 +75,17 @@ UNITS = ("nats", "ms", "seconds", "minutes", "per_second", "images", "steps", "m
 
 _PART = r"[A-Za-z0-9_-]+"
 _WITH_UNIT = re.compile(rf"[a-z][a-z0-9_]*_(?:{'|'.join(UNITS)})(?:\.{_PART})*")
+_OF_ANOTHER = re.compile(rf"^(?:baseline|others\.{_PART})\.")  # the same metric of what a run is held against
 _PATTERNS = [(re.compile(re.sub(r"<\w+>", _PART, re.sub(r"\.", r"\\.", name))), r) for name, r in NAMES.items()]
 
 
 def range_of(name: str) -> Range:
     """The values that the metric called `name` may take, or one sentence with the nearest name."""
+    bare = _OF_ANOTHER.sub("", name)
     for pattern, values in _PATTERNS:
-        if pattern.fullmatch(name):
+        if pattern.fullmatch(bare):
             return values
-    if _WITH_UNIT.fullmatch(name):
+    if _WITH_UNIT.fullmatch(bare):
         return REAL
     raise InputError(
         f"there is no metric called {name!r}: {nearest(name, list(NAMES))}; a name that ends in a unit "
