@@ -59,7 +59,7 @@ def noise(run: Run, n: int, seed: int) -> Made:
     def make(begin: int, end: int) -> Tensor:
         return _rows(run, streams.uniform(keys[begin:end], size))
 
-    return Made("noise", "noise is uniform between the bounds of x, each value drawn for itself.", n, make)
+    return Made("noise", "Noise is uniform between the bounds of x, each value drawn for itself.", n, make)
 
 
 def constant(run: Run, n: int, seed: int) -> Made:
@@ -71,7 +71,7 @@ def constant(run: Run, n: int, seed: int) -> Made:
         values = streams.uniform(keys[begin:end], channels)
         return _rows(run, values.view(-1, channels, *(1 for _ in size)).expand(-1, channels, *size))
 
-    says = "constant has one random value for each image and channel, the same at every pixel."
+    says = "Constant has one random value for each image and channel, the same at every pixel."
     return Made("constant", says, n, make)
 
 
@@ -83,7 +83,7 @@ def interpolations(run: Run, test: Tensor, n: int, seed: int) -> Made:
         first = torch.arange(begin, end, device=test.device)
         return run.rows((test[order[first]] + test[order[(first + 1) % len(test)]]) / 2)
 
-    says = "interpolations are means of two test rows, drawn without regard to their labels."
+    says = "Interpolations are means of two test rows, drawn without regard to their labels."
     return Made("interpolations", says, min(n, len(test)), make)
 
 
@@ -100,7 +100,7 @@ def shuffled_pixels(run: Run, test: Tensor, n: int, seed: int) -> Made:
         order = streams.uniform(keys[begin:end], x.shape[2], torch.float64).argsort(1).to(x.device)
         return run.rows(x.gather(2, order[:, None].expand_as(x)).reshape(end - begin, *run.event_shape))
 
-    says = "shuffled pixels are test rows with the pixels of each put in a random order of its own."
+    says = "Shuffled pixels are test rows with the pixels of each put in a random order of its own."
     return Made("shuffled_pixels", says, n, make)
 
 
@@ -123,7 +123,7 @@ def patches(run: Run, form: Form, pictures: list[NDArray[Any]], n: int, seed: in
         return run.rows(torch.stack(cut).reshape(end - begin, *run.event_shape))
 
     says = (
-        f"patches are pieces of {form[1]} x {form[2]} pixels of scikit-learn's two sample photographs"
+        f"Patches are pieces of {form[1]} x {form[2]} pixels of scikit-learn's two sample photographs"
         f"{', made grey' if form[0] == 1 else ''}."
     )
     return Made("patches", says, n, make)

@@ -60,7 +60,7 @@ class Outside:
     def says(self) -> str:
         """Where the rows came from and what was done to those that have been read, in a sentence."""
         told = [_told(how, count) for how, count in self._counts.items()]
-        return f"{self.name} is {self.place.name}: {'; '.join(told) or 'rows as they are'}."
+        return f"The set {self.name} is {self.place.name}: {'; '.join(told) or 'rows as they are'}."
 
     def batches(self, size: int) -> Iterator[Tensor]:
         """All rows, `size` at a time, as the run takes them."""

@@ -1,0 +1,303 @@
+"""evaluation: how well scores of x tell test rows from rows of sets that are unlike the data."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.metrics import average_precision_score, roc_auc_score, roc_curve
+from torch import Tensor
+
+from jointenergy import streams
+from jointenergy.errors import InputError
+from jointenergy.evaluation.embedded import Made, embedded
+from jointenergy.evaluation.ood_pictures import examples, histograms
+from jointenergy.evaluation.outside import Outside
+from jointenergy.evaluation.sections import Cell, Picture, Rows, Section, Subject, Suite, Table
+from jointenergy.tasks.detect import SCORES
+from jointenergy.trained import Run
+from jointenergy.training.order import seeded
+
+Values = NDArray[np.float64]
+
+WORDS = {"log_density": "log p(x)", "max_probability": "max p(y | x)", "gradient_norm": "gradient norm"}
+AT_ONCE = 500  # rows of a batch
+SHOWN = 10  # rows of each set that a person sees
+TITLE = "Unlike the data"
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Rows of each embedded set, the most that are scored of the others, and whether noised rows are scored too."""
+
+    rows: int
+    most: int | None
+    noised: bool
+
+
+QUICK, FULL = Sizes(1000, 2000, False), Sizes(10_000, None, True)
+
+
+# Pure measuring.
+
+
+@dataclass(frozen=True)
+class Separation:
+    """How well a score tells rows of the data, which should have the larger ones, from others. NaN where it is none.
+
+    `auroc` is the share of pairs in the right order, equals counting half. `aupr` is the average precision with the
+    data as the positives and both sets counting alike, so that .5 is a guess at any sizes. `fpr95` is the share of the
+    others that is accepted where at least 95 % of the data are.
+    """
+
+    auroc: float
+    aupr: float
+    fpr95: float
+
+
+NOT_KNOWN = Separation(math.nan, math.nan, math.nan)
+
+
+def separation(inside: Values, outside: Values) -> Separation:
+    if not len(inside) or not len(outside) or not (np.isfinite(inside).all() and np.isfinite(outside).all()):
+        return NOT_KNOWN
+    truth = np.repeat((1, 0), (len(inside), len(outside)))
+    scores = np.concatenate((inside, outside))
+    weights = np.where(truth == 1, 1 / len(inside), 1 / len(outside))
+    passed, accepted, _ = roc_curve(truth, scores, drop_intermediate=False)
+    return Separation(
+        float(roc_auc_score(truth, scores)),
+        float(average_precision_score(truth, scores, sample_weight=weights)),
+        float(passed[np.argmax(accepted >= 0.95 - 1e-12)]),
+    )
+
+
+class Asked(NamedTuple):
+    """One score of one run, on rows as they are or with the data noise of the recipe."""
+
+    who: str
+    kind: str
+    noised: bool
+
+
+def scores_of(
+    rows: Rows, runs: Mapping[str, Run], asked: Sequence[Asked], *, most: int | None, noise: float, seed: int
+) -> dict[Asked, Values]:
+    """Scores of the rows, which pass by in batches: of each only its numbers stay.
+
+    Of sets with more than `most` rows every second, fourth, ... row is taken, so that all parts of the set have their
+    share although nobody knows its length beforehand. Noise belongs to a row, whatever batch it is in.
+    """
+    kept: dict[Asked, list[Tensor]] = {a: [] for a in asked}
+    generator = seeded(seed, "outside", "data noise", rows.name)
+    step, seen, n = 1, 0, 0
+    for batch in rows.batches(AT_ONCE):
+        keys = streams.chain_keys(len(batch), generator=generator)
+        taken = slice(-seen % step, None, step)
+        seen += len(batch)
+        x = batch[taken]
+        if not len(x):
+            continue
+        noisy = x + noise * streams.normal_like(keys[taken].to(x.device), x) if noise else x
+        for a in asked:
+            kept[a].append(runs[a.who].score(noisy if a.noised else x, a.kind).double().cpu())
+        n += len(x)
+        while most is not None and n > most:
+            kept = {a: [torch.cat(values)[::2]] for a, values in kept.items()}
+            step, n = 2 * step, -(-n // 2)
+    return {a: torch.cat(values).numpy() if values else np.empty(0) for a, values in kept.items()}
+
+
+# The section.
+
+
+@dataclass(frozen=True, eq=False)
+class DataRows:
+    """The test rows as a set among the others."""
+
+    x: Tensor
+    name: str = "test rows"
+
+    def batches(self, size: int) -> Iterator[Tensor]:
+        yield from self.x.split(size)
+
+
+def ood(subject: Subject, suite: Suite) -> Section:
+    """Out-of-distribution detection by log p(x), max p(y | x) and minus the norm of the gradient of log p(x)."""
+    sizes = FULL if suite == "full" else QUICK
+    runs = subject.classifiers()
+    recipe = subject.run.recipe
+    noise = recipe.data.noise if sizes.noised and recipe is not None else 0.0
+    sets: list[Rows] = [*subject.outside, *embedded(subject.run, subject.test.x, sizes.rows, subject.seed)]
+    _check_names(sets)
+    asked, refused = _askable(runs, subject.test.x, noised=noise > 0)
+    if not asked:
+        return Section("ood", TITLE, tuple(refused))
+
+    def score(rows: Rows) -> dict[Asked, Values]:
+        return scores_of(rows, runs, asked, most=sizes.most, noise=noise, seed=subject.seed)
+
+    data = score(DataRows(subject.test.x))
+    found = {rows.name: score(rows) for rows in sets}
+    about = tuple(_about(sets))  # now: sets tell of the rows that they have just given
+    told = {name: {a: separation(data[a], values[a]) for a in asked} for name, values in found.items()}
+    control = {a: separation(values[::2], values[1::2]) for a, values in data.items()}
+    counts = {name: len(next(iter(values.values()))) for name, values in found.items()}
+    return Section(
+        "ood",
+        TITLE,
+        tuple(_sentences(subject, asked, refused, data, found, noise, suite)) + about,
+        _metrics(told, control),
+        tuple(_tables(told, control, counts, len(next(iter(data.values()))))),
+        tuple(_pictures(subject, sets, asked, data, found, told, noise)),
+    )
+
+
+def _check_names(sets: Sequence[Rows]) -> None:
+    twice = [name for name, n in Counter(rows.name for rows in sets).items() if n > 1]
+    if twice:
+        raise InputError(f"two sets unlike the data are called {twice[0]!r}: give each a name of its own")
+
+
+def _askable(runs: Mapping[str, Run], x: Tensor, *, noised: bool) -> tuple[list[Asked], list[str]]:
+    """The scores that the runs have, and a sentence for each that they have not."""
+    asked, refused = [], []
+    for who, run in runs.items():
+        for kind in SCORES:
+            if kind == "max_probability" and not len(run.labels):
+                refused.append(f"The {who} has no labels, so it has no {WORDS[kind]}.")
+                continue
+            try:
+                run.score(x[:2], kind)
+            except InputError as error:
+                refused.append(f"The {who} has no {WORDS[kind]}: {error}.")
+                continue
+            asked += [Asked(who, kind, with_noise) for with_noise in (False, True)[: 1 + noised]]
+    return asked, refused
+
+
+def _metrics(
+    told: Mapping[str, Mapping[Asked, Separation]], control: Mapping[Asked, Separation]
+) -> dict[str, float | None]:
+    metrics: dict[str, float | None] = {}
+    for name, figures in told.items():
+        for a, figure in figures.items():
+            prefix = _prefix(a.who)
+            if a.noised:
+                metrics[f"{prefix}ood_auroc_noised.{name}.{a.kind}"] = _known(figure.auroc)
+                continue
+            for what in ("auroc", "aupr", "fpr95"):
+                metrics[f"{prefix}ood_{what}.{name}.{a.kind}"] = _known(getattr(figure, what))
+    for a, figure in control.items():
+        if not a.noised:
+            metrics[f"{_prefix(a.who)}ood_auroc_control.{a.kind}"] = _known(figure.auroc)
+    return metrics
+
+
+def _prefix(who: str) -> str:
+    return {"run": "", "baseline": "baseline."}.get(who, f"others.{who}.")
+
+
+def _known(value: float) -> float | None:
+    return None if math.isnan(value) else value
+
+
+def _tables(
+    told: Mapping[str, Mapping[Asked, Separation]],
+    control: Mapping[Asked, Separation],
+    counts: Mapping[str, int],
+    n_test: int,
+) -> Iterator[Table]:
+    titles = {
+        "auroc": "AUROC: the share of pairs, a test row and a row of the set, in which the test row scores higher",
+        "aupr": "AUPR: average precision with the test rows as positives, both sets counting alike",
+        "fpr95": "FPR at 95 % TPR: the share of the set that passes where 95 % of the test rows do (less is better)",
+    }
+    for what, title in titles.items():
+        for noised in (False, True) if what == "auroc" else (False,):
+            asked = sorted((a for a in control if a.noised == noised), key=lambda a: SCORES.index(a.kind))
+            if not asked:
+                continue
+            columns = [WORDS[a.kind] + ("" if a.who == "run" else f", {a.who}") for a in asked]
+            rows: list[tuple[Cell, ...]] = [
+                (name.replace("_", " "), counts[name], *(_known(getattr(figures[a], what)) for a in asked))
+                for name, figures in told.items()
+            ]
+            halves = (_known(getattr(control[a], what)) for a in asked)
+            rows.append(("control: other test rows", n_test // 2, *halves))
+            yield Table(title + (", noise added to all rows" if noised else ""), ("set", "rows", *columns), tuple(rows))
+
+
+def _sentences(
+    subject: Subject,
+    asked: Sequence[Asked],
+    refused: Sequence[str],
+    data: Mapping[Asked, Values],
+    found: Mapping[str, Mapping[Asked, Values]],
+    noise: float,
+    suite: Suite,
+) -> Iterator[str]:
+    yield (
+        "Each score should be larger for rows that are like the data: log p(x) up to a constant, the probability of "
+        "the most probable labels, and minus the norm of the gradient of log p(x) by x (approximate mass). An AUROC of "
+        "1 tells every row of a set from the test rows, .5 is a guess, and less than .5 prefers the set to the data."
+    )
+    if any(a.who != "run" for a in asked):
+        yield (
+            "log p(x) of a baseline is the logsumexp of its logits: cross-entropy leaves it free, so it is a score "
+            "and no density."
+        )
+    recipe = subject.run.recipe
+    if noise:
+        yield (
+            f"Figures are of rows as they are. Those called noised add the recipe's data noise, of standard deviation "
+            f"{noise:g}, to test rows and sets alike, as the publication of JEM scores."
+        )
+    elif suite == "full" and recipe is not None:
+        yield "Rows are scored as they are: the recipe adds no noise to its data."
+    else:
+        yield "Rows are scored as they are, without data noise."
+    for a in asked:
+        full = float((data[a] == 1.0).mean())
+        if a.kind == "max_probability" and not a.noised and full > 0.01:
+            yield (
+                f"The {a.who} gives {100 * full:.0f} % of the test rows a probability that rounds to 1: between rows "
+                "with equal scores its AUROC is a guess."
+            )
+        broken = [name for name, values in found.items() if not np.isfinite(values[a]).all()]
+        if not np.isfinite(data[a]).all():
+            yield f"{WORDS[a.kind]} of the {a.who} is not finite on test rows, so it has no figures."
+        elif broken and not a.noised:
+            yield f"{WORDS[a.kind]} of the {a.who} is not finite on rows of {', '.join(broken)}: no figures there."
+    yield from refused
+
+
+def _about(sets: Sequence[Rows]) -> Iterator[str]:
+    for rows in sets:
+        if isinstance(rows, Outside | Made):
+            yield rows.says
+    yield "The control is one half of the test rows against the other, which nothing should tell apart."
+
+
+def _pictures(
+    subject: Subject,
+    sets: Sequence[Rows],
+    asked: Sequence[Asked],
+    data: Mapping[Asked, Values],
+    found: Mapping[str, Mapping[Asked, Values]],
+    told: Mapping[str, Mapping[Asked, Separation]],
+    noise: float,
+) -> Iterator[Picture]:
+    for a in (a for a in asked if a.kind == "log_density" and a.who in ("run", "baseline")):
+        panels = {name: (values[a], told[name][a].auroc) for name, values in found.items()}
+        yield histograms(data[a], panels, who=a.who, noise=noise if a.noised else 0.0)
+    first = {rows.name: next(rows.batches(SHOWN), None) for rows in [DataRows(subject.test.x), *sets]}
+    seen = examples({name: x for name, x in first.items() if x is not None}, subject.run)
+    if seen is not None:
+        yield seen

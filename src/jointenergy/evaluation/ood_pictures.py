@@ -1,0 +1,72 @@
+"""evaluation: pictures of rows unlike the data: their scores beside those of the data, and the rows themselves."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from jointenergy.data.fitting import image_form
+from jointenergy.evaluation.sections import COLORS, Picture, drawing, picture
+from jointenergy.trained import Run
+
+Values = NDArray[np.float64]
+
+COLUMNS = 3
+BINS = 40
+
+
+def histograms(data: Values, panels: Mapping[str, tuple[Values, float]], *, who: str, noise: float) -> Picture:
+    """One panel for each set: log p(x) of the test rows and of the set, with the AUROC between them."""
+    n_rows = -(-len(panels) // COLUMNS)
+    with drawing(9.0, 0.5 + 2.1 * n_rows) as figure:
+        axes = figure.subplots(n_rows, COLUMNS, squeeze=False).flat
+        for axis, (name, (values, auroc)) in zip(axes, panels.items(), strict=False):
+            finite = [v[np.isfinite(v)] for v in (data, values)]
+            edges = np.histogram_bin_edges(np.concatenate(finite), BINS)
+            for part, color, label in zip(finite, COLORS, ("test rows", "the set"), strict=False):
+                # Shares, so that sets of different sizes have histograms of one height.
+                weights = np.full(len(part), 1 / max(1, len(part)))
+                axis.hist(part, edges, weights=weights, color=color, alpha=0.6, label=label)
+            axis.set_title(f"{name.replace('_', ' ')}: AUROC {auroc:.3f}", fontsize=10)
+            axis.set_yticks([])
+        for axis in axes:  # those that are left
+            axis.set_axis_off()
+        figure.supxlabel("log p(x), up to a constant", fontsize=10)
+        first = figure.axes[0].get_legend_handles_labels()
+        figure.legend(*first, loc="outside upper center", ncols=2)
+        noised = f", data noise of {noise:g} added" if noise else ""
+        owner = "" if who == "run" else f" by the {who}, whose logsumexp is no density"
+        caption = (
+            f"log p(x) of the test rows and of each set{owner}{noised}: the share of rows at each value. The less they "
+            "overlap, with the set on the left, the better the set is told from the data."
+        )
+        name = "_".join(["ood_histograms", *([] if who == "run" else [who]), *(["noised"] if noise else [])])
+        return picture(name, caption, figure)
+
+
+def examples(rows: Mapping[str, Tensor], run: Run) -> Picture | None:
+    """The first rows of each set as the run sees them; None where rows are no images."""
+    form = image_form(run.event_shape)
+    if form is None:
+        return None
+    most = max(len(x) for x in rows.values())
+    low, high = run.bounds
+    with drawing(0.75 * most + 1.6, 0.78 * len(rows) + 0.2) as figure:
+        axes = figure.subplots(len(rows), most, squeeze=False)
+        for line, (name, x) in zip(axes, rows.items(), strict=True):
+            images = x.detach().cpu().float().reshape(-1, *form).permute(0, 2, 3, 1)
+            shown = ((images - low) / (high - low)).clamp(0, 1).numpy()
+            for axis in line:
+                axis.set_xticks([])
+                axis.set_yticks([])
+                axis.grid(False)
+                for spine in axis.spines.values():
+                    spine.set_visible(False)
+            for axis, image in zip(line, shown, strict=False):
+                axis.imshow(image if form[0] == 3 else image[..., 0], cmap="gray", vmin=0, vmax=1)
+            line[0].set_ylabel(name.replace("_", " "), rotation=0, ha="right", va="center")
+        caption = "The first rows of each set, made to fit, as the run sees them; black is the lower bound of x."
+        return picture("ood_examples", caption, figure)
