@@ -1,0 +1,83 @@
+"""evaluation: pictures of robustness: how many rows stay right within a radius, and what makes them wrong."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from matplotlib.ticker import PercentFormatter
+from torch import Tensor
+
+from jointenergy.evaluation.defended import Norm
+from jointenergy.evaluation.sections import COLORS, Picture, drawing, picture
+from jointenergy.trained.film import as_images
+
+IMAGES = 8  # columns of the picture of changed images
+
+
+def steps_of(radius: Tensor, last: float) -> tuple[list[float], list[float]]:
+    """Corners of the curve "share of rows whose radius exceeds r", for r from 0 to `last`."""
+    falls = radius[radius <= last].sort().values
+    at = torch.cat((torch.zeros(1, dtype=radius.dtype), falls, torch.full((1,), last, dtype=radius.dtype)))
+    share = torch.stack([(radius > r).double().mean() for r in at])
+    return at.tolist(), share.tolist()
+
+
+def curves(radii: Mapping[str, Tensor], norm: Norm, last: float) -> Picture:
+    """One curve for each classifier, over radii up to the largest that was tried, or that any row withstood."""
+    reached = max(float(r[r <= last].max()) if bool((r <= last).any()) else last for r in radii.values())
+    end = last if any(bool((r > last).any()) for r in radii.values()) else min(last, 1.05 * reached)
+    scale = 255 if norm == "linf" else 1
+    with drawing() as figure:
+        axes = figure.add_subplot()
+        for i, (name, radius) in enumerate(radii.items()):
+            at, share = steps_of(radius, end)
+            dashes = "-" if name.startswith("run") else "--"
+            axes.step([a * scale for a in at], share, dashes, where="post", color=COLORS[i % len(COLORS)], label=name)
+        axes.set_xlim(0, end * scale)
+        axes.set_ylim(0, 1.02)
+        axes.yaxis.set_major_formatter(PercentFormatter(1.0))
+        axes.set_ylabel("rows still right")
+        axes.set_xlabel(
+            "largest change of any entry, in 255ths of its range (L-inf)"
+            if norm == "linf"
+            else "length of the change, in units of the range of x (L2)"
+        )
+        axes.legend()
+        caption = (
+            "How many rows are still right when an adversary may change "
+            + ("every entry of x by so much" if norm == "linf" else "x as a whole by so much")
+            + ". A curve further to the right is more robust; each falls where the strongest attack found a wrong x."
+        )
+        return picture(f"robustness_{norm}", caption, figure)
+
+
+def adversarial_images(
+    x: Tensor, changed: Mapping[str, tuple[Tensor, Tensor]], bounds: tuple[float, float]
+) -> Picture | None:
+    """Rows above what makes each classifier wrong, with the radius; None where x is no image or nothing was found."""
+    originals = as_images(x)
+    radii = torch.stack([radius for _, radius in changed.values()])
+    rows = (radii.isfinite() & (radii > 0)).all(0).nonzero()[:IMAGES, 0]
+    if originals is None or len(rows) == 0:
+        return None
+    lines: list[tuple[str, Tensor, list[str]]] = [("test row", originals[rows], [""] * len(rows))]
+    for name, (wrong, radius) in changed.items():
+        images = as_images(wrong)
+        assert images is not None
+        lines.append((name, images[rows], [f"{255 * r:.0f}/255" for r in radius[rows].tolist()]))
+    with drawing(0.95 * len(rows) + 1.0, 1.15 * len(lines)) as figure:
+        all_axes = figure.subplots(len(lines), len(rows), squeeze=False)
+        for line, (name, images, titles) in zip(all_axes, lines, strict=True):
+            for axes, image, title in zip(line, images, titles, strict=True):
+                shown = ((image - bounds[0]) / (bounds[1] - bounds[0])).clamp(0, 1).movedim(0, -1)
+                axes.imshow(shown.squeeze(-1).numpy(), cmap="gray", vmin=0, vmax=1)
+                axes.set_title(title, fontsize=8, pad=2)
+                axes.set(xticks=[], yticks=[])
+                axes.grid(False)
+            line[0].set_ylabel(name, fontsize=9)
+        caption = (
+            "Test rows, and below each the nearest image found that the classifier gets wrong, with the largest change "
+            "of any entry. The less it can be told from the row above, the worse."
+        )
+        return picture("adversarial_images", caption, figure)

@@ -1,0 +1,285 @@
+"""evaluation: how small a change of x makes a run wrong: the smallest that several attacks find, refined and not."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from jointenergy.evaluation.adversarial_pictures import adversarial_images, curves
+from jointenergy.evaluation.defended import NORMS, Budget, Defended, Gradient, Norm, units
+from jointenergy.evaluation.sections import Picture, Section, Subject, Suite, Table
+from jointenergy.labels import MISSING
+from jointenergy.tasks.chains import can_sum
+from jointenergy.trained import Run
+from jointenergy.trained.parts import seeded
+
+if TYPE_CHECKING:
+    from jointenergy.evaluation.attacks import Closest
+
+NAME, TITLE = "robustness", "Robustness: small changes made on purpose"
+SHOWN: Mapping[Norm, str] = {"linf": "L-inf", "l2": "L2"}
+REFINED: Mapping[str, Gradient] = {"gradient": "through", "identity": "identity"}
+ATTACKS = {
+    "gradient": "gradient",
+    "identity": "gradient, refinement taken for the identity",
+    "boundary": "boundary, without gradients",
+    "pointwise": "pointwise, without gradients",
+}
+HIDDEN = 0.05  # the share of rows on which attacks without gradients may be the closer ones before it is said
+STARTS = 2000  # rows of data among which attacks without gradients look for a start, at the most
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How much is attacked and how hard. Radii are 255ths of the range of x, attacked each by itself."""
+
+    rows: int
+    refinements: tuple[int, ...]
+    radii: Mapping[Norm, tuple[int, ...]]
+    budget: Budget
+    votes: int
+    """Draws of the chain that decide, with refinement."""
+    boundary_steps: int = 0
+    """Steps of the boundary attack; 0: no attack without gradients is run."""
+    pointwise_entries: int = 0
+    """The most entries of x for which the pointwise attack is run, which goes through them one by one."""
+
+
+QUICK = Sizes(
+    rows=50,
+    refinements=(0, 1),
+    radii={"linf": (4, 8, 16, 32, 64), "l2": (64, 128, 256, 512)},
+    budget=Budget(steps=15, restarts=2, halvings=4, draws=2),
+    votes=8,
+)
+FULL = Sizes(
+    rows=100,
+    refinements=(0, 1, 10),
+    radii={"linf": (1, 2, 4, 8, 16, 32, 64, 128), "l2": (16, 32, 64, 128, 256, 512, 1024)},
+    budget=Budget(steps=40, restarts=4, halvings=6, draws=4),
+    votes=16,
+    boundary_steps=2000,
+    pointwise_entries=1024,
+)
+SIZES: Mapping[Suite, Sizes] = {"quick": QUICK, "full": FULL}
+
+
+@dataclass(frozen=True, eq=False)
+class Attacked:
+    """A classifier after all attacks: for each attack the radii in [0, 1] units by norm, `[n]`, and the wrong rows."""
+
+    name: str
+    prefix: str
+    steps: int
+    radii: Mapping[str, Mapping[Norm, Tensor]]
+    x: Mapping[str, Mapping[Norm, Tensor]]
+
+    def smallest(self, norm: Norm, attacks: Sequence[str] = ()) -> Tensor:
+        """The minimum over all attacks, or over those named."""
+        return torch.stack([self.radii[a][norm] for a in attacks or self.radii]).amin(0)
+
+    def closest(self, norm: Norm) -> Tensor:
+        """The x of that minimum; of a row that stood, or was wrong before, its own."""
+        best = torch.stack([self.radii[a][norm] for a in self.radii]).argmin(0)
+        return torch.stack([self.x[a][norm] for a in self.radii])[best, torch.arange(len(best))]
+
+
+def robust_accuracy(radius: Tensor, within: float) -> float:
+    """The share of rows that no attack made wrong by a change of at most this radius."""
+    return float((radius > within).double().mean())
+
+
+def median_radius(radius: Tensor) -> float | None:
+    """The radius within which half of the rows fall; None where more than half stood everything."""
+    middle = float(radius.sort().values[(len(radius) - 1) // 2])
+    return middle if math.isfinite(middle) else None
+
+
+def attack(
+    run: Run, x: Tensor, y: Tensor, *, steps: int, sizes: Sizes, starts: Tensor, seed: int
+) -> dict[str, Closest]:
+    """What each attack finds on its own. `starts` are rows of data from which attacks without gradients walk back."""
+    # Here, because foolbox is an extra.
+    from jointenergy.evaluation import attacks, gradient_free
+
+    defended = Defended.of(run, x, y, steps=steps, votes=sizes.votes, seed=seed)
+    unit = units(run.bounds)
+    found = {}
+    ways: dict[str, Gradient] = {"gradient": "through"} if steps == 0 else dict(REFINED)
+    for name, gradient in ways.items():
+        found[name], generator = attacks.Closest(defended, unit), seeded(seed)
+        for norm in NORMS:
+            radii = [r / 255 for r in sizes.radii[norm]]
+            attacks.search(found[name], norm, radii, sizes.budget, gradient, generator=generator)
+    if sizes.boundary_steps:
+        begin, rows = gradient_free.top_two_starts(defended, starts)
+        found["boundary"] = attacks.Closest(defended, unit)
+        gradient_free.boundary(found["boundary"], begin, rows, steps=sizes.boundary_steps, generator=seeded(seed))
+        if x[0].numel() <= sizes.pointwise_entries:
+            found["pointwise"] = attacks.Closest(defended, unit)
+            gradient_free.pointwise(found["pointwise"], begin, rows, generator=seeded(seed))
+    return found
+
+
+def robustness(subject: Subject, suite: Suite, sizes: Sizes | None = None) -> Section:
+    """Robust accuracy at some radii, and the radius that half of the rows withstand, in L-inf and in L2."""
+    sizes = sizes or SIZES[suite]
+    labeled = (subject.test.y != MISSING).any(1).nonzero()[:, 0]
+    if importlib.util.find_spec("foolbox") is None:
+        return Section(NAME, TITLE, ("Attacks need foolbox: pip install 'jointenergy[robust]', then evaluate again.",))
+    reason = _why_not(subject.run) or (None if len(labeled) else "no test row has a label, so none can become wrong")
+    if reason is not None:
+        return Section(NAME, TITLE, (f"Not measured: {reason}.",))
+    order = labeled[torch.randperm(len(labeled), generator=seeded(subject.seed))]
+    rows, starts = subject.test.rows(order[: sizes.rows]), subject.test.x[order[:STARTS]]
+    found, left_out = [], []
+    for name, run in subject.classifiers().items():
+        if (reason := _why_not(run)) is not None:
+            left_out.append(f"{name} was left out: {reason}.")
+            continue
+        x, data = run.rows(rows.x), run.rows(starts)
+        for steps in sizes.refinements if run is subject.run else (0,):
+            each = attack(run, x, rows.y, steps=steps, sizes=sizes, starts=data, seed=subject.seed)
+            found.append(_attacked(name, steps, each))
+    x = subject.run.rows(rows.x)
+    return Section(
+        NAME,
+        TITLE,
+        (*_says(found, sizes, rows.x[0].numel()), *left_out),
+        _metrics(found, sizes),
+        _tables(found, sizes),
+        tuple(_pictures(found, sizes, subject.run, x.cpu(), rows.y)),
+    )
+
+
+def _why_not(run: Run) -> str | None:
+    """Why a run's decisions cannot be attacked, or None."""
+    if len(run.labels) == 0:
+        return "the model has no labels, so it decides nothing"
+    if run.model.normalizer == "conditional":
+        return "each label of the model has an unknown normalizer of its own, so it cannot compare labels"
+    if not can_sum(run.model, run.labels.given(None, 1)):
+        return "the labels have more states than can be summed, so their probabilities have no gradient"
+    return None
+
+
+def _attacked(name: str, steps: int, found: Mapping[str, Closest]) -> Attacked:
+    prefix = {"run": "", "baseline": "baseline."}.get(name, f"others.{name}.")
+    shown = name if name != "run" else "run" if steps == 0 else f"run, {steps} refinement step{'s' * (steps > 1)}"
+    radii = {a: {norm: c.radius[norm].cpu() for norm in NORMS} for a, c in found.items()}
+    return Attacked(
+        shown, prefix, steps, radii, {a: {norm: c.x[norm].cpu() for norm in NORMS} for a, c in found.items()}
+    )
+
+
+def _metrics(found: Sequence[Attacked], sizes: Sizes) -> dict[str, float | None]:
+    metrics: dict[str, float | None] = {}
+    for each in found:
+        for norm in NORMS:
+            radius = each.smallest(norm)
+            for r in (0, *sizes.radii[norm]):
+                at = f"{r}-255" if r else "0"
+                metrics[f"{each.prefix}robust_accuracy.{norm}.{each.steps}.{at}"] = robust_accuracy(radius, r / 255)
+            metrics[f"{each.prefix}robust_radius.{norm}.{each.steps}"] = median_radius(radius)
+    return metrics
+
+
+def _tables(found: Sequence[Attacked], sizes: Sizes) -> tuple[Table, ...]:
+    tables = [
+        Table(
+            f"Share of rows still right within {SHOWN[norm]} distance r, under all attacks together",
+            ("classifier", "r = 0", *(f"{r}/255" for r in sizes.radii[norm]), "median radius"),
+            tuple(
+                (
+                    each.name,
+                    *(robust_accuracy(each.smallest(norm), r / 255) for r in (0, *sizes.radii[norm])),
+                    median_radius(each.smallest(norm)),
+                )
+                for each in found
+            ),
+        )
+        for norm in NORMS
+    ]
+    alone = Table(
+        "Median radius that each attack found by itself: the smaller, the stronger the attack",
+        ("classifier", "attack", *SHOWN.values()),
+        tuple(
+            (each.name, ATTACKS[attack], *(median_radius(each.radii[attack][norm]) for norm in NORMS))
+            for each in found
+            for attack in each.radii
+        ),
+    )
+    return (*tables, alone)
+
+
+def _says(found: Sequence[Attacked], sizes: Sizes, entries: int) -> Iterator[str]:
+    n, budget = len(found[0].smallest("linf")), sizes.budget
+    for each in found:
+        yield (
+            f"{_capital(each.name)}: half of the rows stay right until each entry may change by "
+            f"{_length(each, 'linf')} (L-inf), or all together by a length of {_length(each, 'l2')} (L2)."
+        )
+    yield (
+        f"Changes are counted in ranges of an entry: 1 is from its lowest to its highest value. {n} random test rows, "
+        f"the same for all: a share of them is uncertain by up to {196 * math.sqrt(0.25 / n):.0f} points. A row that is "
+        "wrong without a change has radius 0; one with several labels is right where all of them are."
+    )
+    yield (
+        f"Every point is the minimum over all attacks run: projected gradient descent ({budget.steps} steps, "
+        f"{budget.restarts} restarts, the best kept) at each radius and between them by halving"
+        + (
+            f", the boundary attack ({sizes.boundary_steps} steps) from the second class"
+            if sizes.boundary_steps
+            else ""
+        )
+        + (", the pointwise attack" if any("pointwise" in each.radii for each in found) else "")
+        + ". A stronger attack may find less: these radii are upper bounds."
+    )
+    if any(each.steps for each in found):
+        yield (
+            f"With refinement the label with the largest mean probability over {sizes.votes} draws of the chain "
+            f"decides. The adversary follows the mean loss over {budget.draws} fresh draws at each step: once by the "
+            "gradient through all refinement, once by the gradient at the refined x as if it were that at x."
+        )
+    if not sizes.boundary_steps:
+        yield "Attacks without gradients (boundary, pointwise) belong to the full suite."
+    elif entries > sizes.pointwise_entries:
+        yield f"The pointwise attack was not run: x has {entries} entries, and it goes through them one by one."
+    for each in found:
+        blind = [a for a in each.radii if a in ("boundary", "pointwise")]
+        if blind:
+            seeing = each.smallest("l2", [a for a in each.radii if a not in blind])
+            n_closer = int((each.smallest("l2", blind) < 0.99 * seeing).sum())
+            if n_closer > HIDDEN * n:
+                yield (
+                    f"{_capital(each.name)}: on {n_closer} of {n} rows attacks without gradients came "
+                    "closer (L2) than those with: its gradients mislead, and the true radii may be smaller still."
+                )
+
+
+def _capital(name: str) -> str:
+    return name[0].upper() + name[1:]
+
+
+def _length(each: Attacked, norm: Norm) -> str:
+    middle = median_radius(each.smallest(norm))
+    if middle is None:
+        return "more than was tried"
+    return f"{255 * middle:.0f}/255" if norm == "linf" else f"{middle:.2f}"
+
+
+def _pictures(found: Sequence[Attacked], sizes: Sizes, run: Run, x: Tensor, y: Tensor) -> Iterator[Picture]:
+    for norm in NORMS:
+        yield curves({each.name: each.smallest(norm) for each in found}, norm, max(sizes.radii[norm]) / 255)
+    plain = [each for each in found if each.steps == 0]
+    images = adversarial_images(
+        x, {each.name: (each.closest("linf"), each.smallest("linf")) for each in plain}, run.bounds
+    )
+    if images is not None:
+        yield images
