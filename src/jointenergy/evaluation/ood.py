@@ -6,28 +6,20 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
-import torch
-from numpy.typing import NDArray
-from sklearn.metrics import average_precision_score, roc_auc_score, roc_curve
 from torch import Tensor
 
-from jointenergy import streams
 from jointenergy.errors import InputError
 from jointenergy.evaluation.embedded import Made, embedded
 from jointenergy.evaluation.ood_pictures import examples, histograms
 from jointenergy.evaluation.outside import Outside
 from jointenergy.evaluation.sections import Cell, Picture, Rows, Section, Subject, Suite, Table
+from jointenergy.evaluation.separation import Asked, Separation, Values, scores_of, separation
 from jointenergy.tasks.detect import SCORES
 from jointenergy.trained import Run
-from jointenergy.training.order import seeded
-
-Values = NDArray[np.float64]
 
 WORDS = {"log_density": "log p(x)", "max_probability": "max p(y | x)", "gradient_norm": "gradient norm"}
-AT_ONCE = 500  # rows of a batch
 SHOWN = 10  # rows of each set that a person sees
 TITLE = "Unlike the data"
 
@@ -42,79 +34,6 @@ class Sizes:
 
 
 QUICK, FULL = Sizes(1000, 2000, False), Sizes(10_000, None, True)
-
-
-# Pure measuring.
-
-
-@dataclass(frozen=True)
-class Separation:
-    """How well a score tells rows of the data, which should have the larger ones, from others. NaN where it is none.
-
-    `auroc` is the share of pairs in the right order, equals counting half. `aupr` is the average precision with the
-    data as the positives and both sets counting alike, so that .5 is a guess at any sizes. `fpr95` is the share of the
-    others that is accepted where at least 95 % of the data are.
-    """
-
-    auroc: float
-    aupr: float
-    fpr95: float
-
-
-NOT_KNOWN = Separation(math.nan, math.nan, math.nan)
-
-
-def separation(inside: Values, outside: Values) -> Separation:
-    if not len(inside) or not len(outside) or not (np.isfinite(inside).all() and np.isfinite(outside).all()):
-        return NOT_KNOWN
-    truth = np.repeat((1, 0), (len(inside), len(outside)))
-    scores = np.concatenate((inside, outside))
-    weights = np.where(truth == 1, 1 / len(inside), 1 / len(outside))
-    passed, accepted, _ = roc_curve(truth, scores, drop_intermediate=False)
-    return Separation(
-        float(roc_auc_score(truth, scores)),
-        float(average_precision_score(truth, scores, sample_weight=weights)),
-        float(passed[np.argmax(accepted >= 0.95 - 1e-12)]),
-    )
-
-
-class Asked(NamedTuple):
-    """One score of one run, on rows as they are or with the data noise of the recipe."""
-
-    who: str
-    kind: str
-    noised: bool
-
-
-def scores_of(
-    rows: Rows, runs: Mapping[str, Run], asked: Sequence[Asked], *, most: int | None, noise: float, seed: int
-) -> dict[Asked, Values]:
-    """Scores of the rows, which pass by in batches: of each only its numbers stay.
-
-    Of sets with more than `most` rows every second, fourth, ... row is taken, so that all parts of the set have their
-    share although nobody knows its length beforehand. Noise belongs to a row, whatever batch it is in.
-    """
-    kept: dict[Asked, list[Tensor]] = {a: [] for a in asked}
-    generator = seeded(seed, "outside", "data noise", rows.name)
-    step, seen, n = 1, 0, 0
-    for batch in rows.batches(AT_ONCE):
-        keys = streams.chain_keys(len(batch), generator=generator)
-        taken = slice(-seen % step, None, step)
-        seen += len(batch)
-        x = batch[taken]
-        if not len(x):
-            continue
-        noisy = x + noise * streams.normal_like(keys[taken].to(x.device), x) if noise else x
-        for a in asked:
-            kept[a].append(runs[a.who].score(noisy if a.noised else x, a.kind).double().cpu())
-        n += len(x)
-        while most is not None and n > most:
-            kept = {a: [torch.cat(values)[::2]] for a, values in kept.items()}
-            step, n = 2 * step, -(-n // 2)
-    return {a: torch.cat(values).numpy() if values else np.empty(0) for a, values in kept.items()}
-
-
-# The section.
 
 
 @dataclass(frozen=True, eq=False)

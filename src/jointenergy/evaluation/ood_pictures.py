@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import numpy as np
-from numpy.typing import NDArray
 from torch import Tensor
 
 from jointenergy.data.fitting import image_form
 from jointenergy.evaluation.sections import COLORS, Picture, drawing, picture
+from jointenergy.evaluation.separation import Values
 from jointenergy.trained import Run
-
-Values = NDArray[np.float64]
 
 COLUMNS = 3
 BINS = 40
@@ -22,7 +21,9 @@ def histograms(data: Values, panels: Mapping[str, tuple[Values, float]], *, who:
     """One panel for each set: log p(x) of the test rows and of the set, with the AUROC between them."""
     n_rows = -(-len(panels) // COLUMNS)
     with drawing(9.0, 0.5 + 2.1 * n_rows) as figure:
-        axes = figure.subplots(n_rows, COLUMNS, squeeze=False).flat
+        axes = figure.subplots(n_rows, COLUMNS, squeeze=False).ravel()
+        for axis in axes[len(panels) :]:
+            axis.set_axis_off()
         for axis, (name, (values, auroc)) in zip(axes, panels.items(), strict=False):
             finite = [v[np.isfinite(v)] for v in (data, values)]
             edges = np.histogram_bin_edges(np.concatenate(finite), BINS)
@@ -30,10 +31,9 @@ def histograms(data: Values, panels: Mapping[str, tuple[Values, float]], *, who:
                 # Shares, so that sets of different sizes have histograms of one height.
                 weights = np.full(len(part), 1 / max(1, len(part)))
                 axis.hist(part, edges, weights=weights, color=color, alpha=0.6, label=label)
-            axis.set_title(f"{name.replace('_', ' ')}: AUROC {auroc:.3f}", fontsize=10)
+            shown = "no AUROC" if math.isnan(auroc) else f"AUROC {auroc:.3f}"
+            axis.set_title(f"{name.replace('_', ' ')}: {shown}", fontsize=10)
             axis.set_yticks([])
-        for axis in axes:  # those that are left
-            axis.set_axis_off()
         figure.supxlabel("log p(x), up to a constant", fontsize=10)
         first = figure.axes[0].get_legend_handles_labels()
         figure.legend(*first, loc="outside upper center", ncols=2)
