@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 from matplotlib.ticker import PercentFormatter
 from torch import Tensor
 
+from jointenergy.evaluation.attacked import Attacked
 from jointenergy.evaluation.defended import Norm
 from jointenergy.evaluation.sections import COLORS, Picture, drawing, picture
+from jointenergy.trained import Run
 from jointenergy.trained.film import as_images
 
 IMAGES = 8  # columns of the picture of changed images
@@ -52,32 +54,43 @@ def curves(radii: Mapping[str, Tensor], norm: Norm, last: float) -> Picture:
         return picture(f"robustness_{norm}", caption, figure)
 
 
-def adversarial_images(
-    x: Tensor, changed: Mapping[str, tuple[Tensor, Tensor]], bounds: tuple[float, float]
-) -> Picture | None:
+def adversarial_images(run: Run, x: Tensor, y: Tensor, attacked: Sequence[Attacked]) -> Picture | None:
     """Rows above what makes each classifier wrong, with the radius; None where x is no image or nothing was found."""
-    originals = as_images(x)
-    radii = torch.stack([radius for _, radius in changed.values()])
+    radii = torch.stack([each.smallest("linf") for each in attacked])
     rows = (radii.isfinite() & (radii > 0)).all(0).nonzero()[:IMAGES, 0]
-    if originals is None or len(rows) == 0:
+    if as_images(x) is None or len(rows) == 0:
         return None
-    lines: list[tuple[str, Tensor, list[str]]] = [("test row", originals[rows], [""] * len(rows))]
-    for name, (wrong, radius) in changed.items():
-        images = as_images(wrong)
-        assert images is not None
-        lines.append((name, images[rows], [f"{255 * r:.0f}/255" for r in radius[rows].tolist()]))
+    lines = [("test row", x[rows], _names(run, y[rows]))]
+    for each, radius in zip(attacked, radii, strict=True):
+        wrong = each.closest("linf")[rows]
+        read = _names(run, each.predict(wrong))
+        lengths = [f"{255 * r:.0f}/255" for r in radius[rows].tolist()]
+        lines.append((each.name, wrong, [", ".join(filter(None, pair)) for pair in zip(read, lengths, strict=True)]))
     with drawing(0.95 * len(rows) + 1.0, 1.15 * len(lines)) as figure:
         all_axes = figure.subplots(len(lines), len(rows), squeeze=False)
-        for line, (name, images, titles) in zip(all_axes, lines, strict=True):
-            for axes, image, title in zip(line, images, titles, strict=True):
-                shown = ((image - bounds[0]) / (bounds[1] - bounds[0])).clamp(0, 1).movedim(0, -1)
-                axes.imshow(shown.squeeze(-1).numpy(), cmap="gray", vmin=0, vmax=1)
+        for line, (name, shown, titles) in zip(all_axes, lines, strict=True):
+            for axes, image, title in zip(line, _unit(shown, run.bounds), titles, strict=True):
+                axes.imshow(image.numpy(), cmap="gray", vmin=0, vmax=1)
                 axes.set_title(title, fontsize=8, pad=2)
                 axes.set(xticks=[], yticks=[])
                 axes.grid(False)
             line[0].set_ylabel(name, fontsize=9)
         caption = (
-            "Test rows, and below each the nearest image found that the classifier gets wrong, with the largest change "
-            "of any entry. The less it can be told from the row above, the worse."
+            "Test rows, and below each the nearest image found that the classifier gets wrong: what it takes it for, "
+            "and the largest change of any pixel. The less it can be told from the row above, the worse."
         )
         return picture("adversarial_images", caption, figure)
+
+
+def _names(run: Run, y: Tensor) -> list[str]:
+    """What the labels are called; nothing where there are several, for want of room."""
+    if len(run.labels) != 1:
+        return [""] * len(y)
+    return [next(iter(names.values()), "") for names in run.labels.decode(y.cpu())]
+
+
+def _unit(x: Tensor, bounds: tuple[float, float]) -> Tensor:
+    """Images as matplotlib takes them, `[n, height, width]` or with colors last."""
+    images = as_images(x)
+    assert images is not None
+    return ((images - bounds[0]) / (bounds[1] - bounds[0])).clamp(0, 1).movedim(1, -1).squeeze(-1)

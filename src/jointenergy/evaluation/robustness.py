@@ -12,8 +12,9 @@ import torch
 from torch import Tensor
 
 from jointenergy.evaluation.adversarial_pictures import adversarial_images, curves
+from jointenergy.evaluation.attacked import Attacked, median_radius, metrics_of, tables_of
 from jointenergy.evaluation.defended import NORMS, Budget, Defended, Gradient, Norm, units
-from jointenergy.evaluation.sections import Picture, Section, Subject, Suite, Table
+from jointenergy.evaluation.sections import Picture, Section, Subject, Suite
 from jointenergy.labels import MISSING
 from jointenergy.tasks.chains import can_sum
 from jointenergy.trained import Run
@@ -23,14 +24,7 @@ if TYPE_CHECKING:
     from jointenergy.evaluation.attacks import Closest
 
 NAME, TITLE = "robustness", "Robustness: small changes made on purpose"
-SHOWN: Mapping[Norm, str] = {"linf": "L-inf", "l2": "L2"}
 REFINED: Mapping[str, Gradient] = {"gradient": "through", "identity": "identity"}
-ATTACKS = {
-    "gradient": "gradient",
-    "identity": "gradient, refinement taken for the identity",
-    "boundary": "boundary, without gradients",
-    "pointwise": "pointwise, without gradients",
-}
 HIDDEN = 0.05  # the share of rows on which attacks without gradients may be the closer ones before it is said
 STARTS = 2000  # rows of data among which attacks without gradients look for a start, at the most
 
@@ -68,37 +62,6 @@ FULL = Sizes(
     pointwise_entries=1024,
 )
 SIZES: Mapping[Suite, Sizes] = {"quick": QUICK, "full": FULL}
-
-
-@dataclass(frozen=True, eq=False)
-class Attacked:
-    """A classifier after all attacks: for each attack the radii in [0, 1] units by norm, `[n]`, and the wrong rows."""
-
-    name: str
-    prefix: str
-    steps: int
-    radii: Mapping[str, Mapping[Norm, Tensor]]
-    x: Mapping[str, Mapping[Norm, Tensor]]
-
-    def smallest(self, norm: Norm, attacks: Sequence[str] = ()) -> Tensor:
-        """The minimum over all attacks, or over those named."""
-        return torch.stack([self.radii[a][norm] for a in attacks or self.radii]).amin(0)
-
-    def closest(self, norm: Norm) -> Tensor:
-        """The x of that minimum; of a row that stood, or was wrong before, its own."""
-        best = torch.stack([self.radii[a][norm] for a in self.radii]).argmin(0)
-        return torch.stack([self.x[a][norm] for a in self.radii])[best, torch.arange(len(best))]
-
-
-def robust_accuracy(radius: Tensor, within: float) -> float:
-    """The share of rows that no attack made wrong by a change of at most this radius."""
-    return float((radius > within).double().mean())
-
-
-def median_radius(radius: Tensor) -> float | None:
-    """The radius within which half of the rows fall; None where more than half stood everything."""
-    middle = float(radius.sort().values[(len(radius) - 1) // 2])
-    return middle if math.isfinite(middle) else None
 
 
 def attack(
@@ -146,14 +109,14 @@ def robustness(subject: Subject, suite: Suite, sizes: Sizes | None = None) -> Se
         x, data = run.rows(rows.x), run.rows(starts)
         for steps in sizes.refinements if run is subject.run else (0,):
             each = attack(run, x, rows.y, steps=steps, sizes=sizes, starts=data, seed=subject.seed)
-            found.append(_attacked(name, steps, each))
+            found.append(_attacked(name, run, steps, each))
     x = subject.run.rows(rows.x)
     return Section(
         NAME,
         TITLE,
         (*_says(found, sizes, rows.x[0].numel()), *left_out),
-        _metrics(found, sizes),
-        _tables(found, sizes),
+        metrics_of(found, sizes.radii),
+        tables_of(found, sizes.radii),
         tuple(_pictures(found, sizes, subject.run, x.cpu(), rows.y)),
     )
 
@@ -169,53 +132,12 @@ def _why_not(run: Run) -> str | None:
     return None
 
 
-def _attacked(name: str, steps: int, found: Mapping[str, Closest]) -> Attacked:
+def _attacked(name: str, run: Run, steps: int, found: Mapping[str, Closest]) -> Attacked:
     prefix = {"run": "", "baseline": "baseline."}.get(name, f"others.{name}.")
-    shown = name if name != "run" else "run" if steps == 0 else f"run, {steps} refinement step{'s' * (steps > 1)}"
+    shown = name if name != "run" or steps == 0 else f"run, {steps} refinement step{'s' * (steps > 1)}"
     radii = {a: {norm: c.radius[norm].cpu() for norm in NORMS} for a, c in found.items()}
-    return Attacked(
-        shown, prefix, steps, radii, {a: {norm: c.x[norm].cpu() for norm in NORMS} for a, c in found.items()}
-    )
-
-
-def _metrics(found: Sequence[Attacked], sizes: Sizes) -> dict[str, float | None]:
-    metrics: dict[str, float | None] = {}
-    for each in found:
-        for norm in NORMS:
-            radius = each.smallest(norm)
-            for r in (0, *sizes.radii[norm]):
-                at = f"{r}-255" if r else "0"
-                metrics[f"{each.prefix}robust_accuracy.{norm}.{each.steps}.{at}"] = robust_accuracy(radius, r / 255)
-            metrics[f"{each.prefix}robust_radius.{norm}.{each.steps}"] = median_radius(radius)
-    return metrics
-
-
-def _tables(found: Sequence[Attacked], sizes: Sizes) -> tuple[Table, ...]:
-    tables = [
-        Table(
-            f"Share of rows still right within {SHOWN[norm]} distance r, under all attacks together",
-            ("classifier", "r = 0", *(f"{r}/255" for r in sizes.radii[norm]), "median radius"),
-            tuple(
-                (
-                    each.name,
-                    *(robust_accuracy(each.smallest(norm), r / 255) for r in (0, *sizes.radii[norm])),
-                    median_radius(each.smallest(norm)),
-                )
-                for each in found
-            ),
-        )
-        for norm in NORMS
-    ]
-    alone = Table(
-        "Median radius that each attack found by itself: the smaller, the stronger the attack",
-        ("classifier", "attack", *SHOWN.values()),
-        tuple(
-            (each.name, ATTACKS[attack], *(median_radius(each.radii[attack][norm]) for norm in NORMS))
-            for each in found
-            for attack in each.radii
-        ),
-    )
-    return (*tables, alone)
+    x = {a: {norm: c.x[norm].cpu() for norm in NORMS} for a, c in found.items()}
+    return Attacked(shown, prefix, steps, radii, x, run.predict)
 
 
 def _says(found: Sequence[Attacked], sizes: Sizes, entries: int) -> Iterator[str]:
@@ -227,8 +149,8 @@ def _says(found: Sequence[Attacked], sizes: Sizes, entries: int) -> Iterator[str
         )
     yield (
         f"Changes are counted in ranges of an entry: 1 is from its lowest to its highest value. {n} random test rows, "
-        f"the same for all: a share of them is uncertain by up to {196 * math.sqrt(0.25 / n):.0f} points. A row that is "
-        "wrong without a change has radius 0; one with several labels is right where all of them are."
+        f"the same for all: a share of them is uncertain by up to {196 * math.sqrt(0.25 / n):.0f} points. A row that "
+        "is wrong without a change has radius 0; one with several labels is right where all of them are."
     )
     yield (
         f"Every point is the minimum over all attacks run: projected gradient descent ({budget.steps} steps, "
@@ -277,9 +199,6 @@ def _length(each: Attacked, norm: Norm) -> str:
 def _pictures(found: Sequence[Attacked], sizes: Sizes, run: Run, x: Tensor, y: Tensor) -> Iterator[Picture]:
     for norm in NORMS:
         yield curves({each.name: each.smallest(norm) for each in found}, norm, max(sizes.radii[norm]) / 255)
-    plain = [each for each in found if each.steps == 0]
-    images = adversarial_images(
-        x, {each.name: (each.closest("linf"), each.smallest("linf")) for each in plain}, run.bounds
-    )
+    images = adversarial_images(run, x, y, [each for each in found if each.steps == 0])
     if images is not None:
         yield images
