@@ -85,6 +85,12 @@ def agreement(found: Tensor, asked: Tensor) -> Tensor:
     return ((asked == MISSING) | (found.to(asked.device) == asked)).all(1)
 
 
+def shows(judge: Judge, x: Tensor, asked: Tensor) -> Tensor:
+    """Whether each x shows the labels asked for; one that is not finite shows none."""
+    alive = x.isfinite().flatten(1).all(1)
+    return agreement(judge(x.nan_to_num(0.0, 0.0, 0.0)), asked) & alive
+
+
 def share_with(found: Tensor, patterns: Tensor) -> Tensor:
     """The share of rows that have each pattern, `[P]`."""
     return torch.stack([agreement(found, p[None].to(found.device)).double().mean() for p in patterns])
@@ -199,10 +205,8 @@ def judged(
         except InputError as error:
             found.append(Judged(way, why=str(error)))
             continue
-        by = {
-            name: float(agreement(judge(drawn.x), asked.to(drawn.x.device)).double().mean())
-            for name, judge in judges.items()
-        }
+        asked = asked.to(drawn.x.device)
+        by = {name: float(shows(judge, drawn.x, asked).double().mean()) for name, judge in judges.items()}
         found.append(Judged(way, len(asked), by, notes=drawn.notes, x=drawn.x if way == keep else None))
     return found
 

@@ -1,0 +1,152 @@
+"""evaluation: how good and how varied fresh samples are: features against data, diversity, nearest training rows."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from jointenergy.errors import InputError
+from jointenergy.evaluation import frechet
+from jointenergy.evaluation.samples_pictures import grids
+from jointenergy.evaluation.samples_sets import Sets, passed
+from jointenergy.evaluation.sections import Cell, Extractor, Section, Table
+from jointenergy.trained import Run
+from jointenergy.training.health import diversity
+
+MOST = 1000  # rows whose distances to each other are averaged
+TENTH = 10  # published scores keep one of so many chains
+SHOWN, NEAREST = 8, 5  # samples that are shown with their neighbors, and how many of these
+
+
+def features(run: Run, sets: Sets, extractor: Extractor, manifold: int) -> Section:
+    """Frechet distances of all sets from test rows, the class score, precision and recall, each beside its own floor.
+
+    Precision and recall look at `manifold` rows at the most: their cost grows with the square.
+    """
+    says = [
+        f"{len(sets.samples):,} fresh chains of {sets.steps} steps, none left out, against {len(sets.test):,} test "
+        f"rows. Features are those of {extractor.name}; distances of other extractors are not comparable. Fewer rows "
+        "give larger distances, so read each beside that of real training rows, of which there are as many."
+    ]
+    rows: dict[str, tuple[str, Tensor]] = {"": ("fresh samples", sets.samples)}
+    if sets.train is not None:
+        rows["_train"] = ("training rows (real data)", sets.train)
+    if sets.buffer is not None:
+        own = sets.buffer.x[torch.linspace(0, len(sets.buffer.x) - 1, len(sets.test)).long().unique()]
+        rows["_buffer"] = ("chains of training (not fresh)", own)
+        kept = _surest(run, sets.buffer.x)
+        # Very few rows are far from anything: a distance of theirs would say so and nothing else.
+        if kept is not None and len(kept) >= len(sets.test) // 2:
+            rows["_buffer_filtered"] = ("the surest tenth of them (filtered)", kept)
+    rows["_start"] = ("where the chains began", sets.starts)
+    rows["_noise"] = ("uniform noise", sets.noise)
+    reference = torch.cat(list(passed(extractor.features, sets.test)))
+    moments = frechet.Moments.of([reference])
+    metrics: dict[str, float | None] = {}
+    table: list[tuple[Cell, ...]] = []
+    few = reference[:manifold]
+    for key, (title, x) in rows.items():
+        if len(x) < 2:
+            metrics[f"frechet{key}.{extractor.name}"] = None
+            continue
+        seen = torch.cat(list(passed(extractor.features, x)))
+        distance = _number(frechet.frechet_distance(moments, frechet.Moments.of([seen])))
+        metrics[f"frechet{key}.{extractor.name}"] = distance
+        score = None if extractor.logits is None else frechet.inception_score(passed(extractor.logits, x))
+        near = _manifolds(few, seen[:manifold]) if key in ("", "_train", "_buffer") else (None, None)
+        table.append((title, len(x), distance, *near, score))
+        if key in ("", "_train"):
+            metrics[f"precision{key}.{extractor.name}"], metrics[f"recall{key}.{extractor.name}"] = near
+        if key == "":
+            metrics[f"inception_score.{extractor.name}"] = score
+    if extractor.logits is not None:
+        score = frechet.inception_score(passed(extractor.logits, sets.test))
+        metrics[f"inception_score_test.{extractor.name}"] = score
+        table.append(("test rows themselves", len(sets.test), None, None, None, score))
+        says.append(
+            "The class score is high, up to the number of classes, where each row is of one class for sure and all "
+            "classes are met (the inception score, with this extractor in Inception's place)."
+        )
+    columns = ("compared with test rows", "rows", f"Frechet distance ({extractor.name})", "precision", "recall")
+    says.append(
+        f"Precision: the share of rows that lie among test rows, no further than their {frechet.NEAREST}rd neighbor "
+        "does. Recall: the share of test rows that lie so among them."
+    )
+    tables = (Table("Samples against data", (*columns, "class score"), tuple(table)),)
+    return Section("features", "", tuple(says), metrics, tables)
+
+
+def variety(sets: Sets) -> dict[str, float | None]:
+    """The mean distance between samples, as a share of that between test rows."""
+    if len(sets.samples) < 2:
+        return {"diversity": None}
+    return {"diversity": _number(_ratio(sets.samples, sets.test))}
+
+
+def variety_by_class(x: Tensor, classes: Tensor, data: Tensor, data_classes: Tensor) -> dict[str, float | None]:
+    """The same within each class that has samples and data to compare: the mean, and the class that is lowest."""
+    ratios = []
+    for c in classes.unique().tolist():
+        own, real = x[classes == c], data[data_classes == c]
+        if len(own) > 1 and len(real) > 1:
+            ratios.append(_ratio(own, real))
+    found = [r for r in ratios if math.isfinite(r)]
+    if not found:
+        return {}
+    return {"diversity_class.mean": sum(found) / len(found), "diversity_class.lowest": min(found)}
+
+
+def neighbors(run: Run, sets: Sets, extractor: Extractor, n: int) -> Section:
+    """How far samples are from the nearest training row, in values and in features, beside how far test rows are."""
+    if sets.train is None or len(sets.samples) == 0:
+        return Section("neighbors", "")
+    metrics: dict[str, float | None] = {}
+    panels: dict[str, Tensor] = {}
+    samples, test = sets.samples[:n], sets.test[:n]
+    k = min(NEAREST, len(run.data.x))
+    for space, found in {"pixels": None, extractor.name: extractor}.items():
+        maps, name = (None, None) if found is None else (found.features, space)
+        near = run.neighbors(samples, k=k, features=maps, space=name)
+        own = run.neighbors(test, k=1, features=maps, space=name).distance[:, 0].median()
+        metrics[f"nearest_train.{space}"] = _number(float(near.distance[:, 0].median() / own)) if own > 0 else None
+        shown = run.data.x[near.index[:SHOWN].to(run.data.x.device)]
+        panels[f"nearest by {space}"] = torch.cat((samples[:SHOWN, None], shown.to(samples)), dim=1).flatten(0, 1)
+    drawn = None
+    if samples[0].numel() > 2:
+        caption = (
+            f"On the left of each line a fresh sample, then the {k} training rows that are nearest to it. A sample "
+            "that equals its neighbor was learned by heart."
+        )
+        drawn = grids("neighbors", caption, panels, k + 1, run.bounds, apart=True)
+    says = (
+        "nearest_train is the median distance from a sample to its nearest training row, as a share of that from a "
+        "test row to its own: far below 1 means copies of training rows.",
+    )
+    return Section("neighbors", "", says, metrics, (), () if drawn is None else (drawn,))
+
+
+def _manifolds(data: Tensor, seen: Tensor) -> tuple[float | None, float | None]:
+    try:
+        found = frechet.precision_and_recall(data, seen)
+    except InputError:  # too few rows to have neighbors
+        return None, None
+    return found.precision, found.recall
+
+
+def _surest(run: Run, x: Tensor) -> Tensor | None:
+    """The tenth of the rows that the model is surest of, as JEM's appendix B keeps them."""
+    try:
+        sure = torch.cat(list(passed(lambda rows: run.score(rows, "max_probability"), x)))
+    except InputError:
+        return None
+    return x[sure.argsort(descending=True, stable=True)[: len(x) // TENTH]]
+
+
+def _ratio(x: Tensor, data: Tensor) -> float:
+    return diversity(x[:MOST]) / max(diversity(data[:MOST]), 1e-12)
+
+
+def _number(value: float) -> float | None:
+    return value if math.isfinite(value) else None
