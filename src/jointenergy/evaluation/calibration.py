@@ -1,24 +1,225 @@
-"""evaluation: how far a model's confidence is from how often it is right."""
+"""evaluation: calibration: whether the model is right as often as it says, and what its doubts are worth."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass
+
 import torch
-from torch import Tensor
 
+from jointenergy.data import Dataset
 from jointenergy.errors import InputError
+from jointenergy.evaluation import curves
+from jointenergy.evaluation.classification import Answers, Told, label_log_probs
+from jointenergy.evaluation.confidence import (
+    LEVEL,
+    TEMPERATURES,
+    Band,
+    bins_of,
+    bootstrap,
+    calibration_error,
+    classwise_error,
+    equal_mass_bins,
+    expected_calibration_error,
+    fit_temperature,
+    if_calibrated,
+    risk_coverage,
+)
+from jointenergy.evaluation.predictors import predictors, prefix, rows_of, shown, told_by
+from jointenergy.evaluation.sections import Cell, Section, Subject, Suite, Table
+from jointenergy.labels import MISSING
+from jointenergy.tasks.rows import pieces
+from jointenergy.trained import Run
+
+__all__ = ["Calibrated", "calibration", "expected_calibration_error", "measure"]
+
+SCALED = ", temperature-scaled"
 
 
-def expected_calibration_error(probabilities: Tensor, y: Tensor, n_bins: int = 15) -> float:
-    """The mean distance between confidence and accuracy over equal-width bins of the top label's probability.
+@dataclass(frozen=True)
+class Sizes:
+    """Resamples of a bootstrap, sets of truths drawn from the model itself, held-out rows for the temperature."""
 
-    The last bin is closed at 1, so that predictions of full confidence count; published code lost them.
-    """
-    if probabilities.ndim != 2 or len(probabilities) != len(y) or len(y) == 0:
-        raise InputError(
-            f"probabilities must be [n, classes], one label a row, got {tuple(probabilities.shape)} and {len(y)}"
+    resamples: int
+    draws: int
+    held_rows: int
+
+
+QUICK = Sizes(resamples=1000, draws=1000, held_rows=2000)
+FULL = Sizes(resamples=2000, draws=2000, held_rows=20000)
+
+
+@dataclass(frozen=True)
+class Calibrated:
+    """`ece` with its interval and with what chance alone would make of a perfect model; the same over bins of equal
+    mass; over all values instead of the top; the area under risk against coverage; mean NLL of a row's labels."""
+
+    ece: float
+    interval: Band
+    by_chance: Band
+    ece_equal_mass: float
+    ece_classwise: float
+    aurc: float
+    nll: float
+
+
+def measure(answers: Answers, sizes: Sizes, seed: int) -> Calibrated:
+    """All figures of one that predicts; two streams of chance are derived from the seed."""
+    confidence, right = answers.confidence, answers.right
+    bins = bins_of(confidence)
+    resampling, drawing = (torch.Generator().manual_seed(2 * seed + i) for i in (0, 1))
+    errors = bootstrap(confidence, right, answers.row, bins, resamples=sizes.resamples, generator=resampling)
+    counts = torch.bincount(answers.variable, minlength=len(answers.labels)).tolist()
+    return Calibrated(
+        calibration_error(confidence, right, bins),
+        Band.of(errors),
+        Band.of(if_calibrated(confidence, bins, draws=sizes.draws, generator=drawing)),
+        calibration_error(confidence, right, equal_mass_bins(answers.log_odds)),
+        classwise_error(answers.class_gaps, counts),
+        risk_coverage(answers.log_odds, right).area,
+        float(answers.nll.sum()) / len(answers.row.unique()),
+    )
+
+
+def calibration(subject: Subject, suite: Suite) -> Section:
+    """Errors of confidence of all that predict, plain and temperature-scaled, side by side."""
+    sizes = QUICK if suite == "quick" else FULL
+    able, says = predictors(subject)
+    answers: dict[str, Answers] = {}
+    temperatures: dict[str, float] = {}
+    metrics: dict[str, float | None] = {}
+    for name, run in able.items():
+        fitted = _temperature(run, sizes.held_rows)
+        told = told_by(run, subject.test, (1.0, *((fitted,) if isinstance(fitted, float) else ())))
+        if not isinstance(told, Told):
+            says.append(f"No confidence of {shown(name)} can be measured: {told}.")
+            continue
+        answers[name] = told.answers[0]
+        if isinstance(fitted, float):
+            answers[name + SCALED], temperatures[name + SCALED] = told.answers[1], fitted
+            metrics[f"{prefix(name)}logit_temperature"] = fitted
+            says += _at_the_end(name, fitted)
+        else:
+            says.append(f"There is no temperature-scaled line of {shown(name)}: {fitted}.")
+    if not answers:
+        return Section("calibration", "Calibration", tuple(says))
+    found = {name: measure(a, sizes, subject.seed) for name, a in answers.items()}
+    for name, values in found.items():
+        metrics |= _metrics(name, values)
+    plain = {name: a for name, a in answers.items() if not name.endswith(SCALED)}
+    return Section(
+        "calibration",
+        "Calibration",
+        (*_how_measured(answers, bool(temperatures)), *says),
+        metrics,
+        (_table(found, temperatures),),
+        (
+            curves.reliability_diagrams(answers, {name: f.ece for name, f in found.items()}),
+            curves.risk_against_coverage(plain),
+            curves.confidence_histograms(plain),
+        ),
+    )
+
+
+def _metrics(name: str, found: Calibrated) -> dict[str, float | None]:
+    before = prefix(name.removesuffix(SCALED))
+    if name.endswith(SCALED):
+        return {f"{before}ece_scaled": found.ece, f"{before}nll_scaled": found.nll}
+    return {
+        f"{before}ece": found.ece,
+        f"{before}ece_low": found.interval.low,
+        f"{before}ece_high": found.interval.high,
+        f"{before}ece_by_chance": found.by_chance.mean,
+        f"{before}ece_by_chance_low": found.by_chance.low,
+        f"{before}ece_by_chance_high": found.by_chance.high,
+        f"{before}ece_equal_mass": found.ece_equal_mass,
+        f"{before}ece_classwise": found.ece_classwise,
+        f"{before}aurc": found.aurc,
+    }
+
+
+def _how_measured(answers: Mapping[str, Answers], scaled: bool) -> list[str]:
+    first = next(iter(answers.values()))
+    says = [
+        "A model is calibrated if of all predictions made with 90 % confidence 90 % are right. ECE is the mean "
+        f"distance between the two, over 15 bins of equal width of the largest probability, on {len(first):,} "
+        f"predictions. The interval is that of {100 * LEVEL:.0f} % of resamples of the test rows. Even a perfectly "
+        "calibrated model has an error on a finite number of rows: 'by chance' is what it would show, so an ECE "
+        "within it says that no miscalibration was seen."
+    ]
+    if scaled:
+        says.append(
+            "Temperature-scaled: log-probabilities divided by the one number that makes held-out training rows most "
+            "probable. It costs next to nothing, so it is what a better training has to beat."
         )
-    confidence, predicted = probabilities.double().max(dim=1)
-    right = (predicted == y.view(-1)).double()
-    bins = (confidence * n_bins).long().clamp(max=n_bins - 1)
-    gaps = torch.zeros(n_bins, dtype=torch.float64, device=confidence.device).index_add_(0, bins, right - confidence)
-    return float(gaps.abs().sum() / len(y))
+    return says
+
+
+def _table(found: Mapping[str, Calibrated], temperatures: Mapping[str, float]) -> Table:
+    columns = (
+        "",
+        "temperature",
+        "ECE",
+        "95 % interval",
+        "by chance",
+        "by chance, 95 %",
+        "equal-mass ECE",
+        "classwise ECE",
+        "NLL",
+        "area of risk",
+    )
+    rows: list[tuple[Cell, ...]] = [
+        (
+            name,
+            temperatures.get(name),
+            f.ece,
+            _span(f.interval),
+            f.by_chance.mean,
+            _span(f.by_chance),
+            f.ece_equal_mass,
+            f.ece_classwise,
+            f.nll,
+            f.aurc,
+        )
+        for name, f in found.items()
+    ]
+    return Table("How far confidence is from how often it is right", columns, tuple(rows))
+
+
+def _span(band: Band) -> str:
+    return f"{band.low:.4f} to {band.high:.4f}"
+
+
+def _temperature(run: Run, most: int) -> float | str:
+    """The temperature that suits the run's held-out rows; or, in words, why there is none."""
+    try:
+        data = run.data
+    except InputError as error:
+        return str(error)
+    known = (data.y_held != MISSING).any(1).nonzero()[:most, 0]
+    if len(known) == 0:
+        return "its held-out rows have no labels"
+    held = Dataset(data.x_held[known], data.y_held[known], run.labels, "held-out rows")
+    tables: list[list[torch.Tensor]] = [[] for _ in run.labels]
+    truths: list[list[torch.Tensor]] = [[] for _ in run.labels]
+    try:
+        with torch.no_grad():
+            for x, y in rows_of(run, held):
+                for piece in pieces(run.model, torch.full_like(y, MISSING)):
+                    for k, z in enumerate(label_log_probs(run.model, x[piece])):
+                        seen = y[piece, k] != MISSING
+                        tables[k].append(z[seen].cpu())
+                        truths[k].append(y[piece, k][seen].cpu())
+    except InputError as error:
+        return str(error)
+    return fit_temperature([torch.cat(t) for t in tables], [torch.cat(t) for t in truths])
+
+
+def _at_the_end(name: str, temperature: float) -> list[str]:
+    low, high = TEMPERATURES
+    if low * 1.01 < temperature < high / 1.01:
+        return []
+    return [
+        f"The temperature of {shown(name)} lies at the end of what is looked for ({low:g} to {high:g}): its held-out "
+        "rows do not determine it."
+    ]
