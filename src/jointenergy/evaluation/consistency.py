@@ -12,13 +12,14 @@ from torch import Tensor
 
 from jointenergy.errors import InputError
 from jointenergy.labels import MISSING, LabelSpace
+from jointenergy.models import Box
 from jointenergy.starts import ClassGaussianStart, XStart
 from jointenergy.tasks.sample import Method
 from jointenergy.trained import Run
 
 Begin = Literal["noise", "class", "matched_buffer", "unmatched_buffer", "buffer"]
 Judge = Callable[[Tensor], Tensor]
-"""From x to its labels, `[n, L]`."""
+"""From x to its labels, `[n, L]`, MISSING where x is nothing that has any."""
 
 BEGINS: tuple[Begin, ...] = ("noise", "class", "matched_buffer", "unmatched_buffer")
 SELECTED: tuple[Begin, ...] = ("noise", "class", "buffer")
@@ -83,12 +84,6 @@ def named(labels: LabelSpace, pattern: Tensor) -> str:
 def agreement(found: Tensor, asked: Tensor) -> Tensor:
     """Whether each row has all labels that were asked for; those that were not asked for may be anything."""
     return ((asked == MISSING) | (found.to(asked.device) == asked)).all(1)
-
-
-def shows(judge: Judge, x: Tensor, asked: Tensor) -> Tensor:
-    """Whether each x shows the labels asked for; one that is not finite shows none."""
-    alive = x.isfinite().flatten(1).all(1)
-    return agreement(judge(x.nan_to_num(0.0, 0.0, 0.0)), asked) & alive
 
 
 def share_with(found: Tensor, patterns: Tensor) -> Tensor:
@@ -206,7 +201,7 @@ def judged(
             found.append(Judged(way, why=str(error)))
             continue
         asked = asked.to(drawn.x.device)
-        by = {name: float(shows(judge, drawn.x, asked).double().mean()) for name, judge in judges.items()}
+        by = {name: float(agreement(judge(drawn.x), asked).double().mean()) for name, judge in judges.items()}
         found.append(Judged(way, len(asked), by, notes=drawn.notes, x=drawn.x if way == keep else None))
     return found
 
@@ -221,8 +216,23 @@ def judges_of(runs: Mapping[str, Run], like: Tensor) -> tuple[dict[str, Judge], 
         except InputError as error:
             notes.append(f"The {name} cannot judge which labels x has: {error}.")
             continue
-        found[name] = run.predict
+        found[name] = judge_of(run)
     return found, tuple(notes)
+
+
+def judge_of(run: Run) -> Judge:
+    """The labels that a run names. Chains may end anywhere: x that is not finite, or far outside the box, has none."""
+    middle, reach = sum(run.bounds) / 2, 1.5 * (run.bounds[1] - run.bounds[0])
+
+    def judge(x: Tensor) -> Tensor:
+        near = (x - middle).abs() <= reach if isinstance(run.model.domain, Box) else x.isfinite()
+        rows = near.flatten(1).all(1)
+        found = torch.full((len(x), len(run.labels)), MISSING, device=x.device)
+        if bool(rows.any()):
+            found[rows] = run.predict(x[rows]).to(x.device)
+        return found
+
+    return judge
 
 
 def _first_given(y: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from jointenergy.errors import InputError
 from jointenergy.kernels import State
+from jointenergy.labels import MISSING
 from jointenergy.training.health import at_bounds
 
 AGES = 25  # looks at the chains on their way
@@ -72,8 +73,9 @@ def kept(labels: Tensor, since: int = 0) -> Tensor:
 
 
 def shares(labels: Tensor, n_values: int) -> Tensor:
-    """How often each value occurs at each look, `[looks, n_values]`, of one label `[looks, n]`."""
-    return torch.stack([torch.bincount(row, minlength=n_values) / row.numel() for row in labels])
+    """How often each value occurs at each look, `[looks, n_values]`, of one label `[looks, n]`; MISSING is none."""
+    counts = [torch.bincount(row[row != MISSING], minlength=n_values) / max(row.numel(), 1) for row in labels]
+    return torch.stack(counts)
 
 
 @dataclass(frozen=True, eq=False)

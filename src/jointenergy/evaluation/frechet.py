@@ -57,9 +57,10 @@ def frechet_distance(a: Moments, b: Moments) -> float:
 
 
 def _root(covariance: Tensor) -> Tensor:
-    """The symmetric square root; eigenvalues below zero are rounding."""
+    """The symmetric square root; eigenvalues as small as rounding are none, and their roots would be large."""
     values, vectors = torch.linalg.eigh((covariance + covariance.T) / 2)
-    root: Tensor = (vectors * values.clamp(min=0.0).sqrt()) @ vectors.T
+    least = values.abs().max() * len(values) * torch.finfo(values.dtype).eps
+    root: Tensor = (vectors * torch.where(values > least, values, 0.0).sqrt()) @ vectors.T
     return root
 
 

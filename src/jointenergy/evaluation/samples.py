@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import csv
 from collections import deque
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from jointenergy.errors import InputError
 from jointenergy.evaluation import drift, extractors
 from jointenergy.evaluation import samples_pictures as pictures
+from jointenergy.evaluation.consistency import Judge, judges_of
 from jointenergy.evaluation.samples_labels import labels
 from jointenergy.evaluation.samples_quality import features, neighbors, variety
 from jointenergy.evaluation.samples_sets import MANY, Sets, energy_of, sets_of, some
@@ -94,7 +93,7 @@ def _old(subject: Subject, sets: Sets, sizes: Sizes) -> Section:
     trained = run.recipe.chain.steps if run.recipe is not None else sets.steps
     # Never so short that nothing is seen of what comes after a sample is taken.
     steps = max(sizes.times * trained, 2 * sets.steps)
-    predict = _predictor(run, sets)
+    predict = judges_of({"model": run}, sets.test[:1])[0].get("model") if len(run.labels) else None
     watch = drift.Watch(drift.ages_of(steps, also=(sets.steps,)), run.bounds, energy, predict)
     n = min(sizes.chains, len(sets.test))
     given = sets.samples_y[:n] if run.model.normalizer == "conditional" else None
@@ -142,7 +141,7 @@ def _old(subject: Subject, sets: Sets, sizes: Sizes) -> Section:
     return Section("old", "", tuple(says), metrics, (), tuple(drawn))
 
 
-def _classes(run: Run, sets: Sets, course: drift.Course, predict: Callable[[Tensor], Tensor] | None) -> Section:
+def _classes(run: Run, sets: Sets, course: drift.Course, predict: Judge | None) -> Section:
     """Which class chains show as they grow old, of fresh ones and of those of training (JEM, appendix G.2)."""
     assert course.labels is not None
     assert predict is not None
@@ -174,17 +173,6 @@ def _classes(run: Run, sets: Sets, course: drift.Course, predict: Callable[[Tens
         )
         drawn = (pictures.classes_by_age(course, names, groups, sets.steps, caption),)
     return Section("classes", "", tuple(says), metrics, (), drawn)
-
-
-def _predictor(run: Run, sets: Sets) -> Callable[[Tensor], Tensor] | None:
-    """The labels that the model names for x, which need not be finite; None where it can name none."""
-    if len(run.labels) == 0:
-        return None
-    try:
-        run.predict(sets.test[:1])
-    except InputError:
-        return None
-    return lambda x: run.predict(x.nan_to_num(0.0, 0.0, 0.0))
 
 
 def _cost(run: Run, sets: Sets) -> Section:

@@ -54,7 +54,9 @@ def features(run: Run, sets: Sets, extractor: Extractor, manifold: int) -> Secti
         seen = torch.cat(list(passed(extractor.features, x)))
         distance = _number(frechet.frechet_distance(moments, frechet.Moments.of([seen])))
         metrics[f"frechet{key}.{extractor.name}"] = distance
-        score = None if extractor.logits is None else frechet.inception_score(passed(extractor.logits, x))
+        score = None
+        if extractor.logits is not None:
+            score = _number(frechet.inception_score(passed(extractor.logits, x)))
         near = _manifolds(few, seen[:manifold]) if key in ("", "_train", "_buffer") else (None, None)
         table.append((title, len(x), distance, *near, score))
         if key in ("", "_train"):
