@@ -85,20 +85,20 @@ def _check_names(sets: Sequence[Rows]) -> None:
 
 
 def _askable(runs: Mapping[str, Run], x: Tensor, *, noised: bool) -> tuple[list[Asked], list[str]]:
-    """The scores that the runs have, and a sentence for each that they have not."""
-    asked, refused = [], []
+    """The scores that the runs have, and a sentence for those that they have not."""
+    asked: list[Asked] = []
+    reasons: dict[tuple[str, str], list[str]] = {}
     for who, run in runs.items():
         for kind in SCORES:
-            if kind == "max_probability" and not len(run.labels):
-                refused.append(f"The {who} has no labels, so it has no {WORDS[kind]}.")
-                continue
             try:
+                if kind == "max_probability" and not len(run.labels):
+                    raise InputError("it has no labels")
                 run.score(x[:2], kind)
             except InputError as error:
-                refused.append(f"The {who} has no {WORDS[kind]}: {error}.")
-                continue
-            asked += [Asked(who, kind, with_noise) for with_noise in (False, True)[: 1 + noised]]
-    return asked, refused
+                reasons.setdefault((who, str(error)), []).append(WORDS[kind])
+            else:
+                asked += [Asked(who, kind, with_noise) for with_noise in (False, True)[: 1 + noised]]
+    return asked, [f"The {who} has no {', no '.join(kinds)}: {why}." for (who, why), kinds in reasons.items()]
 
 
 def _metrics(

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import numpy as np
 from torch import Tensor
 
-from jointenergy.data.fitting import image_form
+from jointenergy.data.fitting import Form, image_form
 from jointenergy.evaluation.sections import COLORS, Picture, drawing, picture
 from jointenergy.evaluation.separation import Values
 from jointenergy.trained import Run
@@ -52,21 +52,29 @@ def examples(rows: Mapping[str, Tensor], run: Run) -> Picture | None:
     form = image_form(run.event_shape)
     if form is None:
         return None
-    most = max(len(x) for x in rows.values())
-    low, high = run.bounds
-    with drawing(0.75 * most + 1.6, 0.78 * len(rows) + 0.2) as figure:
-        axes = figure.subplots(len(rows), most, squeeze=False)
-        for line, (name, x) in zip(axes, rows.items(), strict=True):
-            images = x.detach().cpu().float().reshape(-1, *form).permute(0, 2, 3, 1)
-            shown = ((images - low) / (high - low)).clamp(0, 1).numpy()
-            for axis in line:
-                axis.set_xticks([])
-                axis.set_yticks([])
-                axis.grid(False)
-                for spine in axis.spines.values():
-                    spine.set_visible(False)
-            for axis, image in zip(line, shown, strict=False):
-                axis.imshow(image if form[0] == 3 else image[..., 0], cmap="gray", vmin=0, vmax=1)
-            line[0].set_ylabel(name.replace("_", " "), rotation=0, ha="right", va="center")
+    most, (low, high) = max(len(x) for x in rows.values()), run.bounds
+    height, width = form[1] + _gap(form), form[2] + _gap(form)
+    # One large image: an axis for each small one would take seconds to draw.
+    page = np.ones((len(rows) * height, most * width, form[0]))
+    for line, x in enumerate(rows.values()):
+        images = (x.detach().cpu().double().reshape(-1, *form).permute(0, 2, 3, 1) - low) / (high - low)
+        for place, image in enumerate(images.clamp(0, 1).numpy()):
+            top, left = line * height, place * width
+            page[top : top + form[1], left : left + form[2]] = image
+    with drawing(0.75 * most + 1.6, 0.75 * len(rows) * height / width + 0.2) as figure:
+        axis = figure.subplots()
+        axis.imshow(page if form[0] == 3 else page[..., 0], cmap="gray", vmin=0, vmax=1, interpolation="nearest")
+        axis.set_xticks([])
+        axis.set_yticks(
+            [line * height + (form[1] - 1) / 2 for line in range(len(rows))], [name.replace("_", " ") for name in rows]
+        )
+        axis.tick_params(length=0)
+        axis.grid(False)
+        axis.spines[:].set_visible(False)
         caption = "The first rows of each set, made to fit, as the run sees them; black is the lower bound of x."
         return picture("ood_examples", caption, figure)
+
+
+def _gap(form: Form) -> int:
+    """Pixels between images."""
+    return max(1, form[2] // 8)

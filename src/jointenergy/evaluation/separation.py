@@ -14,6 +14,7 @@ from sklearn.metrics import average_precision_score, roc_auc_score, roc_curve
 from torch import Tensor
 
 from jointenergy import streams
+from jointenergy.errors import InputError
 from jointenergy.evaluation.sections import Rows
 from jointenergy.trained import Run
 from jointenergy.training.order import seeded
@@ -82,9 +83,19 @@ def scores_of(
             continue
         noisy = x + noise * streams.normal_like(keys[taken].to(x.device), x) if noise else x
         for a in asked:
-            kept[a].append(runs[a.who].score(noisy if a.noised else x, a.kind).double().cpu())
+            kept[a].append(_score(runs[a.who], noisy if a.noised else x, a.kind))
         n += len(x)
         while most is not None and n > most:
             kept = {a: [torch.cat(values)[::2]] for a, values in kept.items()}
             step, n = 2 * step, -(-n // 2)
     return {a: torch.cat(values).numpy() if values else np.empty(0) for a, values in kept.items()}
+
+
+def _score(run: Run, x: Tensor, kind: str) -> Tensor:
+    try:
+        return run.score(x, kind).double().cpu()
+    except InputError:
+        # No labels are the most probable where log p(x) is no number: that is a finding, and all else is a mistake.
+        if not bool(run.score(x, "log_density").isnan().any()):
+            raise
+        return torch.full((len(x),), math.nan, dtype=torch.float64)
