@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 import torch
@@ -55,17 +56,18 @@ def curves(radii: Mapping[str, Tensor], norm: Norm, last: float) -> Picture:
 
 
 def adversarial_images(run: Run, x: Tensor, y: Tensor, attacked: Sequence[Attacked]) -> Picture | None:
-    """Rows above what makes each classifier wrong, with the radius; None where x is no image or nothing was found."""
-    radii = torch.stack([each.smallest("linf") for each in attacked])
-    rows = (radii.isfinite() & (radii > 0)).all(0).nonzero()[:IMAGES, 0]
-    if as_images(x) is None or len(rows) == 0:
+    """Rows that the first classifier gets right, and what makes each classifier wrong; None where none can be shown."""
+    if as_images(x) is None or not attacked:
+        return None
+    first = attacked[0].smallest("linf")
+    rows = (first.isfinite() & (first > 0)).nonzero()[:IMAGES, 0]
+    if len(rows) == 0:
         return None
     lines = [("test row", x[rows], _names(run, y[rows]))]
-    for each, radius in zip(attacked, radii, strict=True):
+    for each in attacked:
         wrong = each.closest("linf")[rows]
-        read = _names(run, each.predict(wrong))
-        lengths = [f"{255 * r:.0f}/255" for r in radius[rows].tolist()]
-        lines.append((each.name, wrong, [", ".join(filter(None, pair)) for pair in zip(read, lengths, strict=True)]))
+        read, radius = _names(run, each.predict(wrong)), each.smallest("linf")[rows].tolist()
+        lines.append((each.name, wrong, [_title(name, r) for name, r in zip(read, radius, strict=True)]))
     with drawing(0.95 * len(rows) + 1.0, 1.15 * len(lines)) as figure:
         all_axes = figure.subplots(len(lines), len(rows), squeeze=False)
         for line, (name, shown, titles) in zip(all_axes, lines, strict=True):
@@ -80,6 +82,12 @@ def adversarial_images(run: Run, x: Tensor, y: Tensor, attacked: Sequence[Attack
             "and the largest change of any pixel. The less it can be told from the row above, the worse."
         )
         return picture("adversarial_images", caption, figure)
+
+
+def _title(name: str, radius: float) -> str:
+    if radius == math.inf:
+        return "none found"
+    return ", ".join(part for part in (name, f"{255 * radius:.0f}/255" if radius else "unchanged") if part)
 
 
 def _names(run: Run, y: Tensor) -> list[str]:

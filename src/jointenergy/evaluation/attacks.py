@@ -117,7 +117,7 @@ def descend(
     numbers: Tensor,
     generator: torch.Generator,
 ) -> Tensor:
-    """Where projected gradient steps from a random point of each row's ball end; `numbers` are those of restarts."""
+    """Where projected gradient steps end; `numbers` are those of restarts, of which the first begins at the row."""
 
     def losses(x: Tensor) -> Tensor:
         return defended.losses(
@@ -125,7 +125,7 @@ def descend(
         )
 
     kind = _LinfDescent if norm == "linf" else _L2Descent
-    attack = kind(losses, _over(radius, defended.x), budget.steps)
+    attack = kind(losses, _over(radius, defended.x), _over(numbers > 0, defended.x), budget.steps)
     with own_randomness(defended.x.device, generator):
         return changed(defended, lambda model, right: attack.run(model, defended.x, right, epsilon=1.0))
 
@@ -133,14 +133,15 @@ def descend(
 class _Descent(BaseGradientDescent):
     """foolbox's descent with a radius for each row, so `epsilon` is 1, and with losses of our own."""
 
-    def __init__(self, losses: Callable[[Tensor], Tensor], radius: Tensor, steps: int) -> None:
+    def __init__(self, losses: Callable[[Tensor], Tensor], radius: Tensor, random: Tensor, steps: int) -> None:
         super().__init__(rel_stepsize=2.5 / steps, steps=steps, random_start=True)
         self.losses = losses
         self.radius: Eager = astensor(radius)
+        self.random: Eager = astensor(random)
 
     def get_random_start(self, x0: Eager, epsilon: float) -> Eager:
         start: Eager = super().get_random_start(ep.zeros_like(x0), epsilon)  # type: ignore[safe-super]
-        return x0 + self.radius * start
+        return x0 + self.radius * self.random * start
 
     def normalize(self, gradients: Eager, *, x: Eager, bounds: Bounds) -> Eager:
         step: Eager = super().normalize(gradients, x=x, bounds=bounds)  # type: ignore[safe-super]

@@ -61,8 +61,8 @@ def cross_entropies(log_probs: dict[str, Tensor], y: Tensor) -> Tensor:
 class Budget:
     """How hard a gradient attack tries: `restarts` runs of `steps` steps at every radius, then `halvings` between them.
 
-    Odd restarts raise minus the margin, the others cross-entropy. A step is 2.5 radii divided by the number of steps:
-    far enough to cross the ball, as Madry and others have it.
+    The first restart begins at the row, the others at random points of the ball. Odd ones raise minus the margin, the
+    others cross-entropy. A step is 2.5 radii divided by the number of steps: enough to cross the ball, as Madry has it.
     """
 
     steps: int = 20
