@@ -171,14 +171,17 @@ def fit_temperature(log_probs: Sequence[Tensor], truths: Sequence[Tensor]) -> fl
 
     The likelihood is concave in 1/T, so halving finds the one place where its derivative is 0; float64.
     """
-    tables = [z.double().clamp(min=-1e5) for z in log_probs]
-    target = sum(float(z.gather(1, y[:, None]).sum()) for z, y in zip(tables, truths, strict=True))
+    # Relative to the truth: differences of large sums would hide that rows are all right, and no T is the best.
+    relative = [
+        (z - z.gather(1, y[:, None])).clamp(-1e5, 1e5)
+        for z, y in zip((z.double() for z in log_probs), truths, strict=True)
+    ]
 
     def slope(inverse: float) -> float:
-        return target - sum(float(((inverse * z).softmax(1) * z).sum()) for z in tables)
+        return -sum(float(((inverse * z).softmax(1) * z).sum()) for z in relative)
 
     low, high = (math.log(1 / t) for t in reversed(TEMPERATURES))
     for _ in range(50):
         middle = (low + high) / 2
-        low, high = (middle, high) if slope(math.exp(middle)) > 0 else (low, middle)
+        low, high = (middle, high) if slope(math.exp(middle)) >= 0 else (low, middle)
     return math.exp(-(low + high) / 2)

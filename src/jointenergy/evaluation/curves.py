@@ -133,7 +133,8 @@ def confidence_histograms(answers: Mapping[str, Answers]) -> Picture:
             _log_counts(ax, most)
             ax.set_xlim(0, 1.01)
             ax.set_title(fill(name, 36), fontsize=10)
-            ax.set_xlabel("largest probability")
+            if i + COLUMNS >= len(names):
+                ax.set_xlabel("largest probability")
             if i == 0:
                 ax.set_ylabel("predictions")
                 ax.legend(loc="upper left")
@@ -198,7 +199,7 @@ def attribute_roc(panels: Mapping[str, Mapping[str, Decisions]], more: str) -> P
     def draw(ax: Axes, name: str) -> None:
         ax.plot([0, 1], [0, 1], color=GREY, linestyle="--", linewidth=1)
         for i, (asked, color) in enumerate(zip(panels[name].values(), COLORS, strict=False)):
-            _curve(ax, roc_curve(asked), color, asked)
+            _curve(ax, asked, roc_curve, color)
             _value(ax, i, auroc(asked), color)
 
     caption = (
@@ -217,7 +218,7 @@ def attribute_precision_recall(panels: Mapping[str, Mapping[str, Decisions]], mo
         share = float(first.truth.double().mean())
         ax.plot([0, 1], [share, share], color=GREY, linestyle="--", linewidth=1)
         for i, (asked, color) in enumerate(zip(panels[name].values(), COLORS, strict=False)):
-            _curve(ax, precision_recall_curve(asked), color, asked)
+            _curve(ax, asked, precision_recall_curve, color)
             _value(ax, i, auprc(asked), color)
 
     caption = (
@@ -229,11 +230,12 @@ def attribute_precision_recall(panels: Mapping[str, Mapping[str, Decisions]], mo
     return _grid("attribute_precision_recall", caption + more, list(panels), list(first), draw, "recall", "precision")
 
 
-def _curve(ax: Axes, curve: tuple[Tensor, Tensor], color: str, asked: Decisions) -> None:
+def _curve(ax: Axes, asked: Decisions, of: Callable[[Decisions], tuple[Tensor, Tensor]], color: str) -> None:
     """Nothing where all or no rows have the label: there is no curve then."""
     if bool(asked.truth.any()) and not bool(asked.truth.all()):
-        keep = _few(len(curve[0]))
-        ax.plot(curve[0][keep].numpy(), curve[1][keep].numpy(), color=color, linewidth=1.3)
+        x, y = of(asked)
+        keep = _few(len(x))
+        ax.plot(x[keep].numpy(), y[keep].numpy(), color=color, linewidth=1.3)
 
 
 def _value(ax: Axes, line: int, value: float, color: str) -> None:
