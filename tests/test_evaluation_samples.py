@@ -540,7 +540,7 @@ class TestSamples:
         # The model does not mind what is both big and dark: about a quarter of its samples are. The buffer has none.
         assert 0.05 < (found.metrics["novel_share.samples"] or 0.0) < 0.5
         assert found.metrics["novel_share.buffer"] == 0.0
-        assert "Samples of pairs that no training row has (1 pairs)" in [t.title for t in found.tables]
+        assert "Samples of pairs that no training row has (1 pair)" in [t.title for t in found.tables]
         assert {"samples-of-single", "samples-of-pairs", "samples-of-novel"} <= {p.name for p in found.pictures}
         assert any("60 steps here" in s for s in found.says)
 

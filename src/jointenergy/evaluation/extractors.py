@@ -131,7 +131,7 @@ def choose(subject: Subject) -> tuple[Extractor, tuple[str, ...]]:
         except InputError as error:
             reasons.append(f"{name} are not at hand: {error}.")
             continue
-        if judge is run:
+        if name == "own-features":
             reasons.append(
                 "No extractor and no baseline was given, so samples are compared by features of the very network that "
                 "made them, called own-features: it is blind to what it has not learned. Give --against or --extractor."

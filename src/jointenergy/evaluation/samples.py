@@ -124,8 +124,8 @@ def _old(subject: Subject, sets: Sets, sizes: Sizes) -> Section:
             float(at_bounds(sets.test, run.bounds)),
             sets.steps,
             f"{len(course.energy[0])} fresh chains on their way to {steps:,} steps ({steps / trained:g} times the "
-            f"{trained} of training): energy and the share of values at the bounds, beside those of real rows. Dotted: "
-            f"the {sets.steps} steps at which samples are taken.",
+            f"{trained} of {'training' if run.recipe is not None else 'a sample'}): energy and the share of values at "
+            f"the bounds, beside those of real rows. Dotted: the {sets.steps} steps at which samples are taken.",
         ),
     ]
     says = [

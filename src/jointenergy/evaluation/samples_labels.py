@@ -78,7 +78,7 @@ def labels(subject: Subject, sets: Sets, *, patterns: int, per: int, per_selecte
         )
         metrics |= _metrics(kind, found, own)
         tables.append(_table(kind, found, list(judges), len(chosen), len(all_patterns)))
-        says += _said(found)
+        says += _said(kind, found)
         x = next((j.x for j in found if j.x is not None), None)
         if x is None:
             continue
@@ -129,12 +129,13 @@ def _table(kind: str, found: list[Judged], judges: list[str], n: int, n_all: int
             method = "none are free"
         rows.append((BEGINS[one.way.begin], method, one.n or None, *(by.get(j) for j in judges)))
     which = f"{n} of {n_all}" if n < n_all else f"{n}"
-    what = {"class": "classes", "single": "values"}.get(kind, "pairs")
+    single, many = {"class": ("class", "classes"), "single": ("value", "values")}.get(kind, ("pair", "pairs"))
+    what = single if n == n_all == 1 else many
     columns = ("chains begin at", "labels not asked for", "samples", *(f"right by the {j}" for j in judges))
     return Table(f"{TITLES[kind]} ({which} {what})", columns, tuple(rows))
 
 
-def _said(found: list[Judged]) -> tuple[str, ...]:
+def _said(kind: str, found: list[Judged]) -> tuple[str, ...]:
     """Why there are no samples of some way, and what must be known of others, each said once."""
     lines: dict[str, list[str]] = {}
     for one in found:
@@ -142,8 +143,8 @@ def _said(found: list[Judged]) -> tuple[str, ...]:
         if one.why or one.way.method == "resample":  # what is said of the starts is said once for all methods
             where += f" ({METHODS[one.way.method]})"
         for note in (one.why,) if one.why else one.notes:
-            lines.setdefault(("No samples: " if one.why else "") + note, []).append(where)
-    return tuple(f"From {'; '.join(dict.fromkeys(where))}: {note}." for note, where in lines.items())
+            lines.setdefault(("there are none, as " if one.why else "") + note, []).append(where)
+    return tuple(f"{TITLES[kind]}, from {'; '.join(dict.fromkeys(w))}: {note}." for note, w in lines.items())
 
 
 def _picture(subject: Subject, kind: str, chosen: Tensor, x: Tensor, per: int) -> list[Picture]:

@@ -51,7 +51,7 @@ def grids(
     side = max(0.45, first.shape[3] / INCH)
     gap = 1 if first.shape[3] < NARROW else GAP
     high = min(LARGEST, side * first.shape[2] / first.shape[3] * n_rows)
-    with drawing(side * columns * len(panels) + 1.2 * bool(rows) + 0.3, high + 0.4) as figure:
+    with drawing(side * columns * len(panels) + (0.3 + 0.06 * max(map(len, rows), default=0)), high + 0.4) as figure:
         for k, (title, some) in enumerate(images.items()):
             assert some is not None
             axes = figure.add_subplot(1, len(panels), k + 1, title=title)
@@ -67,7 +67,9 @@ def grids(
 
 def _name_rows(axes: Axes, rows: Sequence[str], high: int, gap: int) -> None:
     axes.spines[:].set_visible(False)
-    axes.set_yticks([gap + (high + gap) * i + (high - 1) / 2 for i in range(len(rows))], [r[:22] for r in rows])
+    axes.set_yticks(
+        [gap + (high + gap) * i + (high - 1) / 2 for i in range(len(rows))], [r[:32] for r in rows], fontsize=8
+    )
     axes.tick_params(length=0)
 
 
