@@ -499,7 +499,7 @@ def test_what_cannot_be_attacked_is_said():
     assert not section.metrics
     nothing = subject_of(run)
     unlabeled = Dataset(nothing.test.x, torch.full_like(nothing.test.y, MISSING), run.labels, "rows")
-    assert "no test row has a label" in robustness(replace(nothing, test=unlabeled), "quick", TINY).says[0]
+    assert "has no labels" in robustness(replace(nothing, test=unlabeled), "quick", TINY).says[0]
     assert QUICK.boundary_steps == 0
     says = " ".join(robustness(nothing, "quick", replace(TINY, boundary_steps=0)).says)
     assert "full suite" in says

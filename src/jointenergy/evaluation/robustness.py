@@ -14,6 +14,7 @@ from torch import Tensor
 from jointenergy.evaluation.adversarial_pictures import adversarial_images, curves
 from jointenergy.evaluation.attacked import Attacked, median_radius, metrics_of, tables_of
 from jointenergy.evaluation.defended import NORMS, Budget, Defended, Gradient, Norm, units
+from jointenergy.evaluation.predictors import predictors, prefix, shown
 from jointenergy.evaluation.sections import Picture, Section, Subject, Suite
 from jointenergy.labels import MISSING
 from jointenergy.tasks.chains import can_sum
@@ -93,51 +94,39 @@ def attack(
 def robustness(subject: Subject, suite: Suite, sizes: Sizes | None = None) -> Section:
     """Robust accuracy at some radii, and the radius that half of the rows withstand, in L-inf and in L2."""
     sizes = sizes or SIZES[suite]
-    labeled = (subject.test.y != MISSING).any(1).nonzero()[:, 0]
     if importlib.util.find_spec("foolbox") is None:
         return Section(NAME, TITLE, ("Attacks need foolbox: pip install 'jointenergy[robust]', then evaluate again.",))
-    reason = _why_not(subject.run) or (None if len(labeled) else "no test row has a label, so none can become wrong")
-    if reason is not None:
-        return Section(NAME, TITLE, (f"Not measured: {reason}.",))
+    able, said = predictors(subject)
+    for name in [n for n, run in able.items() if not can_sum(run.model, run.labels.given(None, 1))]:
+        del able[name]
+        said.append(f"{_capital(shown(name))} was not attacked: its labels have more states than can be summed.")
+    if "run" not in able:
+        return Section(NAME, TITLE, tuple(said))
+    labeled = (subject.test.y != MISSING).any(1).nonzero()[:, 0]
     order = labeled[torch.randperm(len(labeled), generator=seeded(subject.seed))]
     rows, starts = subject.test.rows(order[: sizes.rows]), subject.test.x[order[:STARTS]]
-    found, left_out = [], []
-    for name, run in subject.classifiers().items():
-        if (reason := _why_not(run)) is not None:
-            left_out.append(f"{name} was left out: {reason}.")
-            continue
+    found = []
+    for name, run in able.items():
         x, data = run.rows(rows.x), run.rows(starts)
-        for steps in sizes.refinements if run is subject.run else (0,):
+        for steps in sizes.refinements if name == "run" else (0,):
             each = attack(run, x, rows.y, steps=steps, sizes=sizes, starts=data, seed=subject.seed)
             found.append(_attacked(name, run, steps, each))
     x = subject.run.rows(rows.x)
     return Section(
         NAME,
         TITLE,
-        (*_says(found, sizes, rows.x[0].numel()), *left_out),
+        (*_says(found, sizes, rows.x[0].numel()), *said),
         metrics_of(found, sizes.radii),
         tables_of(found, sizes.radii),
         tuple(_pictures(found, sizes, subject.run, x.cpu(), rows.y)),
     )
 
 
-def _why_not(run: Run) -> str | None:
-    """Why a run's decisions cannot be attacked, or None."""
-    if len(run.labels) == 0:
-        return "the model has no labels, so it decides nothing"
-    if run.model.normalizer == "conditional":
-        return "each label of the model has an unknown normalizer of its own, so it cannot compare labels"
-    if not can_sum(run.model, run.labels.given(None, 1)):
-        return "the labels have more states than can be summed, so their probabilities have no gradient"
-    return None
-
-
 def _attacked(name: str, run: Run, steps: int, found: Mapping[str, Closest]) -> Attacked:
-    prefix = {"run": "", "baseline": "baseline."}.get(name, f"others.{name}.")
-    shown = name if name != "run" or steps == 0 else f"run, {steps} refinement step{'s' * (steps > 1)}"
+    called = name if name != "run" or steps == 0 else f"run, {steps} refinement step{'s' * (steps > 1)}"
     radii = {a: {norm: c.radius[norm].cpu() for norm in NORMS} for a, c in found.items()}
     x = {a: {norm: c.x[norm].cpu() for norm in NORMS} for a, c in found.items()}
-    return Attacked(shown, prefix, steps, radii, x, run.predict)
+    return Attacked(called, prefix(name), steps, radii, x, run.predict)
 
 
 def _says(found: Sequence[Attacked], sizes: Sizes, entries: int) -> Iterator[str]:
