@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from jointenergy.errors import InputError
+from jointenergy.evaluation.samples_sets import passed
 from jointenergy.labels import MISSING, LabelSpace
 from jointenergy.models import Box
 from jointenergy.starts import ClassGaussianStart, XStart
@@ -224,13 +225,16 @@ def judge_of(run: Run) -> Judge:
     """The labels that a run names. Chains may end anywhere: x that is not finite, or far outside the box, has none."""
     middle, reach = sum(run.bounds) / 2, 1.5 * (run.bounds[1] - run.bounds[0])
 
-    def judge(x: Tensor) -> Tensor:
+    def piece(x: Tensor) -> Tensor:
         near = (x - middle).abs() <= reach if isinstance(run.model.domain, Box) else x.isfinite()
         rows = near.flatten(1).all(1)
         found = torch.full((len(x), len(run.labels)), MISSING, device=x.device)
         if bool(rows.any()):
             found[rows] = run.predict(x[rows]).to(x.device)
         return found
+
+    def judge(x: Tensor) -> Tensor:
+        return torch.cat(list(passed(piece, x)))
 
     return judge
 
