@@ -6,6 +6,7 @@ import gzip
 import io
 import math
 import os
+import sys
 import tarfile
 from pathlib import Path
 
@@ -25,7 +26,7 @@ from jointenergy.data.fitting import fitted, image_form
 from jointenergy.errors import InputError
 from jointenergy.evaluation import metrics, ood_pictures, separation
 from jointenergy.evaluation.embedded import embedded
-from jointenergy.evaluation.ood import ood
+from jointenergy.evaluation.ood import Sizes, ood
 from jointenergy.evaluation.outside import read_outside
 from jointenergy.evaluation.sections import Subject
 from jointenergy.evaluation.separation import Asked, scores_of
@@ -536,7 +537,8 @@ def classifier(seed=0) -> Run:
 
 
 @pytest.mark.parametrize("suite", ["quick", "full"])
-def test_a_section_has_figures_tables_and_pictures(run, suite, untouched_random_state):
+def test_a_section_has_figures_tables_and_pictures(run, suite, monkeypatch, untouched_random_state):
+    monkeypatch.setattr(sys.modules[ood.__module__], "FULL", Sizes(300, None, True))
     test = load("digits", split="test").rows(slice(0, 60))
     outside = [Given("dark", torch.full((30, 64), -1.0))]
     subject = Subject(run, test, classifier(), {"second": classifier(1)}, outside, seed=2)

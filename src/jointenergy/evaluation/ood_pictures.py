@@ -29,8 +29,8 @@ def histograms(data: Values, panels: Mapping[str, tuple[Values, float]], *, who:
             edges = np.histogram_bin_edges(np.concatenate(finite), BINS)
             for part, color, label in zip(finite, COLORS, ("test rows", "the set"), strict=False):
                 # Shares, so that sets of different sizes have histograms of one height.
-                weights = np.full(len(part), 1 / max(1, len(part)))
-                axis.hist(part, edges, weights=weights, color=color, alpha=0.6, label=label)
+                shares = np.histogram(part, edges)[0] / max(1, len(part))
+                axis.stairs(shares, edges, fill=True, color=color, alpha=0.6, label=label)
             shown = "no AUROC" if math.isnan(auroc) else f"AUROC {auroc:.3f}"
             axis.set_title(f"{name.replace('_', ' ')}: {shown}", fontsize=10)
             axis.set_yticks([])
@@ -61,9 +61,10 @@ def examples(rows: Mapping[str, Tensor], run: Run) -> Picture | None:
         for place, image in enumerate(images.clamp(0, 1).numpy()):
             top, left = line * height, place * width
             page[top : top + form[1], left : left + form[2]] = image
-    with drawing(0.75 * most + 1.6, 0.75 * len(rows) * height / width + 0.2) as figure:
+    with drawing(0.75 * most + 2.0, 0.75 * len(rows) * height / width + 0.2) as figure:
         axis = figure.subplots()
         axis.imshow(page if form[0] == 3 else page[..., 0], cmap="gray", vmin=0, vmax=1, interpolation="nearest")
+        axis.set_anchor("E")  # what is left over goes to the names
         axis.set_xticks([])
         axis.set_yticks(
             [line * height + (form[1] - 1) / 2 for line in range(len(rows))], [name.replace("_", " ") for name in rows]
