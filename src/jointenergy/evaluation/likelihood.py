@@ -1,0 +1,165 @@
+"""evaluation: how likely test rows are under the run's density: bounds, with simple densities beside.
+
+The law is exp(f / T) / Z on the model's domain. T is chosen on validation rows (IGEBM, appendix A.3), and every figure
+says its T.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from jointenergy.evaluation import likelihood_page as page
+from jointenergy.evaluation.bounds import Annealer, Bounds, Effort, Points, how_labels, temperature_grid
+from jointenergy.evaluation.cells import Cells
+from jointenergy.evaluation.sections import Section, Subject, Suite
+from jointenergy.evaluation.simple_densities import Gaussian, Kernels
+from jointenergy.models import Box
+from jointenergy.trained import Run
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How much is run: first on validation rows to choose T, then on test rows, each with more and more effort."""
+
+    scan: tuple[Effort, ...]
+    """The first at every T, each further one at the better third of those before."""
+    test: tuple[Effort, ...]
+    pilot_chains: int
+    peer_rows: int
+    most_dims: int
+    """Beyond, nothing is measured: the annealing would take long and say nothing."""
+    most_groups: int
+    """Of labels, each with a normalizer of its own, of a conditional model."""
+
+
+QUICK = Sizes(
+    scan=(Effort(50, 32, 24), Effort(150, 64, 24)),
+    test=tuple(Effort(k, 64, 32) for k in (100, 250, 600)),
+    pilot_chains=32,
+    peer_rows=1000,
+    most_dims=1024,
+    most_groups=16,
+)
+FULL = Sizes(
+    scan=(Effort(300, 64, 64), Effort(1500, 128, 64)),
+    test=tuple(Effort(k, 256, 128, n_tries=2) for k in (300, 1000, 3000, 10_000)),
+    pilot_chains=128,
+    peer_rows=10_000,
+    most_dims=100_000,
+    most_groups=128,
+)
+
+
+def likelihood(subject: Subject, suite: Suite) -> Section:
+    """Bounds on the mean log-likelihood of test rows; a sentence where there is none."""
+    sizes = QUICK if suite == "quick" else FULL
+    reason = why_not(subject, sizes)
+    if reason is not None:
+        return Section(page.NAME, page.TITLE, says=(reason,))
+    run, generator = subject.run, torch.Generator().manual_seed(subject.seed)
+    how = how_labels(run.model)
+    cells = Cells.of(subject.test.x, run.bounds, run.recipe)
+
+    def rows(x: Tensor) -> Tensor:
+        x = run.rows(x)
+        return x if cells is None else cells.spread(x, generator=generator)
+
+    held = Points.of(run.model, rows(run.data.x_held), run.data.y_held, how)
+    test = Points.of(run.model, rows(subject.test.x), subject.test.y, how)
+    own = run.sampling.x_kernel.temperature
+    grid = temperature_grid(held, own)
+    annealer = Annealer.tuned(
+        run.model,
+        held,
+        grid,
+        how=how,
+        y_kernel=run.sampling.y_kernel,
+        n_chains=sizes.pilot_chains,
+        generator=generator,
+    )
+    scan = scanned(annealer, held, grid, sizes.scan, generator=generator)
+    chosen = _best(scan)[0].temperature
+    found = [annealer.bounds(test, chosen, effort, generator=generator) for effort in sizes.test]
+    peers = {} if how == "moved" else _peers(run, rows, test, sizes, generator)
+    n_dims = test.x[0].numel()
+    facts = page.Facts(
+        how=how,
+        domain=str(run.model.domain),
+        n_dims=n_dims,
+        own=own,
+        effort=sizes.test[-1],
+        n_test=len(test.x),
+        n_left_out=len(subject.test.x) - len(test.x),
+        n_levels=None if cells is None else cells.n,
+        log_cell=None if cells is None else cells.log_volume(n_dims),
+        has_baseline=subject.baseline is not None,
+        assumptions=run.model.assumptions,
+    )
+    return page.section(facts, scan, found, peers)
+
+
+def scanned(
+    annealer: Annealer, held: Points, grid: Sequence[float], efforts: Sequence[Effort], *, generator: torch.Generator
+) -> list[Bounds]:
+    """The bounds at each temperature, those of the best with more effort: little effort flatters cold ones."""
+    found: dict[float, Bounds] = {}
+    left = list(grid)
+    for effort in efforts:
+        found.update({t: annealer.bounds(held, t, effort, generator=generator) for t in left})
+        left = [b.temperature for b in _best(list(found.values()))[: math.ceil(len(left) / 3)]]
+    return [found[t] for t in grid]
+
+
+def _best(scan: Sequence[Bounds]) -> list[Bounds]:
+    """Those that had the most effort, the likeliest first."""
+    most = max(b.n_temperatures for b in scan)
+    return sorted((b for b in scan if b.n_temperatures == most), key=lambda b: -b.cautious)
+
+
+def why_not(subject: Subject, sizes: Sizes) -> str | None:
+    """One sentence where the run has no likelihood that could be measured."""
+    run, recipe = subject.run, subject.run.recipe
+    n_dims = subject.test.x[0].numel()
+    if recipe is None:
+        return (
+            f"No likelihood: {run.origin.name} was trained by cross-entropy, which leaves log p(x) free, and has no "
+            "validation rows to choose a temperature on."
+        )
+    objective = recipe.objective
+    if not objective.log_p_x + objective.log_p_xy + objective.log_p_x_given_y:
+        return (
+            "No likelihood: the run was trained on log p(y given x) alone, so its log p(x) is no density of the data."
+        )
+    if not run.model.domain.proper:
+        return 'No likelihood: the model has no domain on which it has a normalizer; train with model.domain = "box".'
+    if n_dims > sizes.most_dims:
+        return (
+            f"No likelihood in this suite: x has {n_dims:,} dimensions, and annealing is tried up to "
+            f"{sizes.most_dims:,}; the full suite tries more, and takes hours."
+        )
+    groups = len(subject.test.y.unique(dim=0)) if run.model.normalizer == "conditional" else 1
+    if groups > sizes.most_groups:
+        return (
+            f"No likelihood in this suite: each of the {groups} labels of the test rows has a normalizer of its own, "
+            f"and {sizes.most_groups} are estimated at the most."
+        )
+    return None
+
+
+def _peers(run: Run, rows: page.Rows, test: Points, sizes: Sizes, generator: torch.Generator) -> dict[str, float]:
+    """Mean log-likelihoods of test rows under densities fitted to the run's training rows, on its domain."""
+    domain = run.model.domain
+    found: dict[str, float] = {}
+    if isinstance(domain, Box):
+        found["uniform"] = -test.x[0].numel() * float(torch.tensor(domain.high - domain.low).double().log())
+    if run.data.mask is not None:
+        return found
+    train, held, x = rows(run.data.x), rows(run.data.x_held), test.x[: sizes.peer_rows]
+    found["gaussian"] = float(Gaussian.fit(train, held, domain, generator=generator).log_density(x).mean())
+    found["kernels"] = float(Kernels.fit(train, held, domain).log_density(x).mean())
+    return found
