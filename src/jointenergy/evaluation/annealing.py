@@ -50,10 +50,10 @@ def forward(path: Path, schedule: Schedule, y: Tensor, like: Tensor, *, generato
     for y_piece, piece in zip(y.split(AT_ONCE), keys.split(AT_ONCE), strict=True):
         state = path.draw(y_piece, like, piece)
         total = torch.full((len(piece),), start, dtype=torch.float64, device=like.device)
+        seen = path.look(state)
         for k, before, a in _laws(schedule):
-            seen = path.look(state)
             total += path.log_density(a, seen) - path.log_density(before, seen)
-            state = _moved(path, schedule, k, state, seen)
+            state, seen = _moved(path, schedule, k, state, seen)
         found.append(total)
     return torch.cat(found)
 
@@ -72,8 +72,7 @@ def reverse(path: Path, schedule: Schedule, x: Tensor, y: Tensor, *, generator: 
         total = torch.full((len(piece),), start, dtype=torch.float64, device=x.device)
         seen = path.look(state)
         for k, before, a in reversed(list(_laws(schedule))):
-            state = _moved(path, schedule, k, state, seen)
-            seen = path.look(state)
+            state, seen = _moved(path, schedule, k, state, seen)
             total += path.log_density(a, seen) - path.log_density(before, seen)
         found.append(total)
     return torch.cat(found)
@@ -85,17 +84,20 @@ def _laws(schedule: Schedule) -> Iterator[tuple[int, float, float]]:
     return ((k, a[k], a[k + 1]) for k in range(schedule.n_temperatures))
 
 
-def _moved(path: Path, schedule: Schedule, k: int, state: State, seen: Seen) -> State:
+def _moved(path: Path, schedule: Schedule, k: int, state: State, seen: Seen) -> tuple[State, Seen]:
     """The state after kernel k. Labels and x take turns from law to law, so that each kernel is its own reverse."""
     a = schedule.inverse_temperatures[k + 1]
-    target = Target(Law(path, a))
+    law = Law(path, a)
+    target = Target(law)
     if path.y_kernel is not None and k % 2:
-        return path.y_kernel.step(target, replace(state, evaluation=None))[0]
+        state, _ = path.y_kernel.step(target, replace(state, evaluation=None))
+        return state, path.look(state)
     state = replace(state, evaluation=path.evaluation(a, seen))
     kernel = path.x_kernel(schedule.step_sizes[k])
     for _ in range(schedule.x_steps):
         state, _ = kernel.step(target, state)
-    return state
+        seen = law.seen_after(state, seen)
+    return state, seen
 
 
 @dataclass(frozen=True)

@@ -152,7 +152,7 @@ class Annealer:
         return forward(self.path, schedule, y, like, generator=generator).view(len(groups), -1)
 
     def bounds(self, points: Points, temperature: float, effort: Effort, *, generator: torch.Generator) -> Bounds:
-        """On the mean over all points: both on the few that chains go back from, what lies between them taken off."""
+        """On the mean over all points; chains go back from some, whose f tells how these differ from all."""
         groups, which = groups_of(points, self.how)
         weights = self.log_normalizers(groups, points.x[:1], temperature, effort, generator=generator)
         log_z, shares = log_mean_exp(weights, 1), effective_share(weights, 1)
@@ -163,23 +163,38 @@ class Annealer:
         schedule = self.pilot.schedule(temperature, effort.n_temperatures, effort.x_steps)
         rows = torch.arange(len(some.x), device=some.x.device).repeat_interleave(effort.n_tries)
         seen = reverse(self.path, schedule, some.x[rows], some.y[rows], generator=generator).view(-1, effort.n_tries)
-        between = -log_mean_exp(-seen, 1) - log_z[which_some]
+        below = log_mean_exp(some.f[:, None] / temperature - seen, 1)
+        annealed, of_rows = regressed(below, some.f / temperature, points.f / temperature)
 
         # The variance of a log mean of weights is about (1 / share - 1) / n.
         part = torch.bincount(which, minlength=len(groups)).double() / len(which)
         of_z = float((part**2 * (1 / shares - 1) / effort.n_chains).sum())
-        of_rows = float(between.var()) / len(between) if len(between) > 1 else 0.0
         return Bounds(
             temperature,
             effort.n_temperatures,
             upper,
-            upper - float(between.mean()),
+            annealed,
             math.sqrt(of_z + of_rows),
             math.log(len(groups) / RARE),
             float(shares.min()),
             (weights - log_z[:, None]).flatten().cpu(),
             (seen - log_z[which_some][:, None]).flatten().cpu(),
         )
+
+
+def regressed(values: Tensor, known: Tensor, known_of_all: Tensor) -> tuple[float, float]:
+    """The mean of values that are measured on some rows, carried over to all rows by what is known of all.
+
+    And its variance. A line is fitted to the rows measured: their chance surplus of what is known is taken off.
+    """
+    n = len(values)
+    if n < 3 or len(known_of_all) <= n or float(known.var()) == 0:
+        return float(values.mean()), float(values.var()) / n if n > 1 else 0.0
+    away = known - known.mean()
+    slope = (away * values).sum() / away.square().sum()
+    rest = values - values.mean() - slope * away
+    mean = values.mean() + slope * (known_of_all.mean() - known.mean())
+    return float(mean), float(rest.square().sum()) / (n - 2) / n
 
 
 def groups_of(points: Points, how: How) -> tuple[Tensor, Tensor]:

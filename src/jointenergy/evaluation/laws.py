@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 
 import torch
 from torch import Tensor
@@ -13,7 +13,7 @@ from jointenergy import streams
 from jointenergy.errors import DomainError
 from jointenergy.inputs import check_positive
 from jointenergy.kernels import MALA, Kernel, State, Target
-from jointenergy.kernels.base import Evaluation, evaluate_x, known_of
+from jointenergy.kernels.base import Evaluation, evaluate_x, known_of, over
 from jointenergy.labels import MISSING
 from jointenergy.models import Box, JointModel
 
@@ -24,7 +24,7 @@ EDGE = 1e-6  # of a box's width: rows on its edge are taken this far inside, whe
 class Seen:
     """The model at some points z: f and its gradient by x, the reference term, and how z becomes x."""
 
-    x: Tensor
+    z: Tensor
     f: Tensor
     f_by_x: Tensor
     reference: Tensor
@@ -104,7 +104,7 @@ class Path:
             reference, reference_by_x = domain.log_reference(z).double(), -(z - domain.mean) / domain.scale**2
             log_volume = torch.zeros_like(reference)
         here = evaluate_x(Target(self.model), replace(state, x=x, evaluation=None))
-        return Seen(x, here.log_density.double(), here.gradient, reference, reference_by_x, log_volume, by_z, x_by_z)
+        return Seen(z, here.log_density.double(), here.gradient, reference, reference_by_x, log_volume, by_z, x_by_z)
 
     def slope(self, a: float, seen: Seen) -> Tensor:
         """The derivative by a of the law's log-density, `[n]`."""
@@ -127,12 +127,22 @@ class Law(JointModel):
     def __init__(self, path: Path, a: float) -> None:
         super().__init__(path.model.labels, event_shape=path.model.event_shape, normalizer=path.model.normalizer)
         self.path, self.a = path, a
+        self.last: Seen | None = None
 
     def with_gradient(self, x: Tensor, y: Tensor | None) -> tuple[Tensor, Tensor]:
         y = torch.full((len(x), len(self.labels)), MISSING, device=x.device) if y is None else y
-        seen = self.path.look(State(x, y, torch.empty(0), known=known_of(y)))
-        found = self.path.evaluation(self.a, seen)
+        self.last = self.path.look(State(x, y, torch.empty(0), known=known_of(y)))
+        found = self.path.evaluation(self.a, self.last)
         return found.log_density, found.gradient
+
+    def seen_after(self, state: State, before: Seen) -> Seen:
+        """What was seen of a state after a step, each row of it either as before or as last looked at."""
+        # A kernel that leaves no evaluation did not look where it went.
+        if state.evaluation is None or self.last is None:
+            return self.path.look(state)
+        moved = (state.x == self.last.z).flatten(1).all(1)
+        both = ((getattr(self.last, f.name), getattr(before, f.name)) for f in fields(Seen))
+        return Seen(*(torch.where(over(moved, new), new, old) for new, old in both))
 
     # What moves labels compares values at one x: terms of x alone do not matter.
 
