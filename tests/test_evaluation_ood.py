@@ -676,3 +676,15 @@ def test_real_archives_of_color_images_pass_by(data_dir):
     for folder in ("svhn", "cifar100"):
         rows = read_outside(folder, data_dir / folder, run)
         assert sum(len(batch) for batch in rows.batches(500)) == 10_000
+
+
+@pytest.mark.gpu
+def test_figures_on_a_gpu_are_those_on_a_cpu():
+    test = load("digits", split="test").rows(slice(0, 60))
+    outside = [Given("wide", normal(50, (64,), 0.5))]
+    here = ood(Subject(classifier(), test, outside=outside), "full").metrics
+    there = classifier()
+    network = there.model.to("cuda").network
+    on_gpu = jointenergy.wrap(network, LabelSpace({"digit": 10}), bounds=(-1, 1), event_shape=(64,))
+    found = ood(Subject(on_gpu, test.to("cuda"), outside=outside), "full").metrics
+    assert found == pytest.approx(here, abs=1e-3)
