@@ -15,9 +15,9 @@ import torch
 from torch import Tensor, nn
 
 from jointenergy.evaluation.annealing import Pilot, Schedule, effective_share, forward, log_mean_exp, reverse
-from jointenergy.evaluation.bounds import Annealer, Effort, Points, how_labels, offsets, temperature_grid
+from jointenergy.evaluation.bounds import Annealer, Effort, How, Points, how_labels, offsets, temperature_grid
 from jointenergy.evaluation.laws import Path
-from jointenergy.kernels import GibbsWithGradients, Langevin, SingleSiteGibbs
+from jointenergy.kernels import MALA, GibbsWithGradients, Kernel, Langevin, SingleSiteGibbs
 from jointenergy.labels import MISSING
 from jointenergy.models import Box, ConditionalModel, EnergyModel, JointModel, PairModel, Reals
 from tests.exact import joint_toy
@@ -96,7 +96,8 @@ def exact_draws_of_boxed_gaussian(n: int) -> Tensor:
     assert isinstance(network, Quadratic)
     law = torch.distributions.Normal(network.mean.detach(), network.scale.detach())
     low, high = law.cdf(torch.tensor(-1.0, dtype=DOUBLE)), law.cdf(torch.tensor(1.0, dtype=DOUBLE))
-    return law.icdf(low + (high - low) * torch.rand(n, 3, generator=seeded(9), dtype=DOUBLE))
+    drawn: Tensor = law.icdf(low + (high - low) * torch.rand(n, 3, generator=seeded(9), dtype=DOUBLE))
+    return drawn
 
 
 def free_gaussian() -> EnergyModel:
@@ -138,11 +139,11 @@ def unlabeled(n: int) -> Tensor:
     return torch.zeros(n, 0, dtype=torch.int64)
 
 
-def tuned(model: JointModel, temperatures: list[float], how: str = "summed", seed: int = 3) -> Annealer:
+def tuned(model: JointModel, temperatures: list[float], how: How = "summed", seed: int = 3) -> Annealer:
     y = torch.zeros(1, len(model.labels), dtype=torch.int64)
     x = torch.zeros(1, *(model.event_shape or ()), dtype=DOUBLE)
     points = Points(x, y, torch.zeros(1, dtype=DOUBLE))
-    return Annealer.tuned(model, points, temperatures, how=how, generator=seeded(seed))  # type: ignore[arg-type]
+    return Annealer.tuned(model, points, temperatures, how=how, generator=seeded(seed))
 
 
 @pytest.mark.parametrize("temperature", [1.0, 0.3])
@@ -190,10 +191,10 @@ def test_exact_draws_sandwich_log_z() -> None:
     assert gaps[1] < 0.5
 
 
-def raised(x_kernel: Callable[[float], object] | None, step_size: float) -> tuple[float, float, float]:
+def raised(x_kernel: Callable[[float], Kernel], step_size: float) -> tuple[float, float, float]:
     """RAISE's mean log-likelihood of exact draws, its error, and the true one, at a fixed step size."""
     model, x = boxed_gaussian(), exact_draws_of_boxed_gaussian(500)
-    path = Path(model, 1.0) if x_kernel is None else Path(model, 1.0, x_kernel=x_kernel)  # type: ignore[arg-type]
+    path = Path(model, 1.0, x_kernel=x_kernel)
     schedule = Schedule(tuple(k / 100 for k in range(101)), (step_size,) * 100, 2)
     with torch.no_grad():
         f = model.log_density(x)
@@ -203,7 +204,7 @@ def raised(x_kernel: Callable[[float], object] | None, step_size: float) -> tupl
 
 
 def test_raise_lies_below_the_likelihood_and_unadjusted_chains_do_not() -> None:
-    found, error, truth = raised(None, 0.6)
+    found, error, truth = raised(MALA, 0.6)
     assert truth - 1 < found < truth - 3 * error
     mutant, error, truth = raised(lambda step: Langevin.at_temperature(step), 0.6)
     assert mutant > truth + 10 * error
