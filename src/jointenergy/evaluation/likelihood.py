@@ -42,7 +42,7 @@ QUICK = Sizes(
     test=tuple(Effort(k, 64, 32) for k in (100, 250, 600)),
     pilot_chains=32,
     peer_rows=1000,
-    most_dims=1024,
+    most_dims=256,
     most_groups=16,
 )
 FULL = Sizes(
@@ -50,7 +50,7 @@ FULL = Sizes(
     test=tuple(Effort(k, 256, 128, n_tries=2) for k in (300, 1000, 3000, 10_000)),
     pilot_chains=128,
     peer_rows=10_000,
-    most_dims=100_000,
+    most_dims=4096,
     most_groups=128,
 )
 
@@ -139,8 +139,8 @@ def why_not(subject: Subject, sizes: Sizes) -> str | None:
         return 'No likelihood: the model has no domain on which it has a normalizer; train with model.domain = "box".'
     if n_dims > sizes.most_dims:
         return (
-            f"No likelihood in this suite: x has {n_dims:,} dimensions, and annealing is tried up to "
-            f"{sizes.most_dims:,}; the full suite tries more, and takes hours."
+            f"No likelihood in this suite: x has {n_dims:,} dimensions, and it anneals up to {sizes.most_dims:,}; "
+            f"the full suite goes up to {FULL.most_dims:,}, which takes long and may not come close."
         )
     groups = len(subject.test.y.unique(dim=0)) if run.model.normalizer == "conditional" else 1
     if groups > sizes.most_groups:
