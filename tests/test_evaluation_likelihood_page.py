@@ -368,3 +368,22 @@ def test_kernels_are_those_of_scikit_learn_in_few_dimensions() -> None:
     found = Kernels.of(x[:150], 0.3, Reals(scale=1.0)).log_density(x[150:])
     oracle = KernelDensity(bandwidth=0.3).fit(x[:150].numpy()).score_samples(x[150:].numpy())
     np.testing.assert_allclose(found.numpy(), oracle, rtol=1e-6)
+
+
+@pytest.mark.gpu
+def test_bounds_on_a_gpu_are_those_on_a_cpu(toy_run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Streams are the same, roundings are not: the figures agree to their errors."""
+    monkeypatch.setattr(part, "QUICK", SMALL)
+    folder = toy_run.origin.checkpoint
+    assert folder is not None
+    there = open_run(folder.parent.parent, device="cuda")
+    test = load("toy", split="test").rows(slice(0, 1000))
+    on_cpu, on_gpu = (likelihood(Subject(run, test), "quick").metrics for run in (toy_run, there))
+    error = on_cpu["log_likelihood_error_nats"]
+    assert error is not None
+    temperature = on_gpu["likelihood_temperature"]
+    assert temperature is not None
+    assert on_gpu["log_likelihood_upper_nats"] == pytest.approx(
+        true_mean(toy_run.model, temperature, test), abs=5 * error
+    )
+    assert on_gpu["log_likelihood_gaussian_nats"] == pytest.approx(on_cpu["log_likelihood_gaussian_nats"], abs=1e-3)
