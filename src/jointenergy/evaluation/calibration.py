@@ -34,6 +34,7 @@ from jointenergy.trained import Run
 __all__ = ["Calibrated", "calibration", "expected_calibration_error", "measure"]
 
 SCALED = ", temperature-scaled"
+LEAST_DRAWS, MOST_DRAWN = 200, 100_000_000
 
 
 @dataclass(frozen=True)
@@ -69,11 +70,13 @@ def measure(answers: Answers, sizes: Sizes, seed: int) -> Calibrated:
     bins = bins_of(confidence)
     resampling, drawing = (torch.Generator().manual_seed(2 * seed + i) for i in (0, 1))
     errors = bootstrap(confidence, right, answers.row, bins, resamples=sizes.resamples, generator=resampling)
+    # Many entries have a narrow band, which fewer draws show as well.
+    draws = max(LEAST_DRAWS, min(sizes.draws, MOST_DRAWN // len(answers)))
     counts = torch.bincount(answers.variable, minlength=len(answers.labels)).tolist()
     return Calibrated(
         calibration_error(confidence, right, bins),
         Band.of(errors),
-        Band.of(if_calibrated(confidence, bins, draws=sizes.draws, generator=drawing)),
+        Band.of(if_calibrated(confidence, bins, draws=draws, generator=drawing)),
         calibration_error(confidence, right, equal_mass_bins(answers.log_odds)),
         classwise_error(answers.class_gaps, counts),
         risk_coverage(answers.log_odds, right).area,
