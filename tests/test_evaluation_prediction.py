@@ -279,6 +279,17 @@ class TestStreaming:
             told_of(wrapped(CLASSES), rows(CLASSES, n=20, missing=1.0))
 
 
+@pytest.mark.gpu
+def test_a_model_on_a_gpu_tells_the_same():
+    run, data = wrapped(COLORED), rows(COLORED, n=300)
+    own = told_of(run, data)
+    run.model.to("cuda")
+    there = tell(run.model, classification.batches(data, "cuda"))
+    assert whole(there) == pytest.approx(whole(own), abs=1e-5)
+    assert there.answers[0].log_odds.device.type == "cpu"
+    assert torch.allclose(there.answers[0].log_odds, own.answers[0].log_odds, atol=1e-4)
+
+
 def run_of(model):
     origin = Origin("a model", model.labels, (WIDTH,), torch.device("cpu"))
     sampling = Sampling(wrapped(CLASSES).sampling.x_kernel)
