@@ -195,7 +195,11 @@ def own_randomness(device: torch.device, generator: torch.Generator) -> Iterator
     seed = int(torch.randint(1 << 31, (), generator=generator))
     kept = np.random.get_state()  # noqa: NPY002
     with torch.random.fork_rng([device] if device.type == "cuda" else []):
-        torch.manual_seed(seed)
+        # Not torch.manual_seed, which would also seed devices that are not ours.
+        torch.default_generator.manual_seed(seed)
+        if device.type == "cuda":
+            with torch.cuda.device(device):
+                torch.cuda.manual_seed(seed)
         np.random.seed(seed)  # noqa: NPY002
         try:
             yield
