@@ -55,7 +55,7 @@ SMALL = Sizes(
     scan=(Effort(10, 32, 16), Effort(30, 32, 16)),
     test=(Effort(20, 64, 32), Effort(120, 150, 150)),
     pilot_chains=32,
-    peer_rows=500,
+    most_rows=500,
     most_dims=100,
     most_groups=16,
 )
@@ -99,7 +99,8 @@ def test_bounds_of_a_trained_run_hold_the_value_by_quadrature(toy_run: Run) -> N
     assert upper is not None
     assert lower is not None
     assert error is not None
-    truth = true_mean(toy_run.model, temperature, test)
+    assert part.evenly(len(test), 500).tolist()[:2] == [0, 20]
+    truth = true_mean(toy_run.model, temperature, test.rows(part.evenly(len(test), 500)))
     assert error < 0.1
     assert abs(upper - truth) < 5 * error
     assert truth - 0.3 < lower < truth + 5 * error
@@ -205,6 +206,29 @@ def test_a_conditional_run_has_a_normalizer_for_each_label(toy_run: Run) -> None
     assert any("one normalizer for each label" in s for s in found.says)
     assert any("know no labels" in s for s in found.says)
     _shown(found)
+
+
+@pytest.mark.usefixtures("small")
+def test_a_run_on_all_reals_starts_at_its_reference_term(toy_run: Run) -> None:
+    """f = -3 |x|^2 / 2 with the reference -|x|^2 / 2 is a Gaussian of variance T / 4."""
+    x = 0.5 * torch.randn(400, 2, generator=seeded(3))
+    none = LabelSpace.none()
+
+    class Narrow(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return -1.5 * x.square().sum(1)
+
+    model = EnergyModel(Narrow(), domain=Reals(scale=1.0), event_shape=(2,))
+    y = torch.zeros(400, 0, dtype=torch.int64)
+    data = TrainingData(x[:200], y[:200], x[200:], y[200:], none)
+    found = likelihood(Subject(changed(toy_run, model, data), Dataset(x[200:], y[200:], none, "narrow")), "quick")
+    t = found.metrics["likelihood_temperature"]
+    assert t is not None
+    truth = -2 * float(x[200:].square().sum(1).mean()) / t - math.log(2 * math.pi * t / 4)
+    assert found.metrics["log_likelihood_upper_nats"] == pytest.approx(truth, abs=0.1)
+    assert found.metrics["log_likelihood_lower_nats"] == pytest.approx(truth, abs=0.2)
+    assert "log_likelihood_uniform_nats" not in found.metrics
+    assert 0.5 < t < 2
 
 
 class Agreement(nn.Module):
@@ -384,6 +408,6 @@ def test_bounds_on_a_gpu_are_those_on_a_cpu(toy_run: Run, monkeypatch: pytest.Mo
     temperature = on_gpu["likelihood_temperature"]
     assert temperature is not None
     assert on_gpu["log_likelihood_upper_nats"] == pytest.approx(
-        true_mean(toy_run.model, temperature, test), abs=5 * error
+        true_mean(toy_run.model, temperature, test.rows(part.evenly(1000, 500))), abs=5 * error
     )
     assert on_gpu["log_likelihood_gaussian_nats"] == pytest.approx(on_cpu["log_likelihood_gaussian_nats"], abs=1e-3)

@@ -7,7 +7,7 @@ says its T.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -17,7 +17,7 @@ from jointenergy.evaluation import likelihood_page as page
 from jointenergy.evaluation.bounds import Annealer, Bounds, Effort, Points, how_labels, temperature_grid
 from jointenergy.evaluation.cells import Cells
 from jointenergy.evaluation.sections import Section, Subject, Suite
-from jointenergy.evaluation.simple_densities import Gaussian, Kernels
+from jointenergy.evaluation.simple_densities import CHOICE_ROWS, FIT_ROWS, Gaussian, Kernels
 from jointenergy.models import Box
 from jointenergy.trained import Run
 
@@ -30,7 +30,8 @@ class Sizes:
     """The first at every T, each further one at the better third of those before."""
     test: tuple[Effort, ...]
     pilot_chains: int
-    peer_rows: int
+    most_rows: int
+    """Of test and of validation rows, taken evenly from all."""
     most_dims: int
     """Beyond, nothing is measured: the annealing would take long and say nothing."""
     most_groups: int
@@ -41,7 +42,7 @@ QUICK = Sizes(
     scan=(Effort(50, 32, 24), Effort(150, 64, 24)),
     test=tuple(Effort(k, 64, 32) for k in (100, 250, 600)),
     pilot_chains=32,
-    peer_rows=1000,
+    most_rows=1000,
     most_dims=256,
     most_groups=16,
 )
@@ -49,7 +50,7 @@ FULL = Sizes(
     scan=(Effort(300, 64, 64), Effort(1500, 128, 64)),
     test=tuple(Effort(k, 256, 128, n_tries=2) for k in (300, 1000, 3000, 10_000)),
     pilot_chains=128,
-    peer_rows=10_000,
+    most_rows=10_000,
     most_dims=4096,
     most_groups=128,
 )
@@ -69,8 +70,9 @@ def likelihood(subject: Subject, suite: Suite) -> Section:
         x = run.rows(x)
         return x if cells is None else cells.spread(x, generator=generator)
 
-    held = Points.of(run.model, rows(run.data.x_held), run.data.y_held, how)
-    test = Points.of(run.model, rows(subject.test.x), subject.test.y, how)
+    kept, kept_held = evenly(len(subject.test.x), sizes.most_rows), evenly(len(run.data.x_held), sizes.most_rows)
+    held = Points.of(run.model, rows(run.data.x_held[kept_held]), run.data.y_held[kept_held], how)
+    test = Points.of(run.model, rows(subject.test.x[kept]), subject.test.y[kept], how)
     own = run.sampling.x_kernel.temperature
     grid = temperature_grid(held, own)
     annealer = Annealer.tuned(
@@ -85,7 +87,7 @@ def likelihood(subject: Subject, suite: Suite) -> Section:
     scan = scanned(annealer, held, grid, sizes.scan, generator=generator)
     chosen = _best(scan)[0].temperature
     found = [annealer.bounds(test, chosen, effort, generator=generator) for effort in sizes.test]
-    peers = {} if how == "moved" else _peers(run, rows, test, sizes, generator)
+    peers = {} if how == "moved" else _peers(run, rows, test, generator)
     n_dims = test.x[0].numel()
     facts = page.Facts(
         how=how,
@@ -94,7 +96,7 @@ def likelihood(subject: Subject, suite: Suite) -> Section:
         own=own,
         effort=sizes.test[-1],
         n_test=len(test.x),
-        n_left_out=len(subject.test.x) - len(test.x),
+        n_left_out=len(kept) - len(test.x),
         n_levels=None if cells is None else cells.n,
         log_cell=None if cells is None else cells.log_volume(n_dims),
         has_baseline=subject.baseline is not None,
@@ -151,7 +153,12 @@ def why_not(subject: Subject, sizes: Sizes) -> str | None:
     return None
 
 
-def _peers(run: Run, rows: page.Rows, test: Points, sizes: Sizes, generator: torch.Generator) -> dict[str, float]:
+def evenly(n: int, most: int) -> Tensor:
+    """The numbers of up to `most` rows of n, from first to last."""
+    return torch.linspace(0, n - 1, min(n, most), dtype=torch.float64).round().long()
+
+
+def _peers(run: Run, rows: Callable[[Tensor], Tensor], test: Points, generator: torch.Generator) -> dict[str, float]:
     """Mean log-likelihoods of test rows under densities fitted to the run's training rows, on its domain."""
     domain = run.model.domain
     found: dict[str, float] = {}
@@ -159,7 +166,8 @@ def _peers(run: Run, rows: page.Rows, test: Points, sizes: Sizes, generator: tor
         found["uniform"] = -test.x[0].numel() * float(torch.tensor(domain.high - domain.low).double().log())
     if run.data.mask is not None:
         return found
-    train, held, x = rows(run.data.x), rows(run.data.x_held), test.x[: sizes.peer_rows]
-    found["gaussian"] = float(Gaussian.fit(train, held, domain, generator=generator).log_density(x).mean())
-    found["kernels"] = float(Kernels.fit(train, held, domain).log_density(x).mean())
+    train = rows(run.data.x[evenly(len(run.data.x), FIT_ROWS)])
+    held = rows(run.data.x_held[evenly(len(run.data.x_held), CHOICE_ROWS)])
+    found["gaussian"] = float(Gaussian.fit(train, held, domain, generator=generator).log_density(test.x).mean())
+    found["kernels"] = float(Kernels.fit(train, held, domain).log_density(test.x).mean())
     return found

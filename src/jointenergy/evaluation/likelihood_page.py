@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from matplotlib.axes import Axes
-from torch import Tensor
 
 from jointenergy.evaluation.bounds import RARE, Bounds, Effort, How
 from jointenergy.evaluation.sections import COLORS, Cell, Picture, Section, Table, drawing, picture
 
 NAME, TITLE = "likelihood", "Likelihood"
 FAR = 100  # nats, beyond which a temperature is left out of the picture
-Rows = Callable[[Tensor], Tensor]
 PEERS = {
     "gaussian": "Gaussian, full covariance",
     "kernels": "kernel density, one width",
@@ -184,15 +182,9 @@ def _convergence(found: Sequence[Bounds], peers: Mapping[str, float]) -> Picture
         axes = figure.subplots()
         k = [b.n_temperatures for b in found]
         axes.plot(k, [b.upper for b in found], "o-", color=COLORS[0], label="from the start (AIS): at most")
-        axes.errorbar(
-            k,
-            [b.annealed for b in found],
-            [2 * b.error for b in found],
-            fmt="s--",
-            color=COLORS[1],
-            capsize=3,
-            label="from test rows (RAISE)",
-        )
+        annealed = [b.annealed for b in found]
+        axes.plot(k, annealed, "s--", color=COLORS[1], label="from test rows (RAISE)")
+        axes.errorbar(k, annealed, [2 * b.error for b in found], fmt="none", color=COLORS[1], capsize=3)
         for name, color, style in (("gaussian", COLORS[2], "-."), ("kernels", COLORS[4], ":")):
             if name in peers:
                 axes.axhline(peers[name], color=color, linestyle=style, label=PEERS[name])

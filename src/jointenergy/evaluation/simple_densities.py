@@ -13,7 +13,7 @@ from torch import Tensor
 
 from jointenergy.models.domains import Box, Domain
 
-FIT_ROWS, CHOICE_ROWS = 5000, 500  # of training and validation rows, at the most
+FIT_ROWS, CHOICE_ROWS = 5000, 500  # of training and validation rows: more would cost more than they tell
 WIDTHS = tuple(2.0 ** (k / 2) for k in range(-10, 5))  # times the mean standard deviation of an entry of x
 RIDGES = tuple(10.0**k for k in range(-4, 2))  # added to the covariance, times the mean variance
 BOX_DRAWS = 2000
@@ -34,7 +34,7 @@ class Gaussian:
     @classmethod
     def fit(cls, x: Tensor, held: Tensor, domain: Domain, *, generator: torch.Generator) -> Gaussian:
         """The ridge is the one under which validation rows are likeliest."""
-        rows, chosen = _rows(x, FIT_ROWS), _rows(held, CHOICE_ROWS)
+        rows, chosen = _rows(x), _rows(held)
         centered = rows - rows.mean(0)
         covariance = centered.T @ centered / len(rows)
         scale, unit = float(covariance.diagonal().mean()), torch.eye(rows.shape[1], dtype=torch.float64)
@@ -100,7 +100,7 @@ class Kernels:
     @classmethod
     def fit(cls, x: Tensor, held: Tensor, domain: Domain) -> Kernels:
         """The width is the one under which validation rows are likeliest."""
-        rows, chosen = _rows(x, FIT_ROWS), _rows(held, CHOICE_ROWS)
+        rows, chosen = _rows(x), _rows(held)
         scale = float(rows.std(0).mean())
         found = [cls.of(rows, width * scale, domain) for width in WIDTHS]
         return max(found, key=lambda k: float(k.log_density(chosen).mean()))
@@ -120,6 +120,6 @@ class Kernels:
         return torch.cat([(-s / 2 - self.log_masses).logsumexp(1) for s in squares]) - constant
 
 
-def _rows(x: Tensor, most: int | None = None) -> Tensor:
+def _rows(x: Tensor) -> Tensor:
     """Flat rows in float64 on the host."""
-    return x[:most].detach().flatten(1).double().cpu()
+    return x.detach().flatten(1).double().cpu()
