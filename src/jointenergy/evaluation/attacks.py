@@ -90,10 +90,11 @@ def best_of_restarts(
 ) -> Tensor:
     """Each row changed by at most its own radius (in units of x): the restart that makes it wrong, by least if many."""
     many = defended.repeated(budget.restarts)
+    copies = budget.draws * (max(1, defended.steps) if gradient == "through" else 1)
     x = torch.cat(
         [
             descend(many.rows(piece), norm, radius.repeat(budget.restarts)[piece], budget, gradient, numbers, generator)
-            for piece, numbers in _numbered(many, len(defended), budget.draws)
+            for piece, numbers in _numbered(many, len(defended), copies)
         ]
     )
     length = distance(x - many.x, norm).masked_fill(~many.wrong(x), torch.inf)
@@ -101,10 +102,10 @@ def best_of_restarts(
     return x.view(budget.restarts, *defended.x.shape)[best, torch.arange(len(defended), device=x.device)]
 
 
-def _numbered(many: Defended, n: int, draws: int) -> Iterator[tuple[slice, Tensor]]:
+def _numbered(many: Defended, n: int, copies: int) -> Iterator[tuple[slice, Tensor]]:
     """Pieces of repeated rows, and which repetition each row is of."""
     numbers = torch.arange(len(many), device=many.x.device) // n
-    for piece in many.pieces(draws):
+    for piece in many.pieces(copies):
         yield piece, numbers[piece]
 
 

@@ -21,7 +21,7 @@ NORMS: tuple[Norm, Norm] = ("linf", "l2")
 Gradient = Literal["through", "identity"]
 
 VALUES = 1 << 21
-"""The most values of x, over all steps that a graph holds, which are looked at together: it bounds the memory."""
+"""The most values of x, copies of it counted, that are looked at together: it bounds the memory."""
 
 
 def distance(change: Tensor, norm: Norm) -> Tensor:
@@ -108,8 +108,8 @@ class Defended:
         return self.rows(torch.arange(len(self), device=self.x.device).repeat(times))
 
     def pieces(self, copies: int) -> Iterator[slice]:
-        """Slices of rows so small that so many copies of each, and a graph through the refinement, fit."""
-        size = max(1, VALUES // (self.x[0].numel() * copies * max(1, self.steps)))
+        """Slices of rows so small that so many copies of each fit; a step that a graph holds is a copy of its own."""
+        size = max(1, VALUES // (self.x[0].numel() * copies))
         for begin in range(0, len(self), size):
             yield slice(begin, begin + size)
 

@@ -57,8 +57,8 @@ FULL = Sizes(
     rows=100,
     refinements=(0, 1, 10),
     radii={"linf": (1, 2, 4, 8, 16, 32, 64, 128), "l2": (16, 32, 64, 128, 256, 512, 1024)},
-    budget=Budget(steps=40, restarts=4, halvings=6, draws=4),
-    votes=16,
+    budget=Budget(steps=40, restarts=4, halvings=6, draws=2),
+    votes=8,
     boundary_steps=2000,
     pointwise_entries=1024,
 )
