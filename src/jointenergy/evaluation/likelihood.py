@@ -39,8 +39,8 @@ class Sizes:
 
 
 QUICK = Sizes(
-    scan=(Effort(50, 32, 24), Effort(150, 64, 24)),
-    test=tuple(Effort(k, 64, 32) for k in (100, 250, 600)),
+    scan=(Effort(50, 32, 24), Effort(120, 64, 24)),
+    test=tuple(Effort(k, 64, 32) for k in (75, 200, 500)),
     pilot_chains=32,
     most_rows=1000,
     most_dims=256,
