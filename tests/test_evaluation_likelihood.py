@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 import torch
@@ -208,6 +209,26 @@ def test_raise_lies_below_the_likelihood_and_unadjusted_chains_do_not() -> None:
     assert truth - 1 < found < truth - 3 * error
     mutant, error, truth = raised(lambda step: Langevin.at_temperature(step), 0.6)
     assert mutant > truth + 10 * error
+
+
+def test_raise_bounds_what_the_annealing_draws_and_not_the_model() -> None:
+    """Rows wider than the model's own are likelier under a law that lags behind: there the two figures contradict."""
+    model = EnergyModel(Quadratic([0.0, 0.0], [0.05, 0.05]), domain=BOX, event_shape=(2,))
+    x = (0.2 * torch.randn(200, 2, generator=seeded(1), dtype=DOUBLE)).clamp(-0.9, 0.9)
+    points = Points.of(model, x, unlabeled(200), "summed")
+    truth = float(points.f.mean()) - log_box_integral(Quadratic([0.0, 0.0], [0.05, 0.05]), 1.0, BOX)
+    annealer = Annealer.tuned(model, points, [1.0], how="summed", generator=seeded(2))
+    # Chains that hardly move draw the first law, which is uniform: its density is what RAISE then finds, exactly.
+    still = replace(annealer, pilot=Pilot([0.0, 1.0], [0.0, 1.0], [1e-12, 1e-12]))
+    lagging = still.bounds(points, 1.0, Effort(20, 3000, 50), generator=seeded(3))
+    assert lagging.annealed == pytest.approx(-2 * math.log(2), abs=1e-3)
+    assert lagging.annealed > truth + 10
+    assert lagging.crossed
+    assert lagging.lower is None
+    slow = annealer.bounds(points, 1.0, Effort(300, 200, 200), generator=seeded(3))
+    assert abs(slow.upper - truth) < 0.3
+    assert not slow.crossed
+    assert slow.lower == pytest.approx(truth, abs=0.5)
 
 
 def test_unadjusted_chains_miss_log_z() -> None:
