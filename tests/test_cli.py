@@ -8,14 +8,14 @@ import time
 from pathlib import Path
 
 import pytest
-from PIL import Image
 from typer.testing import CliRunner
 
 import jointenergy
 from jointenergy import recipes
 from jointenergy.cli.main import app
 from jointenergy.errors import InputError
-from jointenergy.recipes.demo import show
+from jointenergy.evaluation import report, suite
+from jointenergy.trained.opening import open_run
 from jointenergy.training import runs
 
 
@@ -28,15 +28,15 @@ def run(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
 SHORT = ("--set", "iterations=60", "--set", "chain.sampling_steps=20", "--set", "buffer.size=500")
 
 
-def test_demo_writes_a_picture_and_says_how_good_it_is(tmp_path):
+def test_demo_writes_a_report_and_says_how_good_it_is(tmp_path, monkeypatch):
     folder = tmp_path / "new" / "demo"
+    monkeypatch.setattr(suite, "PARTS", {name: suite.PARTS[name] for name in ("health", "prediction", "training")})
     arguments = ["demo", "--out", str(folder), *SHORT]
     outcome = CliRunner().invoke(app, arguments)
     assert outcome.exit_code == 0
-    assert "accuracy on the test digits" in outcome.output
-    assert "calibration error" in outcome.output
-    with Image.open(folder / "samples" / "by-class.png") as picture:
-        assert picture.size == ((10 * 10 + 2) * 4,) * 2
+    assert "% right" in outcome.output
+    assert "negative log-likelihood" in outcome.output
+    assert "Prediction" in (folder / "evaluation" / "report.html").read_text()
     again = CliRunner().invoke(app, arguments)
     assert again.output.splitlines()[-4:] == outcome.output.splitlines()[-4:]
     with pytest.raises(InputError, match="holds another run"):
@@ -64,10 +64,16 @@ def test_the_whole_demo(tmp_path):
     # What others reach on this split: accuracy .982 and calibration error .044 (a public JEM), .989 and .0085 (an MLP).
     run = runs.create(tmp_path / "run", recipes.load("digits-jem"), 0)
     run.fit()
-    shown = show(run)
-    assert shown.accuracy > 0.98
-    assert shown.ece < 0.02
-    assert shown.agreement > 0.95
+    found = suite.evaluate(suite.subject_of(open_run(tmp_path / "run")), "quick", tmp_path / "evaluation")
+    page = report.write(found, tmp_path / "evaluation").read_text()
+    assert sum(found.seconds.values()) < 180, "a minute on an idle machine"
+    metrics = {name: value for name, value in found.metrics.items() if value is not None}
+    assert metrics["accuracy"] > 0.98
+    assert metrics["ece"] < 0.02
+    assert metrics["healthy"] == 1.0
+    assert metrics["consistency_class.model"] > 0.95
+    assert {section.name for section in found.sections} == set(suite.PARTS)
+    assert page.count("data:image/png;base64,") == sum(len(s.pictures) for s in found.sections) > 10
     assert run.health is not None
     assert run.health.healthy
 

@@ -252,3 +252,16 @@ def labels_of(text: str, labels: LabelSpace) -> Mapping[str, int]:
 def text_of(given: Mapping[str, int], labels: LabelSpace) -> str | None:
     """Labels as `labels_of` reads them."""
     return ",".join(f"{name}={labels.values[labels.index(name)][value]}" for name, value in given.items()) or None
+
+
+def named_places(words: Sequence[str], option: str, kind: str) -> Mapping[str, str]:
+    """NAME=PLACE words, each name once."""
+    found: dict[str, str] = {}
+    for word in words:
+        name, equals, place = word.partition("=")
+        if not equals or not name or not place:
+            raise InputError(f"{option} takes NAME={kind}, got {word!r}")
+        if name in found:
+            raise InputError(f"{option} names {name!r} twice")
+        found[name] = place
+    return found

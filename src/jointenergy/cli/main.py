@@ -18,13 +18,13 @@ from rich.markup import escape
 from rich.table import Table
 
 from jointenergy import __version__, recipes
-from jointenergy.cli import inpainting, reproduce, study, synthesis, tasks
+from jointenergy.cli import evaluation, inpainting, reproduce, study, synthesis, tasks
 from jointenergy.cli.progress import train_with_progress
 from jointenergy.cli.tracking import tracker
-from jointenergy.data import image_grid
 from jointenergy.errors import InputError
+from jointenergy.evaluation import comparison, suite
 from jointenergy.recipes import study as studies
-from jointenergy.recipes.demo import SAMPLES_PER_CLASS, show
+from jointenergy.trained.opening import open_run
 from jointenergy.training import loop, runs
 from jointenergy.training.distributed import Parted, join, leave
 from jointenergy.training.recipe import Recipe
@@ -60,6 +60,8 @@ app.command()(inpainting.inpaint)
 app.command()(synthesis.convert)
 app.command()(synthesis.compose)
 app.command()(tasks.export)
+app.command()(evaluation.evaluate)
+app.command()(evaluation.compare)
 
 
 def _version(asked: bool) -> None:
@@ -144,20 +146,13 @@ def demo(
     seed: Seed = 0,
     overrides: Set = [],  # noqa: B006 (typer reads the default and copies it)
 ) -> None:
-    """Train digits-jem on the 8 x 8 digits that come with scikit-learn, measure it, draw samples of each class."""
+    """Train digits-jem on the 8 x 8 digits that come with scikit-learn, measure it, and write a report of it."""
     settings = recipes.load("digits-jem", overrides)
     run = _resumed_demo(out, settings, seed)
     if run.trainer.iteration < settings.iterations:
         _go(run)
-    shown = show(run)
-    picture = out / "samples" / "by-class.png"
-    picture.parent.mkdir(exist_ok=True)
-    bounds = (settings.data.low, settings.data.high)
-    image_grid(shown.samples.view(-1, 1, 8, 8), SAMPLES_PER_CLASS, bounds, zoom=4).save(picture)
-    console.print(f"accuracy on the test digits     {shown.accuracy:.1%}", highlight=False)
-    console.print(f"calibration error (ECE)         {shown.ece:.2%}", highlight=False)
-    console.print(f"samples that are of their class {shown.agreement:.0%}, judged by the model itself", highlight=False)
-    console.print(f"samples, a row for each digit   {picture}", highlight=False, soft_wrap=True)
+    trained = open_run(out)
+    evaluation.measure(suite.subject_of(trained, seed=seed), "quick", out / comparison.FOLDER)
 
 
 def _resumed_demo(out: Path, settings: Recipe, seed: int) -> loop.Fit:

@@ -12,6 +12,7 @@ from rich import progress as bars
 from rich.console import Console
 from rich.table import Table
 
+from jointenergy.cli.inputs import named_places
 from jointenergy.errors import InputError
 from jointenergy.evaluation import results
 from jointenergy.evaluation.metrics import Metric
@@ -32,15 +33,21 @@ def reproduce(
     baseline: Annotated[bool, typer.Option("--baseline", help="Train by cross-entropy alone, all else equal.")] = False,
     guard: Annotated[bool, typer.Option(help="Watch the runs; without it the result is called NAME-unguarded.")] = True,
     tasks: Annotated[bool, typer.Option("--tasks", help="Measure samples, inpainting and sampled labels.")] = False,
+    ood: Annotated[
+        list[str], typer.Option(metavar="NAME=DIR", help="Images unlike the data, told from the test rows; several.")
+    ] = [],  # noqa: B006 (typer reads the default and copies it)
     name: Annotated[str | None, typer.Option(help="The result's name; a changed recipe needs one of its own.")] = None,
     device: Annotated[str, typer.Option(help="Where to train: auto (a GPU where there is one), cpu or cuda.")] = "auto",
     overrides: Annotated[
         list[str], typer.Option("--set", help="Set a key of the recipe, as in --set chain.steps=20; needs --name.")
-    ] = [],  # noqa: B006 (typer reads the default and copies it)
+    ] = [],  # noqa: B006
 ) -> None:
     """Train every seed of a recipe, measure each once on the test rows, write results/NAME.json from a clean tree."""
     chosen = work.parse_seeds(seeds)
-    plan = work.Plan(recipe, chosen, jobs, data, runs, folder, baseline, tuple(overrides), name, device, guard, tasks)
+    sets = tuple((known, Path(place)) for known, place in named_places(ood, "--ood", "DIR").items())
+    plan = work.Plan(
+        recipe, chosen, jobs, data, runs, folder, baseline, tuple(overrides), name, device, guard, tasks, sets
+    )
     # A plain kill is as good as Ctrl-C: the runs are saved, not left behind without anyone.
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:

@@ -78,6 +78,18 @@ def ood(subject: Subject, suite: Suite) -> Section:
     )
 
 
+def aurocs(run: Run, test: Tensor, sets: Sequence[Rows], seed: int) -> dict[str, float | None]:
+    """The figures that are published: how well each score of the run tells each set, all of it, from the test rows."""
+    runs = {"run": run}
+    asked, _ = _askable(runs, test, noised=False)
+    data, *outside = (scores_of(s, runs, asked, most=None, noise=0.0, seed=seed) for s in (DataRows(test), *sets))
+    return {
+        f"ood_auroc.{rows.name}.{a.kind}": _known(separation(data[a], values[a]).auroc)
+        for rows, values in zip(sets, outside, strict=True)
+        for a in asked
+    }
+
+
 def _check_names(sets: Sequence[Rows]) -> None:
     twice = [name for name, n in Counter(rows.name for rows in sets).items() if n > 1]
     if twice:

@@ -11,7 +11,16 @@ from pathlib import Path
 from jointenergy import recipes
 from jointenergy.errors import InputError
 from jointenergy.evaluation import provenance, results
-from jointenergy.recipes.seeds import DIVERGED, Child, Figures, Record, Seed, figures_of, task_figures_of
+from jointenergy.recipes.seeds import (
+    DIVERGED,
+    Child,
+    Figures,
+    Record,
+    Seed,
+    figures_of,
+    ood_figures_of,
+    task_figures_of,
+)
 from jointenergy.training.recipe import Recipe
 
 RUNS = Path("runs/reproduce")
@@ -48,6 +57,8 @@ class Plan:
     guard: bool = True
     tasks: bool = False
     """Measure how well each run does its tasks, not only how well it tells labels."""
+    ood: tuple[tuple[str, Path], ...] = ()
+    """Sets unlike the data that each run is to tell from its test rows, and where they lie."""
     settings: Recipe = field(init=False)
 
     def __post_init__(self) -> None:
@@ -85,6 +96,7 @@ class Plan:
         words += ["--results", str(self.results)] if self.results != results.FOLDER else []
         words += ["--name", self.name] if self.name else []
         words += ["--tasks"] if self.tasks else []
+        words += [word for name, place in self.ood for word in ("--ood", f"{name}={place}")]
         return words + self._changes()
 
     def train_words(self) -> list[str]:
@@ -210,8 +222,13 @@ class _Work:
             seed.remember(record)
             take = task_figures_of if self.plan.tasks else figures_of
             figures, remark = take(seed, self.plan.settings, self.plan.data)
-            seed.remember(replace(record, figures=figures, remark=remark))
+            record = replace(record, figures=figures, remark=remark)
+            seed.remember(record)
+        unseen = [(n, p) for n, p in self.plan.ood if f"ood_auroc.{n}.log_density" not in (record.figures or {})]
+        if unseen:
+            figures = {**(record.figures or {}), **ood_figures_of(seed, self.plan.settings, self.plan.data, unseen)}
             record = replace(record, figures=figures)
+            seed.remember(record)
         self.n_ended += 1
         accuracy = (record.figures or {}).get("accuracy")
         shown = "no accuracy" if accuracy is None else f"accuracy {accuracy:.4f}"

@@ -19,8 +19,9 @@ from typing import IO, Literal
 
 from jointenergy.data import Dataset, load
 from jointenergy.errors import EnumerationError, InputError
-from jointenergy.evaluation import tasks
+from jointenergy.evaluation import ood, tasks
 from jointenergy.evaluation.classification import classify
+from jointenergy.evaluation.outside import read_outside
 from jointenergy.trained.opening import open_run
 from jointenergy.training import checkpoints, loop, runs, state
 from jointenergy.training.feeds import scaled
@@ -227,6 +228,13 @@ def task_figures_of(seed: Seed, settings: Recipe, data_folder: Path | None) -> t
         return {"healthy": 0.0}, f"Seed {seed.number} was never healthy: its tasks are not measured."
     figures: Figures = {**tasks.measure(run, _test_rows(settings, data_folder), seed.number), "healthy": 1.0}
     return figures, " ".join([TASKS, *run.notes])
+
+
+def ood_figures_of(seed: Seed, settings: Recipe, data_folder: Path | None, sets: Sequence[tuple[str, Path]]) -> Figures:
+    """How well the run that a user loads tells these sets from the test rows."""
+    run = open_run(seed.run, data=data_folder)
+    outside = [read_outside(name, place, run) for name, place in sets]
+    return ood.aurocs(run, run.rows(_test_rows(settings, data_folder).x), outside, seed.number)
 
 
 def _test_rows(settings: Recipe, folder: Path | None) -> Dataset:

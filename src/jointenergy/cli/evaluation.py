@@ -1,0 +1,125 @@
+"""cli: `jointenergy evaluate` measures a run and writes its report; `jointenergy compare` puts runs side by side."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table as Shown
+
+from jointenergy.cli import outputs
+from jointenergy.cli.inputs import named_places
+from jointenergy.cli.tasks import AsJson, Data, Device, RunPath, SeedOption, opened
+from jointenergy.cli.waiting import INTERRUPTED
+from jointenergy.errors import InputError
+from jointenergy.evaluation import comparison, extractors, report, suite
+from jointenergy.evaluation.outside import read_outside
+from jointenergy.evaluation.sections import Subject, Suite
+
+console = Console()
+
+KEY_FIGURES = (
+    ("accuracy", "accuracy"),
+    ("ece", "calibration error (ECE)"),
+    ("nll", "negative log-likelihood"),
+    ("consistency_class.model", "samples of their class"),
+)
+
+
+class SuiteName(StrEnum):
+    """How much is measured."""
+
+    quick = "quick"
+    full = "full"
+
+
+def evaluate(
+    run: RunPath,
+    against: Annotated[
+        Path | None, typer.Option(metavar="BASELINE_RUN", help="The same network trained by cross-entropy alone.")
+    ] = None,
+    other: Annotated[
+        list[str], typer.Option(metavar="NAME=RUN", help="A further run to compare with; can be given several times.")
+    ] = [],  # noqa: B006 (typer reads the default and copies it)
+    suite_name: Annotated[SuiteName, typer.Option("--suite", help="How much is measured.")] = SuiteName.quick,
+    ood: Annotated[
+        list[str],
+        typer.Option(metavar="NAME=DIR", help="Images unlike the data: a folder, an archive or an idx file; several."),
+    ] = [],  # noqa: B006
+    extractor: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Weights of the network whose features compare samples.")
+    ] = None,
+    part: Annotated[list[str], typer.Option(help="Only this part; can be given several times.")] = [],  # noqa: B006
+    out: Annotated[Path | None, typer.Option(help="Where the report goes; RUN/evaluation if not given.")] = None,
+    data: Data = None,
+    device: Device = "auto",
+    seed: SeedOption = 0,
+) -> None:
+    """Measure a run on its test rows and write report.html, metrics.json and the pictures.
+
+    Parts that are done are kept: after Ctrl-C the same command goes on.
+    """
+    folder = out or (run / comparison.FOLDER if run.is_dir() else run.with_name(f"{run.stem}-evaluation"))
+    trained = opened(run, data, device)
+    baseline = None if against is None else opened(against, data, device)
+    others = {name: opened(Path(place), data, device) for name, place in named_places(other, "--other", "RUN").items()}
+    outside = [read_outside(name, Path(place), trained) for name, place in named_places(ood, "--ood", "DIR").items()]
+    named = None if extractor is None else extractors.load(extractor, trained)
+    subject = suite.subject_of(trained, baseline=baseline, others=others, outside=outside, extractor=named, seed=seed)
+    measure(subject, "full" if suite_name == SuiteName.full else "quick", folder, only=part or None)
+
+
+def measure(subject: Subject, size: Suite, folder: Path, *, only: Sequence[str] | None = None) -> None:
+    """Measure, write the page, and say on the screen what was found; Ctrl-C keeps the parts that are done."""
+    with console.status("measuring") as status:
+        try:
+            found = suite.evaluate(
+                subject, size, folder, only=only, report=lambda name: status.update(f"measuring: {name}")
+            )
+        except KeyboardInterrupt:
+            status.stop()
+            console.print("stopped; the parts that are done are kept: the same command goes on", highlight=False)
+            raise typer.Exit(INTERRUPTED) from None
+    page = report.write(found, folder)
+    _show(found, page)
+
+
+def _show(found: suite.Evaluation, page: Path) -> None:
+    console.print(f"{found.headline[0].upper()}{found.headline[1:]}.", highlight=False, soft_wrap=True)
+    for name, words in KEY_FIGURES:
+        value = found.metrics.get(name)
+        if value is not None:
+            beside = found.metrics.get(f"baseline.{name}")
+            against = "" if beside is None else f"   baseline {beside:.4f}"
+            console.print(f"{words:28} {value:.4f}{against}", highlight=False)
+    console.print(f"{'time':28} {sum(found.seconds.values()):.0f} s", highlight=False)
+    console.print(f"{'report':28} {page}", highlight=False, soft_wrap=True)
+
+
+def compare(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders that have been evaluated.")],
+    only: Annotated[str, typer.Option(help="Only metrics whose names hold this text.")] = "",
+    as_json: AsJson = False,
+) -> None:
+    """Put evaluated runs side by side."""
+    table, says = comparison.compare([comparison.read(path) for path in runs])
+    rows = [row for row in table.rows if only in str(row[0])]
+    if only and not rows:
+        raise InputError(f"no metric of these runs has {only!r} in its name")
+    if as_json:
+        plain = {str(row[0]): dict(zip(table.columns[1:], row[1:], strict=True)) for row in rows}
+        console.print_json(json.dumps(plain))
+        return
+    shown = Shown(box=None, pad_edge=False)
+    for i, column in enumerate(table.columns):
+        shown.add_column(escape(column), justify="left" if i == 0 else "right")
+    for row in rows:
+        shown.add_row(*(escape(report.text_of(cell)) for cell in row))
+    console.print(shown)
+    outputs.say(says)

@@ -1,0 +1,277 @@
+"""The evaluation as a whole: parts kept as they are finished, one sentence, a page that holds all it shows."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+import re
+import shutil
+import subprocess
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from jointenergy import recipes
+from jointenergy.data import load
+from jointenergy.errors import InputError
+from jointenergy.evaluation import comparison, report, stored, suite
+from jointenergy.evaluation.sections import Section, Subject, Table, drawing, picture
+from jointenergy.trained.opening import open_run
+from jointenergy.training import runs
+
+CHROMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
+SMALL = ["iterations=20", "model.network.hidden=[16]", "buffer.size=64", "cadence.check=10", "cadence.checkpoint=10"]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """A run of a few iterations."""
+    place = tmp_path_factory.mktemp("runs") / "small"
+    recipe = recipes.load("digits-jem", [*SMALL, "chain.sampling_steps=5", "batch_size=32"])
+    runs.create(place, recipe, 0).fit()
+    return place
+
+
+@pytest.fixture(scope="module")
+def subject(folder):
+    return suite.subject_of(open_run(folder))
+
+
+def drawn(name: str = "curve"):
+    with drawing(2, 2) as figure:
+        figure.subplots().plot([0, 1], [1, 0])
+        return picture(name, f"a <curve> & {name}", figure)
+
+
+def one(subject: Subject, size: str) -> Section:
+    return Section(
+        "one",
+        "The <first>",
+        ("It was measured & found.",),
+        {"accuracy": 0.989, "ece": 0.008, "healthy": 1.0, "ood_auroc.clothes.log_density": 0.991},
+        (Table("A table", ("what", "value"), (("a", 0.123456), ("b", None), ("c", 12345))),),
+        (drawn(),),
+    )
+
+
+def two(subject: Subject, size: str) -> Section | None:
+    return None
+
+
+@pytest.fixture
+def parts(monkeypatch):
+    calls: list[str] = []
+
+    def counted(name, part):
+        def called(subject, size):
+            calls.append(name)
+            return part(subject, size)
+
+        return called
+
+    monkeypatch.setattr(suite, "PARTS", {"one": counted("one", one), "two": counted("two", two)})
+    return calls
+
+
+class Images(HTMLParser):
+    """Everything in a page that refers to something."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.images: list[str] = []
+        self.links: list[str] = []
+        self.tags: list[str] = []
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        for name, value in attrs:
+            if tag == "img" and name == "src":
+                self.images.append(value)
+            elif name in ("src", "href", "data", "action", "poster", "srcset"):
+                self.links.append(value)
+
+
+def read_page(text: str) -> Images:
+    found = Images()
+    found.feed(text)
+    return found
+
+
+# ---------------------------------------------------------------- the page
+
+
+def test_the_page_holds_all_it_shows(subject, parts, tmp_path):
+    page = report.write(suite.evaluate(subject, "quick", tmp_path), tmp_path).read_text()
+    found = read_page(page)
+    assert len(found.images) == 1
+    for source in found.images:
+        head, data = source.split(",", 1)
+        assert head == "data:image/png;base64"
+        Image.open(io.BytesIO(base64.b64decode(data, validate=True))).verify()
+    assert found.links
+    assert all(link.startswith("#") for link in found.links)
+    ids = set(re.findall(r'id="([^"]+)"', page))
+    assert all(link[1:] in ids for link in found.links)
+    assert not {"script", "link", "iframe", "object", "embed"} & set(found.tags)
+    assert not re.search(r"https?:|url\(|@import|file:", page)
+
+
+def test_the_page_says_what_was_found(subject, parts, tmp_path):
+    page = report.page(suite.evaluate(subject, "quick", tmp_path))
+    assert "98.9 % right, off by 0.8 points in its confidence" in page
+    assert "chains healthy" in page
+    assert "The &lt;first&gt;" in page
+    assert "It was measured &amp; found." in page
+    for cell in ("0.1235", "12,345", "<td>-</td>"):
+        assert cell in page
+    assert "[model.network]" in page  # the recipe
+    assert "digits" in page
+
+
+def test_a_page_that_refers_outside_would_be_found():
+    found = read_page('<img src="http://a.org/x.png"><a href="https://a.org">x</a>')
+    assert not found.images[0].startswith("data:")
+    assert not found.links[0].startswith("#")
+
+
+@pytest.mark.skipif(not any(map(shutil.which, CHROMES)), reason="no browser: no Chromium to open the page in")
+def test_a_browser_shows_the_page(subject, parts, tmp_path):
+    page = report.write(suite.evaluate(subject, "quick", tmp_path), tmp_path)
+    chrome = next(c for c in map(shutil.which, CHROMES) if c)
+    shot = tmp_path / "page.png"
+    words = [chrome, "--headless", "--no-sandbox", "--disable-gpu", f"--screenshot={shot}", "--window-size=1100,1600"]
+    subprocess.run([*words, page.resolve().as_uri()], check=True, timeout=60, capture_output=True)
+    seen = Image.open(shot).convert("L")
+    assert seen.size == (1100, 1600)
+    assert len(np.unique(np.asarray(seen))) > 20
+
+
+# ---------------------------------------------------------------- what is kept
+
+
+def test_what_was_found_is_written(subject, parts, tmp_path):
+    found = suite.evaluate(subject, "quick", tmp_path)
+    plain = json.loads((tmp_path / "metrics.json").read_text())
+    assert plain["metrics"] == found.metrics
+    assert plain["headline"] == found.headline
+    assert plain["about"]["test_rows"] == len(load("digits", split="test"))
+    assert (tmp_path / "pictures" / "curve.png").read_bytes() == found.sections[0].pictures[0].png
+
+
+def test_parts_that_are_done_are_not_done_again(subject, parts, tmp_path):
+    first = suite.evaluate(subject, "quick", tmp_path)
+    again = suite.evaluate(subject, "quick", tmp_path)
+    assert parts == ["one", "two"]
+    assert again.sections == first.sections
+    assert again.seconds == first.seconds
+    suite.evaluate(subject, "full", tmp_path)
+    assert parts == ["one", "two"] * 2
+
+
+def test_an_evaluation_that_was_stopped_goes_on(subject, parts, tmp_path, monkeypatch):
+    asked = []
+
+    def stopped(subject, size):
+        asked.append("two")
+        raise KeyboardInterrupt
+
+    whole = suite.PARTS["two"]
+    monkeypatch.setitem(suite.PARTS, "two", stopped)
+    with pytest.raises(KeyboardInterrupt):
+        suite.evaluate(subject, "quick", tmp_path)
+    monkeypatch.setitem(suite.PARTS, "two", whole)
+    suite.evaluate(subject, "quick", tmp_path)
+    assert parts == ["one", "two"]
+    assert asked == ["two"]
+
+
+@pytest.mark.parametrize("damage", ["{", '{"key": 1}', '{"key": "k", "seconds": 1, "section": {}}'])
+def test_a_damaged_part_is_measured_again(tmp_path, damage):
+    stored.keep(tmp_path / "one", "k", one(None, "quick"), 1.0)
+    assert stored.found(tmp_path / "one", "k") == (one(None, "quick"), 1.0)
+    assert stored.found(tmp_path / "one", "another") is None
+    (tmp_path / "one" / stored.SECTION).write_text(damage)
+    assert stored.found(tmp_path / "one", "k") is None
+
+
+def test_other_weights_are_measured_again(subject, folder):
+    before = stored.key_of(subject, "quick")
+    assert stored.key_of(subject, "quick") == before
+    model = next(subject.run.model.parameters())
+    kept = model.detach().clone()
+    model.data.add_(1e-3)
+    assert stored.key_of(subject, "quick") != before
+    model.data.copy_(kept)
+    assert stored.key_of(subject, "quick") == before
+    assert stored.key_of(subject, "full") != before
+
+
+# ---------------------------------------------------------------- one sentence
+
+
+@pytest.mark.parametrize(
+    ("metrics", "named", "says"),
+    [
+        (
+            {"accuracy": 0.9889, "ece": 0.0081, "ood_auroc.clothes.log_density": 0.991, "healthy": 1.0},
+            ["clothes"],
+            "98.9 % right, off by 0.8 points in its confidence, spots clothes in 99 of 100 cases; chains healthy",
+        ),
+        (
+            {"ood_auroc.noise.log_density": 1.0, "ood_auroc.mixed_pairs.log_density": 0.61, "healthy": 0.0},
+            [],
+            "spots the hardest intruders (mixed pairs) in 61 of 100 cases; chains NOT healthy",
+        ),
+        ({"accuracy": 0.5, "ood_auroc.noise.max_probability": 0.1}, [], "50.0 % right"),
+        ({}, [], "nothing to predict"),
+    ],
+)
+def test_the_headline(metrics, named, says):
+    assert suite.headline(metrics, named) == says
+
+
+# ---------------------------------------------------------------- who can be evaluated
+
+
+def test_an_unknown_part_is_named(subject, tmp_path):
+    with pytest.raises(InputError, match="no part 'colour'"):
+        suite.evaluate(subject, "quick", tmp_path, only=["colour"])
+
+
+def test_a_baseline_of_other_x_is_refused(subject, folder, tmp_path):
+    other = recipes.load("digits-jem", [*SMALL, "data.low=0.0", "batch_size=32", "chain.sampling_steps=5"])
+    runs.create(tmp_path / "other", other, 0).fit()
+    with pytest.raises(InputError, match="compare runs on the same x"):
+        suite.subject_of(subject.run, baseline=open_run(tmp_path / "other"))
+
+
+# ---------------------------------------------------------------- side by side
+
+
+def evaluated(place: Path, name: str, accuracy: float, size: str = "quick") -> Path:
+    (place / name / "evaluation").mkdir(parents=True)
+    plain = {"suite": size, "headline": name, "metrics": {"accuracy": accuracy, name: 1.0}, "about": {"data": "digits"}}
+    (place / name / "evaluation" / "metrics.json").write_text(json.dumps(plain))
+    return place / name
+
+
+def test_runs_side_by_side(tmp_path):
+    found = [comparison.read(evaluated(tmp_path, "a", 0.9)), comparison.read(evaluated(tmp_path, "b", 0.8, "full"))]
+    table, says = comparison.compare(found)
+    assert table.columns == ("metric", str(tmp_path / "a"), str(tmp_path / "b"))
+    assert table.rows == (("accuracy", 0.9, 0.8), ("a", 1.0, None), ("b", None, 1.0))
+    assert len(says) == 1
+    assert "suites differ" in says[0]
+
+
+def test_a_run_that_was_not_evaluated_is_named(tmp_path):
+    with pytest.raises(InputError, match="has not been evaluated: run `jointenergy evaluate"):
+        comparison.read(tmp_path)
+    place = evaluated(tmp_path, "a", 0.9)
+    (place / "evaluation" / "metrics.json").write_text("{")
+    with pytest.raises(InputError, match="is damaged"):
+        comparison.read(place)
