@@ -112,7 +112,7 @@ def _warnings(facts: Facts, scan: Sequence[Bounds], last: Bounds) -> list[str]:
         says.append(
             f"No lower figure: going back from test rows gives {last.annealed:.1f} nats, above the upper one. The "
             "annealing is too fast to draw from the model, and what it draws is likelier to give the test rows than "
-            "the model is."
+            "the model is. The upper figure holds all the same."
         )
     elif last.upper - last.annealed > max(5.0, 4 * last.error):
         says.append(f"The bounds are loose: {last.upper - last.annealed:.0f} nats lie between them.")
