@@ -14,17 +14,26 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
+from typer.testing import CliRunner
 
 from jointenergy import recipes
+from jointenergy.cli.main import app
 from jointenergy.data import load
 from jointenergy.errors import InputError
-from jointenergy.evaluation import comparison, report, stored, suite
+from jointenergy.evaluation import comparison, report, stored, suite, vitals
 from jointenergy.evaluation.sections import Section, Subject, Table, drawing, picture
 from jointenergy.trained.opening import open_run
 from jointenergy.training import runs
 
 CHROMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
-SMALL = ["iterations=20", "model.network.hidden=[16]", "buffer.size=64", "cadence.check=10", "cadence.checkpoint=10"]
+SMALL = [
+    "iterations=20",
+    "cadence.log=5",
+    "model.network.hidden=[16]",
+    "buffer.size=64",
+    "cadence.check=10",
+    "cadence.checkpoint=10",
+]
 
 
 @pytest.fixture(scope="module")
@@ -275,3 +284,88 @@ def test_a_run_that_was_not_evaluated_is_named(tmp_path):
     (place / "evaluation" / "metrics.json").write_text("{")
     with pytest.raises(InputError, match="is damaged"):
         comparison.read(place)
+
+
+# ---------------------------------------------------------------- the commands
+
+
+def shell(*words: str):
+    return CliRunner().invoke(app, [*words])
+
+
+def test_evaluate_and_compare(folder, tmp_path):
+    place = tmp_path / "run"
+    shutil.copytree(folder, place)
+    idx = tmp_path / "grey-images-idx3-ubyte"
+    idx.write_bytes(bytes([0, 0, 8, 3, 0, 0, 0, 4, 0, 0, 0, 28, 0, 0, 0, 28]) + bytes(range(256)) * 12 + bytes(64))
+    words = ("--part", "ood", "--part", "prediction", "--ood", f"grey={idx}", "--against", str(folder))
+    found = shell("evaluate", str(place), *words)
+    assert found.exit_code == 0, found.output
+    assert "spots grey in" in found.output
+    assert "baseline 0." in found.output
+    plain = json.loads((place / "evaluation" / "metrics.json").read_text())
+    assert plain["metrics"]["accuracy"] == plain["metrics"]["baseline.accuracy"]
+    assert 0 <= plain["metrics"]["ood_auroc.grey.log_density"] <= 1
+    assert (place / "evaluation" / "report.html").is_file()
+    side = shell("compare", str(place), str(place), "--only", "accuracy", "--json")
+    assert json.loads(side.output)["accuracy"] == {str(place): plain["metrics"]["accuracy"]}
+    shown = shell("compare", str(place), str(place), "--only", "accuracy")
+    assert f"{plain['metrics']['accuracy']:.4g}" in shown.output
+
+
+def test_an_exported_run_is_evaluated_beside_its_file(folder, tmp_path):
+    file = open_run(folder).export(tmp_path / "model.safetensors")
+    found = shell("evaluate", str(file), "--part", "prediction", "--part", "training")
+    assert found.exit_code == 0, found.output
+    assert (tmp_path / "model-evaluation" / "report.html").is_file()
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["--ood", "grey"], "--ood takes NAME=DIR, got 'grey'"),
+        (["--ood", "grey=nowhere"], "nowhere"),
+        (["--ood", "a=.", "--ood", "a=."], "--ood names 'a' twice"),
+        (["--against", "nowhere"], "there is no run folder and no exported file nowhere"),
+        (["--extractor", "nowhere.pt"], "nowhere.pt"),
+        (["--part", "colour"], "there is no part 'colour'"),
+    ],
+)
+def test_what_is_wrong_is_one_sentence(folder, tmp_path, words, sentence):
+    found = shell("evaluate", str(folder), "--out", str(tmp_path), *words)
+    assert isinstance(found.exception, InputError)
+    assert sentence in str(found.exception)
+    assert "\n" not in str(found.exception)
+
+
+# ---------------------------------------------------------------- health and training
+
+
+def test_health_and_training_are_told(subject):
+    told = vitals.health(subject, "quick")
+    assert told.metrics["healthy"] in (0.0, 1.0)
+    assert told.says[0].startswith("Healthy" if told.metrics["healthy"] else "Not healthy")
+    assert len(told.tables[0].rows) == 8
+    curves = vitals.training(subject, "quick")
+    assert curves is not None
+    assert (curves.metrics["training_seconds"] or 0) > 0
+    Image.open(io.BytesIO(curves.pictures[0].png)).verify()
+
+
+def test_the_guards_events_are_told(folder, tmp_path):
+    place = tmp_path / "run"
+    shutil.copytree(folder, place)
+    line = {"event": "rollback", "iteration": 10, "says": "the run went back"}
+    (place / "events.jsonl").write_text(json.dumps(line) + "\n")
+    curves = vitals.training(suite.subject_of(open_run(place)), "quick")
+    assert curves is not None
+    assert curves.says == ("Iteration 10: the run went back.",)
+    assert curves.metrics["interventions"] == 1.0
+
+
+def test_a_baseline_has_no_health(tmp_path):
+    recipe = recipes.load("digits-jem", [*SMALL, "batch_size=32"]).baseline()
+    runs.create(tmp_path / "baseline", recipe, 0).fit()
+    told = vitals.health(suite.subject_of(open_run(tmp_path / "baseline")), "quick")
+    assert "healthy" not in told.metrics
+    assert "trained without chains" in told.says[0]
