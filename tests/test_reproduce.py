@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -25,6 +26,7 @@ from jointenergy.evaluation import provenance, results
 from jointenergy.evaluation.classification import classify
 from jointenergy.recipes.reproduce import Plan, parse_seeds, reproduce
 from jointenergy.recipes.seeds import Child, Record, Seed
+from jointenergy.trained.opening import open_run
 from jointenergy.training import loop, runs
 from tests.conftest import COMMIT
 
@@ -121,6 +123,16 @@ def test_a_baseline_has_a_file_of_its_own_and_no_health():
     assert result.command.startswith("jointenergy reproduce digits-jem --seeds 3, --name tiny --baseline")
     assert Path("results/tiny-baseline.json").exists()
     assert plan.train_words()[:3] == ["train", "digits-jem", "--baseline"]
+    # A set unlike the data that is named later is scored of the runs that are there.
+    np.save("grey.npy", np.zeros((5, 64), dtype=np.float32))
+    named = tiny(seeds=(3,), baseline=True, ood=(("grey", Path("grey.npy")),))
+    again = reproduce(named)
+    assert again.metrics["accuracy"] == result.metrics["accuracy"]
+    run = open_run(place.run)
+    below = run.log_density(load("digits", split="test").x) > run.log_density(torch.zeros(1, 64))
+    (value,) = again.metrics["ood_auroc.grey.log_density"].values
+    assert value == pytest.approx(float(below.double().mean()))
+    assert "--ood grey=grey.npy" in again.command
 
 
 @pytest.mark.parametrize("healthy", [True, False])
