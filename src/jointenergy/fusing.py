@@ -16,6 +16,7 @@ import torch
 P = ParamSpec("P")
 R = TypeVar("R")
 
+_constants: list[Callable[..., torch.Tensor]] = []
 _asked: ContextVar[bool] = ContextVar("fusing", default=False)
 
 
@@ -34,6 +35,8 @@ def fused(function: Callable[P, R]) -> Callable[P, R]:
 
     @functools.cache
     def compiled() -> Callable[P, R]:
+        for made_once in _constants:
+            torch.compiler.assume_constant_result(made_once)
         return cast(Callable[P, R], torch.compile(function, dynamic=False))
 
     @functools.wraps(function)
@@ -43,3 +46,12 @@ def fused(function: Callable[P, R]) -> Callable[P, R]:
         return (compiled() if asked else function)(*args, **kwargs)
 
     return call
+
+
+def constant(function: Callable[P, torch.Tensor]) -> Callable[P, torch.Tensor]:
+    """Mark a function whose result a program keeps, and does not ask for again.
+
+    torch is told so when the first program is made: its compiler takes a second to import, and most never need it.
+    """
+    _constants.append(function)
+    return function

@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from jointenergy.fusing import fused
+from jointenergy.fusing import constant, fused
 
 
 def _signed(value: int) -> int:
@@ -72,13 +72,13 @@ def _mix_signed(z: Tensor) -> Tensor:
     return z.bitwise_xor_((z >> places).bitwise_and_(bits))
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+@constant
 def _multiples(step: int, n: int, device: torch.device) -> Tensor:
     """step, 2 step, ..., n step modulo 2^64, made once for each device and never dropped: captured graphs read it."""
     return _made_once(step, n, device)
 
 
-@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
+@constant
 def _child_and_elements(n: int, device: torch.device) -> Tensor:
     """What makes a key's first child and its first n elements."""
     return _joined_once(n, device)
