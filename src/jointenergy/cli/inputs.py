@@ -19,6 +19,7 @@ from torch import Tensor
 
 from jointenergy.cli.waiting import waiting
 from jointenergy.data import Resize
+from jointenergy.data.fitting import image_form
 from jointenergy.data.folders import decode
 from jointenergy.errors import InputError
 from jointenergy.labels import LabelSpace
@@ -101,26 +102,15 @@ def _images() -> frozenset[str]:
     return frozenset(end for end, form in Image.registered_extensions().items() if form in Image.OPEN)
 
 
-def image_form(run: Run) -> tuple[int, int, int] | None:
-    """Channels, height and width of x where it is an image; square vectors are grey ones."""
-    shape = run.event_shape
-    side = math.isqrt(shape[0])
-    if len(shape) == 1 and side >= 4 and side * side == shape[0]:
-        return 1, side, side
-    if len(shape) == 2:
-        return 1, shape[0], shape[1]
-    return (shape[0], shape[1], shape[2]) if len(shape) == 3 and shape[0] in (1, 3) else None
-
-
 def size_of(run: Run) -> str:
-    form = image_form(run)
+    form = image_form(run.event_shape)
     if form is None:
         return f"{run.event_shape}"
     return f"{form[1]} x {form[2]} pixels" + (" in 3 colors" if form[0] == 3 else "")
 
 
 def _image(path: Path, name: str, run: Run, resize: bool) -> Inputs:
-    form = image_form(run)
+    form = image_form(run.event_shape)
     if form is None:
         raise InputError(f"{name} is no table, and the run takes rows of shape {run.event_shape}: give .npy or .csv")
     size = form[1:] if resize else None
@@ -134,7 +124,7 @@ def _image(path: Path, name: str, run: Run, resize: bool) -> Inputs:
 
 def _array(path: Path, run: Run, resize: bool) -> Inputs:
     array = tensor_of(_numbers(path), path.name)
-    form = image_form(run)
+    form = image_form(run.event_shape)
     if form is not None and tuple(array.shape) in (form, form[1:], (*form[1:], form[0])):
         array = array[None]  # one image
     rows = shaped(array, run.event_shape)

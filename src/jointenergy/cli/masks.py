@@ -9,7 +9,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from jointenergy.cli.inputs import ARRAYS, array_of, image_form, size_of
+from jointenergy.cli.inputs import ARRAYS, array_of, size_of
+from jointenergy.data.fitting import image_form
 from jointenergy.data.folders import decode
 from jointenergy.errors import InputError
 from jointenergy.labels import nearest
@@ -32,7 +33,7 @@ def mask_of(text: str, run: Run, n: int, columns: Sequence[str] = ()) -> Tensor:
 
 
 def _part_of(text: str, run: Run, columns: Sequence[str]) -> Tensor:
-    form = image_form(run)
+    form = image_form(run.event_shape)
     if text in HALVES and form is not None:
         _, height, width = form
         rows, across = torch.arange(height)[:, None], torch.arange(width)

@@ -1,6 +1,7 @@
 """networks: one network per file, each named after its paper; they know nothing of densities."""
 
 from jointenergy.networks.activations import ACTIVATIONS, activation
+from jointenergy.networks.cifar_resnet import CifarResNet
 from jointenergy.networks.dsprites_cnn import DSpritesFeatures, dsprites_head
 from jointenergy.networks.gibbs_jem_cnn import GibbsJemCNN
 from jointenergy.networks.mlp import MLP
@@ -12,6 +13,7 @@ from jointenergy.networks.wide_resnet import WideResNet
 __all__ = [
     "ACTIVATIONS",
     "MLP",
+    "CifarResNet",
     "DSpritesFeatures",
     "GibbsJemCNN",
     "MnistMLP",
