@@ -44,7 +44,7 @@ OURS, PLAIN, PEER = "jointenergy", "jointenergy unguarded", "ebmkit"
 
 
 def equal_recipe(iterations: int) -> Recipe:
-    """digits-jem, but with the iterations of the comparison, and both terms of the loss counting alike, as ebmkit's do."""
+    """digits-jem with the iterations of the comparison; both terms of the loss count alike, as ebmkit's do."""
     recipe = recipes.load("digits-jem", ["objective.log_p_y_given_x=1.0"])
     return replace(recipe, name="training", iterations=iterations)
 
