@@ -311,7 +311,7 @@ class TestSection:
     @pytest.mark.parametrize("labels", [ATTRIBUTES, COLORED, CLASSES, LabelSpace.binary(["only one"])])
     def test_all_who_predict_stand_side_by_side(self, labels, untouched_random_state):
         run, other = wrapped(labels), wrapped(labels, seed=5)
-        subject = Subject(run, rows(labels, n=300), other, {"robust one": other})
+        subject = Subject(run, rows(labels, n=300), other, {"robust_one": other})
         with untouched_random_state():
             section = prediction(subject, "quick")
         for name, value in section.metrics.items():
@@ -325,7 +325,7 @@ class TestSection:
         assert own_accuracy is not None
         assert other_accuracy is not None
         assert own_accuracy > other_accuracy
-        assert [row[0] for row in section.tables[0].rows] == ["run", "baseline", "robust one"]
+        assert [row[0] for row in section.tables[0].rows] == ["run", "baseline", "robust_one"]
         for table in section.tables:
             assert {len(row) for row in table.rows} == {len(table.columns)}
         names = [p.name for p in section.pictures]

@@ -8,20 +8,24 @@ import json
 import re
 import shutil
 import subprocess
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
 import numpy as np
 import pytest
 from PIL import Image
+from torch import nn
 from typer.testing import CliRunner
 
+import jointenergy
 from jointenergy import recipes
 from jointenergy.cli.main import app
 from jointenergy.data import load
 from jointenergy.errors import InputError
 from jointenergy.evaluation import comparison, report, stored, suite, vitals
-from jointenergy.evaluation.sections import Section, Subject, Table, drawing, picture
+from jointenergy.evaluation.outside import read_outside
+from jointenergy.evaluation.sections import Extractor, Section, Subject, Table, drawing, picture
 from jointenergy.trained.opening import open_run
 from jointenergy.training import runs
 
@@ -42,6 +46,13 @@ def folder(tmp_path_factory):
     place = tmp_path_factory.mktemp("runs") / "small"
     recipe = recipes.load("digits-jem", [*SMALL, "chain.sampling_steps=5", "batch_size=32"])
     runs.create(place, recipe, 0).fit()
+    return place
+
+
+@pytest.fixture(scope="module")
+def baseline(tmp_path_factory):
+    place = tmp_path_factory.mktemp("runs") / "baseline"
+    runs.create(place, recipes.load("digits-jem", [*SMALL, "batch_size=32"]).baseline(), 0).fit()
     return place
 
 
@@ -207,7 +218,52 @@ def test_a_damaged_part_is_measured_again(tmp_path, damage):
     assert stored.found(tmp_path / "one", "k") is None
 
 
-def test_other_weights_are_measured_again(subject, folder):
+@pytest.mark.parametrize("what", ["rows", "labels", "set", "extractor", "settings", "attacks"])
+def test_what_a_part_depends_on_is_measured_again(subject, tmp_path, monkeypatch, what):
+    np.save(tmp_path / "set.npy", np.zeros((40, 64), dtype=np.float32))
+    linear = nn.Linear(64, 3)
+    whole = replace(
+        subject,
+        outside=[read_outside("set", tmp_path / "set.npy", subject.run)],
+        extractor=Extractor("named", linear),
+    )
+    before = stored.key_of(whole, "quick")
+    assert stored.key_of(whole, "quick") == before
+    if what == "rows":
+        whole = replace(whole, test=replace(whole.test, x=whole.test.x.flip(0)))
+    elif what == "labels":
+        whole = replace(whole, test=replace(whole.test, y=whole.test.y.flip(0)))
+    elif what == "set":
+        rows = np.zeros((40, 64), dtype=np.float32)
+        rows[-1] = 0.5
+        np.save(tmp_path / "set.npy", rows)
+    elif what == "extractor":
+        linear.weight.data[0, 0] += 1
+    elif what == "settings":
+        monkeypatch.setattr(whole.run, "sampling", replace(whole.run.sampling, steps=7))
+    else:
+        monkeypatch.setattr(stored, "find_spec", lambda name: None)
+    assert stored.key_of(whole, "quick") != before
+
+
+@pytest.mark.parametrize("name", ["run", "baseline", "my run", ""])
+def test_further_runs_have_names_of_their_own(subject, name):
+    with pytest.raises(InputError, match="a further run cannot be called"):
+        replace(subject, others={name: subject.run})
+
+
+def test_a_run_with_a_density_is_no_baseline(subject, folder):
+    with pytest.raises(InputError, match="a baseline is trained by cross-entropy alone"):
+        suite.subject_of(subject.run, baseline=open_run(folder))
+
+
+def test_a_wrapped_classifier_is_evaluated(subject, parts, tmp_path):
+    classifier = jointenergy.wrap(nn.Linear(64, 10), {"digit": 10}, bounds=(-1, 1), event_shape=(64,))
+    found = suite.evaluate(Subject(classifier, subject.test), "quick", tmp_path)
+    assert "a wrapped classifier" in report.page(found)
+
+
+def test_other_weights_are_measured_again(subject):
     before = stored.key_of(subject, "quick")
     assert stored.key_of(subject, "quick") == before
     model = next(subject.run.model.parameters())
@@ -235,8 +291,9 @@ def test_other_weights_are_measured_again(subject, folder):
             [],
             "spots the hardest intruders (mixed pairs) in 61 of 100 cases; chains NOT healthy",
         ),
+        ({"ood_auroc.a-b.log_density": 0.48}, ["a-b"], "takes a b for its data in 52 of 100 cases"),
         ({"accuracy": 0.5, "ood_auroc.noise.max_probability": 0.1}, [], "50.0 % right"),
-        ({}, [], "nothing to predict"),
+        ({}, [], "prediction was not measured"),
     ],
 )
 def test_the_headline(metrics, named, says):
@@ -293,22 +350,26 @@ def shell(*words: str):
     return CliRunner().invoke(app, [*words])
 
 
-def test_evaluate_and_compare(folder, tmp_path):
+def test_evaluate_and_compare(folder, baseline, tmp_path):
     place = tmp_path / "run"
     shutil.copytree(folder, place)
     idx = tmp_path / "grey-images-idx3-ubyte"
     idx.write_bytes(bytes([0, 0, 8, 3, 0, 0, 0, 4, 0, 0, 0, 28, 0, 0, 0, 28]) + bytes(range(256)) * 12 + bytes(64))
-    words = ("--part", "ood", "--part", "prediction", "--ood", f"grey={idx}", "--against", str(folder))
+    words = ("--part", "ood", "--part", "prediction", "--ood", f"grey={idx}", "--against", str(baseline))
     found = shell("evaluate", str(place), *words)
     assert found.exit_code == 0, found.output
-    assert "spots grey in" in found.output
+    assert re.search(r"(spots|takes) grey", found.output)
     assert "baseline 0." in found.output
     plain = json.loads((place / "evaluation" / "metrics.json").read_text())
-    assert plain["metrics"]["accuracy"] == plain["metrics"]["baseline.accuracy"]
+    assert 0 <= plain["metrics"]["baseline.accuracy"] <= 1
     assert 0 <= plain["metrics"]["ood_auroc.grey.log_density"] <= 1
     assert (place / "evaluation" / "report.html").is_file()
     side = shell("compare", str(place), str(place), "--only", "accuracy", "--json")
     assert json.loads(side.output)["accuracy"] == {str(place): plain["metrics"]["accuracy"]}
+    # One part more is added to the page, and does not take the place of the others.
+    assert shell("evaluate", str(place), *words, "--part", "health").exit_code == 0
+    more = json.loads((place / "evaluation" / "metrics.json").read_text())["metrics"]
+    assert {*plain["metrics"], "healthy"} == set(more)
     shown = shell("compare", str(place), str(place), "--only", "accuracy")
     assert f"{plain['metrics']['accuracy']:.4g}" in shown.output
 
@@ -318,6 +379,7 @@ def test_an_exported_run_is_evaluated_beside_its_file(folder, tmp_path):
     found = shell("evaluate", str(file), "--part", "prediction", "--part", "training")
     assert found.exit_code == 0, found.output
     assert (tmp_path / "model-evaluation" / "report.html").is_file()
+    assert "accuracy" in shell("compare", str(file)).output
 
 
 @pytest.mark.parametrize(
@@ -363,9 +425,7 @@ def test_the_guards_events_are_told(folder, tmp_path):
     assert curves.metrics["interventions"] == 1.0
 
 
-def test_a_baseline_has_no_health(tmp_path):
-    recipe = recipes.load("digits-jem", [*SMALL, "batch_size=32"]).baseline()
-    runs.create(tmp_path / "baseline", recipe, 0).fit()
-    told = vitals.health(suite.subject_of(open_run(tmp_path / "baseline")), "quick")
+def test_a_baseline_has_no_health(baseline):
+    told = vitals.health(suite.subject_of(open_run(baseline)), "quick")
     assert "healthy" not in told.metrics
     assert "trained without chains" in told.says[0]

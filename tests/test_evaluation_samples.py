@@ -213,7 +213,7 @@ class TestCifarResNet:
             ("net.pt", "takes images"),
             ("nothing.pt", "there is no extractor"),
             ("list.pt", "is no state dict"),
-            ("broken.pt", "without running code"),
+            ("broken.pt", "no file of weights alone"),
             ("broken.safetensors", "is damaged"),
             ("other.pt", "of no CIFAR ResNet"),
             ("misfit.pt", "do not fit a ResNet-8"),

@@ -65,7 +65,7 @@ def evaluate(
 
     Parts that are done are kept: after Ctrl-C the same command goes on.
     """
-    folder = out or (run / comparison.FOLDER if run.is_dir() else run.with_name(f"{run.stem}-evaluation"))
+    folder = out or comparison.folder_of(run)
     trained = opened(run, data, device)
     baseline = None if against is None else opened(against, data, device)
     others = {name: opened(Path(place), data, device) for name, place in named_places(other, "--other", "RUN").items()}

@@ -115,7 +115,7 @@ def calibration(subject: Subject, suite: Suite) -> Section:
         "Calibration",
         (*_how_measured(answers, bool(temperatures)), *says),
         metrics,
-        (_table(found, temperatures),),
+        (_table(found, temperatures, several=len(subject.run.labels) > 1),),
         (
             curves.reliability_diagrams(answers, {name: f.ece for name, f in found.items()}),
             curves.risk_against_coverage(plain),
@@ -158,7 +158,7 @@ def _how_measured(answers: Mapping[str, Answers], scaled: bool) -> list[str]:
     return says
 
 
-def _table(found: Mapping[str, Calibrated], temperatures: Mapping[str, float]) -> Table:
+def _table(found: Mapping[str, Calibrated], temperatures: Mapping[str, float], *, several: bool) -> Table:
     columns = (
         "",
         "temperature",
@@ -168,7 +168,8 @@ def _table(found: Mapping[str, Calibrated], temperatures: Mapping[str, float]) -
         "by chance, 95 %",
         "equal-mass ECE",
         "classwise ECE",
-        "NLL",
+        # Prediction has that of all labels together, which a model that ties them to each other finds less of.
+        "NLL, label by label" if several else "NLL",
         "area of risk",
     )
     rows: list[tuple[Cell, ...]] = [

@@ -26,9 +26,14 @@ class Evaluated:
     data: str
 
 
+def folder_of(run: Path) -> Path:
+    """Where the evaluation of a run lies: inside its folder, or beside its exported file."""
+    return run / FOLDER if run.is_dir() else run.with_name(f"{run.stem}-{FOLDER}")
+
+
 def read(path: Path) -> Evaluated:
-    """Of a run folder, or of the folder of an evaluation."""
-    file = next((f for f in (path / FOLDER / METRICS, path / METRICS) if f.is_file()), None)
+    """Of a run folder, an exported run, or the folder of an evaluation."""
+    file = next((f for f in (folder_of(path) / METRICS, path / METRICS) if f.is_file()), None)
     if file is None:
         raise InputError(f"{path} has not been evaluated: run `jointenergy evaluate {path}` first")
     try:

@@ -174,9 +174,8 @@ def _tensors(path: Path) -> dict[str, Tensor]:
         raise InputError(f"an extractor is a run folder or a file that ends in {known}, got {path.name!r}")
     try:
         found = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception as error:  # torch raises many kinds for a file that is none of its own
-        reason = str(error).partition("\n")[0]
-        raise InputError(f"{path} holds no weights that can be read without running code: {reason}") from None
+    except Exception:  # torch raises many kinds for a file that is none of its own
+        raise InputError(f"{path} is no file of weights alone, as torch.save(module.state_dict(), ...) makes") from None
     if isinstance(found, dict) and isinstance(found.get("state_dict"), dict):
         found = found["state_dict"]
     if not isinstance(found, dict) or not all(isinstance(v, Tensor) for v in found.values()):

@@ -99,7 +99,7 @@ def likelihood(subject: Subject, suite: Suite) -> Section:
         n_left_out=len(kept) - len(test.x),
         n_levels=None if cells is None else cells.n,
         log_cell=None if cells is None else cells.log_volume(n_dims),
-        has_baseline=subject.baseline is not None,
+        has_baseline=subject.baseline is not None and subject.baseline.is_cross_entropy,
         assumptions=run.model.assumptions,
     )
     return page.section(facts, scan, found, peers)
@@ -132,8 +132,7 @@ def why_not(subject: Subject, sizes: Sizes) -> str | None:
             f"No likelihood: {run.origin.name} was trained by cross-entropy, which leaves log p(x) free, and has no "
             "validation rows to choose a temperature on."
         )
-    objective = recipe.objective
-    if not objective.log_p_x + objective.log_p_xy + objective.log_p_x_given_y:
+    if run.is_cross_entropy:
         return (
             "No likelihood: the run was trained on log p(y given x) alone, so its log p(x) is no density of the data."
         )

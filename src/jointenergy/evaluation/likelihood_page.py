@@ -94,7 +94,7 @@ def _method(facts: Facts, last: Bounds) -> list[str]:
             "wide; bits per dimension are of the values."
         )
     if facts.has_baseline:
-        says.append("The baseline has no likelihood: it was trained on log p(y given x) alone.")
+        says.append("The baseline's likelihood is not estimated: cross-entropy alone leaves log p(x) free.")
     if facts.how == "given":
         says.append("Gaussian and kernel density know no labels; the model is told each row's.")
     says += [f"Assumed, not known: {a}." for a in facts.assumptions]

@@ -14,6 +14,7 @@ from jointenergy.errors import InputError
 from jointenergy.evaluation.embedded import Made, embedded
 from jointenergy.evaluation.ood_pictures import examples, histograms
 from jointenergy.evaluation.outside import Outside
+from jointenergy.evaluation.predictors import prefix, shown
 from jointenergy.evaluation.sections import Cell, Picture, Rows, Section, Subject, Suite, Table
 from jointenergy.evaluation.separation import Asked, Separation, Values, scores_of, separation
 from jointenergy.tasks.detect import SCORES
@@ -119,20 +120,16 @@ def _metrics(
     metrics: dict[str, float | None] = {}
     for name, figures in told.items():
         for a, figure in figures.items():
-            prefix = _prefix(a.who)
+            before = prefix(a.who)
             if a.noised:
-                metrics[f"{prefix}ood_auroc_noised.{name}.{a.kind}"] = _known(figure.auroc)
+                metrics[f"{before}ood_auroc_noised.{name}.{a.kind}"] = _known(figure.auroc)
                 continue
             for what in ("auroc", "aupr", "fpr95"):
-                metrics[f"{prefix}ood_{what}.{name}.{a.kind}"] = _known(getattr(figure, what))
+                metrics[f"{before}ood_{what}.{name}.{a.kind}"] = _known(getattr(figure, what))
     for a, figure in control.items():
         if not a.noised:
-            metrics[f"{_prefix(a.who)}ood_auroc_control.{a.kind}"] = _known(figure.auroc)
+            metrics[f"{prefix(a.who)}ood_auroc_control.{a.kind}"] = _known(figure.auroc)
     return metrics
-
-
-def _prefix(who: str) -> str:
-    return {"run": "", "baseline": "baseline."}.get(who, f"others.{who}.")
 
 
 def _known(value: float) -> float | None:
@@ -179,10 +176,11 @@ def _sentences(
         "the most probable labels, and minus the norm of the gradient of log p(x) by x (approximate mass). An AUROC of "
         "1 tells every row of a set from the test rows, .5 is a guess, and less than .5 prefers the set to the data."
     )
-    if any(a.who != "run" for a in asked):
+    free = [shown(who) for who, run in subject.classifiers().items() if run.is_cross_entropy]
+    if free:
         yield (
-            "log p(x) of a baseline is the logsumexp of its logits: cross-entropy leaves it free, so it is a score "
-            "and no density."
+            f"log p(x) of {', '.join(free)} is the logsumexp of its logits: cross-entropy leaves it free, so it is a "
+            "score and no density."
         )
     recipe = subject.run.recipe
     if noise:

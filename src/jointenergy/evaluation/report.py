@@ -23,7 +23,7 @@ STYLE = """
 * { box-sizing: border-box; }
 body { margin: 0; background: var(--wash); color: var(--ink); font: 16px/1.55 system-ui, -apple-system, "Segoe UI",
   Roboto, "Helvetica Neue", Arial, sans-serif; }
-main, header > div { max-width: 62rem; margin: 0 auto; padding: 0 1.25rem; }
+main, header > div { max-width: 70rem; margin: 0 auto; padding: 0 1.25rem; }
 header { background: var(--paper); border-bottom: 1px solid var(--line); padding: 2rem 0 1rem; }
 h1 { font-size: 1.05rem; font-weight: 600; color: var(--soft); margin: 0 0 .4rem; }
 .headline { font-size: 1.6rem; line-height: 1.3; font-weight: 650; margin: 0 0 1rem; max-width: 48rem; }
@@ -34,8 +34,8 @@ section { background: var(--paper); border: 1px solid var(--line); border-radius
 h2 { font-size: 1.25rem; margin: 0 0 .5rem; } h3 { font-size: 1rem; margin: 1.2rem 0 .3rem; }
 p { margin: .35rem 0; max-width: 48rem; } section > p + p { font-size: .95rem; }
 .wide { overflow-x: auto; }
-table { border-collapse: collapse; font-size: .92rem; font-variant-numeric: tabular-nums; }
-th, td { padding: .28rem .8rem .28rem 0; text-align: right; border-bottom: 1px solid var(--line); }
+table { border-collapse: collapse; font-size: .9rem; font-variant-numeric: tabular-nums; }
+th, td { padding: .28rem .7rem .28rem 0; text-align: right; border-bottom: 1px solid var(--line); }
 th { color: var(--soft); font-weight: 600; vertical-align: bottom; }
 th.words, td.words { text-align: left; } td { white-space: nowrap; } td.long { white-space: normal; min-width: 12rem; }
 figure { margin: 1.2rem 0 0; } img { max-width: 100%; height: auto; display: block; }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -13,6 +14,7 @@ from matplotlib.figure import Figure
 from torch import Tensor, nn
 
 from jointenergy.data import Dataset
+from jointenergy.errors import InputError
 from jointenergy.trained import Run
 
 Suite = Literal["quick", "full"]
@@ -69,6 +71,14 @@ class Subject:
     """Sets that are unlike the data."""
     extractor: Extractor | None = None
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        for name in self.others:
+            if name in ("run", "baseline") or not re.fullmatch(r"[A-Za-z0-9_-]+", name):
+                raise InputError(
+                    f"a further run cannot be called {name!r}: choose a name of letters, digits, _ and - that is "
+                    "neither run nor baseline"
+                )
 
     def classifiers(self) -> dict[str, Run]:
         """All that predict labels, the run first."""

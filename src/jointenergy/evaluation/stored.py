@@ -6,13 +6,16 @@ import hashlib
 import json
 import os
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
+from importlib.util import find_spec
 from pathlib import Path
 
 from safetensors.torch import save
+from torch import Tensor, nn
 
 from jointenergy.evaluation import provenance
+from jointenergy.evaluation.outside import Outside
 from jointenergy.evaluation.sections import Picture, Rows, Section, Subject, Suite, Table
 from jointenergy.trained import Run
 
@@ -20,22 +23,51 @@ SECTION = "section.json"
 
 
 def key_of(subject: Subject, suite: Suite) -> str:
-    """What a section depends on: weights, rows, settings and the code; other sections are measured again."""
-    parts = [suite, str(subject.seed), provenance.source_digest(), subject.test.name, str(len(subject.test))]
-    parts += [_weights(run) for run in subject.classifiers().values()] + list(subject.classifiers())
-    parts += [f"{rows.name} {_first(rows)}" for rows in subject.outside]
-    parts += [subject.extractor.name] if subject.extractor is not None else []
+    """What a section depends on: weights, rows, settings, the code and foolbox; else sections are measured again."""
+    parts = [suite, str(subject.seed), provenance.source_digest(), str(find_spec("foolbox") is not None)]
+    parts += [subject.test.name, _rows([subject.test.x]), _rows([subject.test.y])]
+    parts += [f"{name} {_run(run)}" for name, run in subject.classifiers().items()]
+    parts += [f"{rows.name} {_set(rows)}" for rows in subject.outside]
+    if subject.extractor is not None:
+        networks = (subject.extractor.features, subject.extractor.logits)
+        parts += [subject.extractor.name, *(_weights(n) for n in networks if n is not None)]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
 
-def _weights(run: Run) -> str:
-    return hashlib.sha256(save({k: v.contiguous().cpu() for k, v in run.model.state_dict().items()})).hexdigest()
+def _run(run: Run) -> str:
+    """Weights, settings, and what the run folder tells of training."""
+    origin = run.origin
+    folder = None if origin.checkpoint is None else origin.checkpoint.parent.parent
+    told = [] if folder is None else [folder / name for name in ("metrics.csv", "checks.csv", "events.jsonl")]
+    settings = f"{run.recipe} {run.sampling} {run.bounds} {origin.seed} {origin.data_folder}"
+    return f"{_weights(run.model)} {settings} {_files(told)}"
 
 
-def _first(rows: Rows) -> str:
-    """A set is known by its first rows: reading all of a large one would cost as much as measuring it."""
-    batch = next(iter(rows.batches(16)), None)
-    return "" if batch is None else hashlib.sha256(batch.cpu().numpy().tobytes()).hexdigest()
+def _weights(network: nn.Module) -> str:
+    tensors = {k: v.detach().contiguous().cpu().clone() for k, v in network.state_dict().items()}
+    return hashlib.sha256(save(tensors)).hexdigest()
+
+
+def _rows(batches: Iterable[Tensor]) -> str:
+    digest = hashlib.sha256()
+    for batch in batches:
+        digest.update(f"{tuple(batch.shape[1:])}".encode())
+        for piece in batch.split(1000):
+            digest.update(piece.detach().cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()
+
+
+def _set(rows: Rows) -> str:
+    """A set in files is known by their sizes and times: reading a large one would cost as much as measuring it."""
+    if not isinstance(rows, Outside):
+        return _rows(rows.batches(1000))
+    place = rows.place
+    return f"{place} {_files(sorted(place.rglob('*')) if place.is_dir() else [place])}"
+
+
+def _files(paths: Iterable[Path]) -> str:
+    facts = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in paths if path.is_file()]
+    return hashlib.sha256(repr(facts).encode()).hexdigest()
 
 
 def keep(folder: Path, key: str, section: Section | None, seconds: float) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import json
+import shutil
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -77,6 +78,11 @@ def subject_of(
             )
         if other is not None and other.labels != run.labels:
             raise InputError(f"{name}, {other.origin.name}, has other labels than {run.origin.name}")
+    if baseline is not None and not baseline.is_cross_entropy:
+        raise InputError(
+            f"a baseline is trained by cross-entropy alone (`jointenergy train ... --baseline`), and "
+            f"{baseline.origin.name} is not: give it as a further run, by --other NAME=RUN"
+        )
     test = scaled(load(recipe.data.name, run.origin.data_folder, "test"), recipe.data)
     if not len(run.labels):
         test = Dataset(test.x, test.y[:, :0], LabelSpace.none(), test.name)
@@ -95,7 +101,7 @@ def evaluate(
 ) -> Evaluation:
     """Each part in turn; those that are in `folder` already, of the same weights, rows and code, are not done again.
 
-    `report` is told the part that is begun; `only` names the parts to be measured.
+    `report` is told the part that is begun; `only` names the parts to be measured, and the page shows what is there.
     """
     chosen = list(PARTS) if only is None else list(only)
     unknown = [name for name in chosen if name not in PARTS]
@@ -103,9 +109,11 @@ def evaluate(
         raise InputError(f"there is no part {unknown[0]!r} of an evaluation: choose among {', '.join(PARTS)}")
     key = stored.key_of(subject, suite)
     sections, seconds = [], {}
-    for name in (name for name in PARTS if name in chosen):
-        report(name)
+    for name in PARTS:
         known = stored.found(folder / KEPT / name, key)
+        if known is None and name not in chosen:
+            continue
+        report(name)
         if known is None:
             began = time.perf_counter()
             section = PARTS[name](subject, suite)
@@ -115,9 +123,9 @@ def evaluate(
         if known[0] is not None:
             sections.append(known[0])
     recipe = subject.run.recipe
-    assert recipe is not None
+    name, text = ("a wrapped classifier", "") if recipe is None else (recipe.name, recipe_text(recipe))
     says = headline(_all_metrics(sections), [rows.name for rows in subject.outside])
-    result = Evaluation(recipe.name, suite, tuple(sections), seconds, _about(subject), recipe_text(recipe), says)
+    result = Evaluation(name, suite, tuple(sections), seconds, _about(subject), text, says)
     _write(result, folder)
     return result
 
@@ -145,7 +153,8 @@ def _about(subject: Subject) -> dict[str, Any]:
 
 def _write(result: Evaluation, folder: Path) -> None:
     pictures = folder / PICTURES
-    pictures.mkdir(parents=True, exist_ok=True)
+    shutil.rmtree(pictures, ignore_errors=True)
+    pictures.mkdir(parents=True)
     for section in result.sections:
         for drawn in section.pictures:
             (pictures / f"{drawn.name}.png").write_bytes(drawn.png)
@@ -178,11 +187,18 @@ def headline(metrics: Mapping[str, float | None], named: Iterable[str] = ()) -> 
     }
     asked = [name for name in named if name in spotted]
     hardest = [] if asked or not spotted else [min(spotted, key=lambda name: spotted[name])]
-    said += [f"spots {_words(name)} in {_of_100(spotted[name])} cases" for name in asked]
-    said += [f"spots the hardest intruders ({_words(name)}) in {_of_100(spotted[name])} cases" for name in hardest]
+    said += [_spots(_words(name), spotted[name]) for name in asked]
+    said += [_spots(f"the hardest intruders ({_words(name)})", spotted[name]) for name in hardest]
     healthy = metrics.get("healthy")
     chains = "" if healthy is None else f"; chains {'healthy' if healthy else 'NOT healthy'}"
-    return (", ".join(said) or "nothing to predict") + chains
+    return (", ".join(said) or "prediction was not measured") + chains
+
+
+def _spots(what: str, share: float) -> str:
+    """A share of a half is a guess, and below it the score prefers them to the data."""
+    if share < 0.5:
+        return f"takes {what} for its data in {_of_100(1 - share)} cases"
+    return f"spots {what} in {_of_100(share)} cases"
 
 
 def _words(name: str) -> str:

@@ -59,6 +59,14 @@ class Parts:
         return self.origin.recipe
 
     @property
+    def is_cross_entropy(self) -> bool:
+        """Whether training said nothing of how likely x is, so that log p(x) is a score and no density."""
+        if self.recipe is None:
+            return True  # a classifier from elsewhere
+        objective = self.recipe.objective
+        return not objective.log_p_x + objective.log_p_xy + objective.log_p_x_given_y
+
+    @property
     def event_shape(self) -> tuple[int, ...]:
         return self.origin.event_shape
 
