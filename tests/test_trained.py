@@ -232,7 +232,8 @@ class TestQuestions:
         assert torch.equal(run.log_density(x.double().numpy()), expected)
         assert torch.equal(run.log_density(x.view(12, 8, 8)), expected)
         assert torch.equal(run.log_density(x.view(12, 1, 8, 8).numpy()[::-1]), expected.flip(0))
-        assert torch.equal(run.log_density(x[0]), expected[:1])
+        # Products of one row are summed in another order than those of twelve.
+        torch.testing.assert_close(run.log_density(x[0]), expected[:1], atol=1e-5, rtol=1e-6)
         pixels = ((x + 1) * 127.5).round().byte()
         assert torch.equal(run.log_density(pixels), run.log_density(pixels.float() / 255 * 2 - 1))
         with pytest.raises(InputError, match=r"x must have shape \[n, 64\], got \[12, 9, 9\]"):
