@@ -403,9 +403,17 @@ def test_a_row_is_right_where_all_its_labels_are_and_missing_ones_do_not_count()
     assert margins(log_probs, y).tolist() == pytest.approx(expected, rel=1e-5)
 
 
+def seeded_network(*sizes, seed=0):
+    net = MLP(sizes)
+    with torch.no_grad():
+        for i, weight in enumerate(net.parameters()):
+            weight.copy_(torch.randn(weight.shape, generator=seeded(seed + i)) * 0.5)
+    return net
+
+
 def test_many_labels_are_attacked_together():
     labels = LabelSpace({"color": ["red", "green", "blue"], "round": 2})
-    run = jointenergy.wrap(MLP((5, 16, 5)), labels, bounds=(-1.0, 1.0), event_shape=(5,))
+    run = jointenergy.wrap(seeded_network(5, 16, 5), labels, bounds=(-1.0, 1.0), event_shape=(5,))
     x = inside(16)
     y = run.predict(x)
     y[::2, 1] = MISSING
@@ -422,10 +430,7 @@ def test_many_labels_are_attacked_together():
 
 
 def images_run(seed=0):
-    net = MLP((16, 24, 3))
-    with torch.no_grad():
-        for i, weight in enumerate(net.parameters()):
-            weight.copy_(torch.randn(weight.shape, generator=seeded(seed + i)) * 0.5)
+    net = seeded_network(16, 24, 3, seed=seed)
     return jointenergy.wrap(net, ["cat", "dog", "owl"], bounds=(-1.0, 1.0), event_shape=(16,))
 
 
