@@ -7,17 +7,18 @@ import pytest
 
 from jointenergy import recipes
 from jointenergy.errors import InputError
+from jointenergy.recipes import study
 from jointenergy.training import recipe
 from jointenergy.training.build import learning_rate_factor, objectives_of
 from jointenergy.training.feeds import data_of
 from jointenergy.training.recipe import Recipe
-from jointenergy.training.settings import MLPNetwork, OptimizerSettings
+from jointenergy.training.settings import MLPNetwork, OptimizerSettings, WideResNetNetwork
 
 
 @pytest.mark.parametrize("name", recipes.names())
 def test_every_recipe_reads_and_writes_back(name):
     loaded = recipes.load(name)
-    assert loaded.name == name
+    assert loaded.name == recipes.result_name(name)
     assert loaded.description
     assert recipe.parse(tomllib.loads(recipe.write(loaded)), "again") == loaded
 
@@ -78,6 +79,78 @@ def test_wrong_files(tmp_path):
     ):
         with pytest.raises(InputError, match=sentence):
             recipes.load(name)
+
+
+VARIED = """
+name = "mine"
+iterations = 300
+[data]
+name = "digits"
+[model.network]
+kind = "mlp"
+hidden = [64]
+[quick]
+iterations = 30
+chain.steps = 3
+[smoke]
+iterations = 3
+[variants.wide]
+description = "A wide network."
+model.network = {kind = "wide-resnet", depth = 10, width = 1}
+smoke = {batch_size = 4}
+[variants.long]
+chain.steps = 50
+"""
+
+
+def varied(tmp_path, name="mine.toml", **options):
+    (tmp_path / "mine.toml").write_text(VARIED)
+    return recipes.load(str(tmp_path / name), **options)
+
+
+def test_variants_and_sizes_change_what_they_name_and_no_more(tmp_path):
+    plain = varied(tmp_path)
+    long = varied(tmp_path, "mine.toml:long")
+    assert long == replace(plain, name="mine-long", chain=replace(plain.chain, steps=50))
+    quick = varied(tmp_path, size="quick")
+    assert quick == replace(plain, name="mine-quick", iterations=30, chain=replace(plain.chain, steps=3))
+    # A size comes after the variant, and what is set by hand after both.
+    both = varied(tmp_path, "mine.toml:long", size="quick", overrides=["iterations=7"])
+    assert (both.name, both.chain.steps, both.iterations) == ("mine-long-quick", 3, 7)
+
+
+def test_a_variant_may_have_another_network_and_a_size_of_its_own(tmp_path):
+    wide = varied(tmp_path, "mine.toml:wide", size="smoke")
+    assert wide.model.network == WideResNetNetwork(depth=10, width=1)
+    assert (wide.iterations, wide.batch_size, wide.description) == (3, 4, "A wide network.")
+    assert varied(tmp_path, size="smoke").batch_size == Recipe("x").batch_size
+
+
+def test_wrong_variants_and_sizes(tmp_path):
+    for name, size, sentence in (
+        ("mine.toml:lang", "full", "no variant 'lang': did you mean 'long'"),
+        ("bare.toml:long", "full", "no variant 'long': it has none"),
+        ("bare.toml", "quick", r"no quick size: give it a table \[quick\]"),
+        ("odd.toml", "full", "'variants.long' must be a table of changes, got 3"),
+        ("odder.toml", "full", "'variants' must be a table of tables, got 3"),
+        ("size.toml", "full", "'quick' must be a table of changes, got 3"),
+        ("key.toml:long", "full", "no key 'chain.step': did you mean 'steps'"),
+    ):
+        for stem, text in (
+            ("bare", ""),
+            ("odd", "variants.long = 3"),
+            ("odder", "variants = 3"),
+            ("size", "quick = 3"),
+            ("key", "variants.long.chain.step = 3"),
+        ):
+            (tmp_path / f"{stem}.toml").write_text(f'name = "mine"\n{text}\n')
+        with pytest.raises(InputError, match=sentence):
+            varied(tmp_path, name, size=size)
+
+
+def test_no_two_results_have_one_name():
+    named = [recipes.result_name(name) for name in [*recipes.names(), *study.names()]]
+    assert len(set(named)) == len(named)
 
 
 def schedule(**settings):

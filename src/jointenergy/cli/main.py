@@ -20,6 +20,7 @@ from rich.table import Table
 from jointenergy import __version__, recipes
 from jointenergy.cli import evaluation, inpainting, reproduce, study, synthesis, tasks
 from jointenergy.cli.progress import train_with_progress
+from jointenergy.cli.sizes import Quick, Smoke, chosen_size
 from jointenergy.cli.tracking import tracker
 from jointenergy.errors import InputError
 from jointenergy.evaluation import comparison, suite
@@ -81,7 +82,10 @@ def _options(
 
 @app.command("recipes")
 def list_recipes() -> None:
-    """List the recipes that come with the library: those of `train` and `reproduce`, then those of `study`."""
+    """List what comes with the library: the recipes of `train` and `reproduce`, then those of `study`.
+
+    NAME:VARIANT is a recipe with some of its settings changed.
+    """
     table = Table(box=None, pad_edge=False, show_header=False)
     for name in recipes.names():
         table.add_row(name, recipes.load(name).description)
@@ -92,7 +96,7 @@ def list_recipes() -> None:
 
 @app.command()
 def train(
-    recipe: Annotated[str, typer.Argument(help="The name of a recipe, or a TOML file.")],
+    recipe: Annotated[str, typer.Argument(help="The name of a recipe or a variant, or a TOML file.")],
     data: Annotated[Path | None, typer.Option(help="The folder of the data; else JOINTENERGY_DATA names it.")] = None,
     out: Annotated[Path | None, typer.Option(help="The run folder; runs/NAME-SEED if not given.")] = None,
     seed: Seed = 0,
@@ -100,6 +104,8 @@ def train(
     baseline: Annotated[bool, typer.Option("--baseline", help="Train by cross-entropy alone, all else equal.")] = False,
     guard: Annotated[bool, typer.Option(help="Watch the run and mend it when it goes wrong.")] = True,
     device: Device = "auto",
+    quick: Quick = False,
+    smoke: Smoke = False,
     track: Track = "",
     overrides: Set = [],  # noqa: B006 (typer reads the default and copies it)
 ) -> None:
@@ -107,7 +113,7 @@ def train(
 
     Under torchrun the batch and the buffer are shared by its processes.
     """
-    settings = recipes.load(recipe, overrides)
+    settings = recipes.load(recipe, overrides, size=chosen_size(quick=quick, smoke=smoke))
     if baseline:
         settings = settings.baseline()
     seconds = _seconds(time) if time else None

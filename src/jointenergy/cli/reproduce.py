@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from jointenergy.cli.inputs import named_places
+from jointenergy.cli.sizes import Quick, Smoke, chosen_size
 from jointenergy.errors import InputError
 from jointenergy.evaluation import results
 from jointenergy.evaluation.metrics import Metric
@@ -24,7 +25,7 @@ MAIN = ("accuracy", "nll", "ece", "healthy")  # the columns of the list; all oth
 
 
 def reproduce(
-    recipe: Annotated[str, typer.Argument(help="The name of a recipe, or a TOML file.")],
+    recipe: Annotated[str, typer.Argument(help="The name of a recipe or a variant, or a TOML file.")],
     seeds: Annotated[str, typer.Option(help="How many seeds, as in 20, or which, as in 0,1,5.")] = "20",
     jobs: Annotated[int, typer.Option(help="Train this many seeds at a time, each on one core.", min=1)] = 1,
     data: Annotated[Path | None, typer.Option(help="The folder of the data; else JOINTENERGY_DATA names it.")] = None,
@@ -38,6 +39,8 @@ def reproduce(
     ] = [],  # noqa: B006 (typer reads the default and copies it)
     name: Annotated[str | None, typer.Option(help="The result's name; a changed recipe needs one of its own.")] = None,
     device: Annotated[str, typer.Option(help="Where to train: auto (a GPU where there is one), cpu or cuda.")] = "auto",
+    quick: Quick = False,
+    smoke: Smoke = False,
     overrides: Annotated[
         list[str], typer.Option("--set", help="Set a key of the recipe, as in --set chain.steps=20; needs --name.")
     ] = [],  # noqa: B006
@@ -46,7 +49,20 @@ def reproduce(
     chosen = work.parse_seeds(seeds)
     sets = tuple((known, Path(place)) for known, place in named_places(ood, "--ood", "DIR").items())
     plan = work.Plan(
-        recipe, chosen, jobs, data, runs, folder, baseline, tuple(overrides), name, device, guard, tasks, sets
+        recipe,
+        chosen,
+        jobs,
+        data,
+        runs,
+        folder,
+        baseline,
+        tuple(overrides),
+        name,
+        device,
+        guard,
+        tasks,
+        sets,
+        chosen_size(quick=quick, smoke=smoke),
     )
     # A plain kill is as good as Ctrl-C: the runs are saved, not left behind without anyone.
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)

@@ -12,6 +12,7 @@ from rich.console import Console
 
 from jointenergy.cli.progress import train_with_progress
 from jointenergy.cli.reproduce import show
+from jointenergy.cli.sizes import Quick, Smoke, chosen_size
 from jointenergy.evaluation import results
 from jointenergy.recipes import study as work
 from jointenergy.recipes.reproduce import parse_seeds
@@ -22,7 +23,7 @@ INTERRUPTED = 130  # what a shell expects of a program that Ctrl-C has ended
 
 
 def study(
-    study: Annotated[str, typer.Argument(help="The name of a study, or a TOML file.")],
+    study: Annotated[str, typer.Argument(help="The name of a study or a variant, or a TOML file.")],
     seeds: Annotated[str, typer.Option(help="How many seeds, as in 5, or which, as in 0,1,5.")] = "5",
     data: Annotated[Path | None, typer.Option(help="The folder of the data; else JOINTENERGY_DATA names it.")] = None,
     runs: Annotated[Path, typer.Option(help="Where the run folders lie.")] = work.RUNS,
@@ -30,6 +31,8 @@ def study(
     baseline: Annotated[bool, typer.Option("--baseline", help="Train by cross-entropy alone, all else equal.")] = False,
     name: Annotated[str | None, typer.Option(help="The result's name; a changed study needs one of its own.")] = None,
     device: Annotated[str, typer.Option(help="Where to train: auto (a GPU where there is one), cpu or cuda.")] = "auto",
+    quick: Quick = False,
+    smoke: Smoke = False,
     overrides: Annotated[
         list[str],
         typer.Option("--set", help="Set a key of the study, as in --set continual.negatives=seen; needs --name."),
@@ -39,7 +42,8 @@ def study(
 
     Continual learning trains classes in groups one after another; composition fine-tunes a product of models.
     """
-    plan = work.Plan(study, parse_seeds(seeds), data, runs, folder, baseline, tuple(overrides), name, device)
+    size = chosen_size(quick=quick, smoke=smoke)
+    plan = work.Plan(study, parse_seeds(seeds), data, runs, folder, baseline, tuple(overrides), name, device, size)
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         result = work.measure(plan, _fit, lambda sentence: console.print(sentence, highlight=False, markup=False))

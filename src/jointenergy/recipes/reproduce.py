@@ -22,6 +22,7 @@ from jointenergy.recipes.seeds import (
     task_figures_of,
 )
 from jointenergy.training.recipe import Recipe
+from jointenergy.training.variants import Size
 
 RUNS = Path("runs/reproduce")
 LOOK = 0.2  # seconds between two looks at the processes
@@ -59,10 +60,11 @@ class Plan:
     """Measure how well each run does its tasks, not only how well it tells labels."""
     ood: tuple[tuple[str, Path], ...] = ()
     """Sets unlike the data that each run is to tell from its test rows, and where they lie."""
+    size: Size = "full"
     settings: Recipe = field(init=False)
 
     def __post_init__(self) -> None:
-        settings = recipes.load(self.recipe, self.overrides)
+        settings = recipes.load(self.recipe, self.overrides, size=self.size)
         object.__setattr__(self, "settings", settings.baseline() if self.baseline else settings)
         if self.overrides and self.name is None:
             raise InputError(
@@ -70,7 +72,8 @@ class Plan:
                 "changed one a name with --name"
             )
         own = self.name or settings.name
-        if own in recipes.names() and recipes.load(own) != settings:
+        shipped = {recipes.result_name(name): name for name in recipes.names()}
+        if own in shipped and recipes.load(shipped[own]) != settings:
             raise InputError(f"the name {own!r} belongs to the recipe of the library: choose another with --name")
         if own.endswith("-baseline"):
             raise InputError(f"the name {own!r} belongs to a baseline: leave the ending out and use --baseline")
@@ -106,6 +109,7 @@ class Plan:
     def _changes(self) -> list[str]:
         words = ["--data", str(self.data)] if self.data is not None else []
         words += ["--device", self.device] if self.device != "auto" else []
+        words += [f"--{self.size}"] if self.size != "full" else []
         words += ["--baseline"] if self.baseline else []
         words += [] if self.guard else ["--no-guard"]
         return words + [word for override in self.overrides for word in ("--set", override)]

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from pydantic import TypeAdapter, ValidationError
 
+from jointenergy import recipes
 from jointenergy.errors import InputError
 from jointenergy.evaluation import provenance, results
 from jointenergy.labels import nearest
@@ -25,6 +26,7 @@ from jointenergy.recipes.reproduce import check_all_are_named, seeds_text
 from jointenergy.recipes.seeds import Record, Seed
 from jointenergy.training.distributed import device_of
 from jointenergy.training.recipe import Recipe, parse, values_of
+from jointenergy.training.variants import Size
 
 FOLDER = Path(__file__).parent / "studies"
 RUNS = Path("runs/study")
@@ -46,16 +48,18 @@ class Study:
 
 
 def names() -> list[str]:
-    """The studies that come with the library."""
-    return sorted(p.stem for p in FOLDER.glob("*.toml"))
+    """The studies that come with the library, each followed by its variants as STUDY:VARIANT."""
+    return recipes.listed(FOLDER)
 
 
-def load(name: str, overrides: tuple[str, ...] = ()) -> Study:
-    """A study by name, or from a TOML file, with `key.key=value` overrides."""
-    path = FOLDER / f"{name}.toml" if name in names() else Path(name)
+def load(name: str, overrides: tuple[str, ...] = (), *, size: Size = "full") -> Study:
+    """A study or a variant (STUDY:VARIANT) by name, or from a TOML file, with `key.key=value` overrides."""
+    stem, _, variant = name.partition(":")
+    path = FOLDER / f"{stem}.toml"
+    path = path if path.exists() else Path(stem)
     if path.suffix != ".toml":
         raise InputError(f"there is no study called {name!r}: {nearest(name, names())}; the file of one ends in .toml")
-    values = values_of(path, overrides)
+    values = values_of(path, overrides, variant=variant, size=size)
     tables = [t for t in KINDS if t in values]
     if len(tables) != 1:
         raise InputError(f"{path.name} is no study: it needs one of the tables {', '.join(f'[{t}]' for t in KINDS)}")
@@ -82,12 +86,14 @@ class Plan:
     overrides: tuple[str, ...] = ()
     name: str | None = None
     device: str = "auto"
+    size: Size = "full"
     settings: Study = field(init=False)
 
     def __post_init__(self) -> None:
-        settings = load(self.study, self.overrides)
+        settings = load(self.study, self.overrides, size=self.size)
         own = self.name or settings.recipe.name
-        if own in names() and load(own) != settings:
+        shipped = {recipes.result_name(name): name for name in names()}
+        if own in shipped and load(shipped[own]) != settings:
             raise InputError(
                 f"the name {own!r} belongs to the study of the library as it is: choose another with --name"
             )
@@ -110,6 +116,7 @@ class Plan:
         words += ["--results", str(self.results)] if self.results != results.FOLDER else []
         words += ["--name", self.name] if self.name else []
         words += ["--device", self.device] if self.device != "auto" else []
+        words += [f"--{self.size}"] if self.size != "full" else []
         words += ["--baseline"] if self.baseline else []
         return words + [word for override in self.overrides for word in ("--set", override)]
 

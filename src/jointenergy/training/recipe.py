@@ -31,6 +31,7 @@ from jointenergy.training.settings import (
     Strict,
     WideResNetNetwork,
 )
+from jointenergy.training.variants import Size, chosen
 
 
 @dataclass(frozen=True)
@@ -129,22 +130,27 @@ def _check(recipe: Recipe) -> None:
         raise InputError("an unconditional model knows p(x) alone: use objective.log_p_x and no other term")
 
 
-def read(path: Path, overrides: Sequence[str] = ()) -> Recipe:
-    """A recipe file with `key.key=value` overrides applied."""
-    return parse(values_of(path, overrides), path.name)
+def read(path: Path, overrides: Sequence[str] = (), *, variant: str = "", size: Size = "full") -> Recipe:
+    """A recipe file, or a variant or a smaller size of it, with `key.key=value` overrides applied."""
+    return parse(values_of(path, overrides, variant=variant, size=size), path.name)
 
 
-def values_of(path: Path, overrides: Sequence[str] = ()) -> dict[str, Any]:
-    """What a file says with `key.key=value` overrides applied, not yet looked at."""
+def values_of(path: Path, overrides: Sequence[str] = (), *, variant: str = "", size: Size = "full") -> dict[str, Any]:
+    """What a file says of the recipe, its variant and size, with `key.key=value` overrides applied, not yet checked."""
+    values = chosen(contents(path), variant, size, path.name)
+    for override in overrides:
+        _override(values, override)
+    return values
+
+
+def contents(path: Path) -> dict[str, Any]:
+    """All that a file says: the recipe, its variants and its smaller sizes."""
     try:
-        values = tomllib.loads(path.read_text())
+        return tomllib.loads(path.read_text())
     except FileNotFoundError:
         raise InputError(f"there is no recipe file {path}") from None
     except tomllib.TOMLDecodeError as error:
         raise InputError(f"{path} is not valid TOML: {error}") from None
-    for override in overrides:
-        _override(values, override)
-    return values
 
 
 def write(recipe: Recipe) -> str:

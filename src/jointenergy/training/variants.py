@@ -1,0 +1,66 @@
+"""training: what a recipe's file holds beside the recipe: its variants and its smaller sizes, as tables of changes.
+
+`[variants.NAME]` changes the experiment, and its result has a name of its own, RECIPE-NAME. `[quick]` (at most a minute
+on a CPU) and `[smoke]` (seconds) make it small. A variant's own `quick` and `smoke` tables add to those of the recipe.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from jointenergy.errors import InputError
+from jointenergy.labels import nearest
+
+Size = Literal["full", "quick", "smoke"]
+SIZES = ("quick", "smoke")
+
+
+def variants_of(values: Mapping[str, Any]) -> list[str]:
+    """The variants that a file holds."""
+    table = values.get("variants", {})
+    return list(table) if isinstance(table, dict) else []
+
+
+def chosen(values: Mapping[str, Any], variant: str, size: Size, source: str) -> dict[str, Any]:
+    """The recipe alone: as it is, or its `variant` (an empty name is none), at its full size or a smaller one."""
+    tables = [("variants", name, table) for name, table in _table(values, "variants", source).items()]
+    tables += [("", name, values[name]) for name in SIZES if name in values]
+    for room, name, table in tables:
+        if not isinstance(table, dict):
+            where = f"{room}.{name}" if room else name
+            raise InputError(f"{source}: {where!r} must be a table of changes, got {table!r}")
+    recipe = {key: value for key, value in values.items() if key != "variants"}
+    if variant:
+        known = variants_of(values)
+        if variant not in known:
+            said = nearest(variant, known) if known else "it has none"
+            raise InputError(f"{source} has no variant {variant!r}: {said}")
+        recipe = changed(recipe, values["variants"][variant])
+        recipe["name"] = f"{values.get('name')}-{variant}"
+    if size != "full":
+        if size not in recipe:
+            raise InputError(f"{source} has no {size} size: give it a table [{size}] with what is smaller there")
+        recipe = {**changed(recipe, recipe[size]), "name": f"{recipe.get('name')}-{size}"}
+    return {key: value for key, value in recipe.items() if key not in SIZES}
+
+
+def changed(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Nested tables with some keys changed. A network of another kind is taken whole: keys of the one before are not
+    its own."""
+    result = dict(values)
+    for key, change in changes.items():
+        before = result.get(key)
+        if isinstance(change, dict) and isinstance(before, dict):
+            other_kind = key == "network" and change.get("kind", before.get("kind")) != before.get("kind")
+            result[key] = dict(change) if other_kind else changed(before, change)
+        else:
+            result[key] = change
+    return result
+
+
+def _table(values: Mapping[str, Any], key: str, source: str) -> dict[str, Any]:
+    table = values.get(key, {})
+    if not isinstance(table, dict):
+        raise InputError(f"{source}: {key!r} must be a table of tables, got {table!r}")
+    return table
