@@ -411,3 +411,14 @@ def test_bounds_on_a_gpu_are_those_on_a_cpu(toy_run: Run, monkeypatch: pytest.Mo
         true_mean(toy_run.model, temperature, test.rows(part.evenly(1000, 500))), abs=5 * error
     )
     assert on_gpu["log_likelihood_gaussian_nats"] == pytest.approx(on_cpu["log_likelihood_gaussian_nats"], abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("annealed", "gaussian", "verdict"), [(-4.4, -2.0, "worse"), (-4.4, -6.0, "better"), (-6.0, -5.0, "do not tell")]
+)
+def test_the_first_sentence_sets_the_model_beside_a_gaussian(annealed: float, gaussian: float, verdict: str) -> None:
+    scan = [made(-9, -8, 0.5, t) for t in (0.25, 0.5, 1.0)]
+    first = section(FACTS, scan, [made(annealed, -4.0, 0.5)], {"gaussian": gaussian}).says[0]
+    assert "higher is better" in first
+    assert f"reaches {gaussian:.1f}" in first
+    assert verdict in first

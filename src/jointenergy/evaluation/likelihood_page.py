@@ -68,11 +68,27 @@ def section(facts: Facts, scan: Sequence[Bounds], found: Sequence[Bounds], peers
     return Section(
         NAME,
         TITLE,
-        says=(*_method(facts, last), *_warnings(facts, scan, last)),
+        says=(_in_words(last, peers), *_method(facts, last), *_warnings(facts, scan, last)),
         metrics={k: None if v is not None and math.isnan(v) else v for k, v in metrics.items()},
         tables=(_densities(facts, last, peers), _annealing(facts, found), _scanned(facts, scan)),
         pictures=(_temperatures(scan, last.temperature), _convergence(found, peers), _weights(last)),
     )
+
+
+def _in_words(last: Bounds, peers: Mapping[str, float]) -> str:
+    """The finding for a person who has never met a nat: higher is better, and what a simple density reaches."""
+    low = "no known lower end" if last.lower is None else f"at least {last.lower:.1f}"
+    say = f"How well the model expects new rows, higher is better: {low}, at most {last.upper:.1f} nats a row."
+    if "gaussian" not in peers:
+        return say
+    gaussian = peers["gaussian"]
+    if last.upper < gaussian:
+        verdict = "so as a density the model is worse than it"
+    elif last.lower is not None and last.lower > gaussian:
+        verdict = "so as a density the model is better than it"
+    else:
+        verdict = "and which of the two is better these figures do not tell"
+    return f"{say} A plain Gaussian fitted to the same rows reaches {gaussian:.1f}, {verdict}."
 
 
 def _method(facts: Facts, last: Bounds) -> list[str]:
