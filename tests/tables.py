@@ -14,11 +14,14 @@ from jointenergy.kernels import (
     GibbsWithGradients,
     Kernel,
     Langevin,
+    Metric,
     PolynomialDecay,
+    PreconditionedMALA,
     SingleSiteGibbs,
 )
 from jointenergy.labels import LabelSpace
 from jointenergy.models import (
+    AnchoredModel,
     Box,
     Concat,
     ConditionalModel,
@@ -124,6 +127,21 @@ def conditional(**kwargs: object) -> ConditionalModel:
     return ConditionalModel(ByLabel(MIXED), MIXED, event_shape=(D,), **kwargs)
 
 
+def anchored(labels: LabelSpace = MIXED, n_targets: int = 1) -> AnchoredModel:
+    n_outputs = max(sum(labels.cardinalities[:n_targets]), 1)
+    n_in = D + sum(labels.cardinalities[n_targets:])
+    return AnchoredModel(
+        MLP((n_in, 16, n_outputs)),
+        labels,
+        n_targets=n_targets,
+        center=torch.randn(D),
+        whitening=torch.eye(D) + 0.3 * torch.randn(D, D),
+        slope=torch.randn(n_outputs, n_in),
+        offset=torch.randn(n_outputs),
+        event_shape=(D,),
+    )
+
+
 MODELS: dict[str, Callable[[], JointModel]] = {
     "logits": logit,
     "logits, one class": lambda: logit(LabelSpace({"class": 5})),
@@ -142,6 +160,11 @@ MODELS: dict[str, Callable[[], JointModel]] = {
         GraphHead([(0, 1), (1, 2), (2, 3), (3, 0), (0, 2)], 4, 3, D), LabelSpace({f"node{i}": 3 for i in range(4)})
     ),
     "pair, reference": lambda: pair(domain=Reals(scale=1.5, mean=0.3)),
+    "anchored": lambda: anchored(LabelSpace({"class": 5})),
+    "anchored, several targets": lambda: anchored(n_targets=3),
+    "anchored, mixed": anchored,
+    "anchored, no target": lambda: anchored(n_targets=0),
+    "anchored, unlabeled": lambda: anchored(LabelSpace.none(), 0),
     "conditional, offsets": lambda: conditional().with_offsets(torch.randn(3, 2, 2)),
     "conditional, equal constants": lambda: conditional().with_offsets(assume_equal_constants=True),
     "unconditional": lambda: EnergyModel(MLP((D, 16, 1)), event_shape=(D,), domain=Box(-5.0, 5.0)),
@@ -173,6 +196,8 @@ def mask_model(dtype: torch.dtype = torch.float64) -> PairModel:
         return PairModel(MaskHead(), labels, event_shape=(1, 28, 28)).to(dtype)
 
 
+# The precision of features that depend strongly on each other.
+METRIC = Metric(torch.tensor([[4.0, -1.5, 0.3], [-1.5, 2.0, 0.5], [0.3, 0.5, 1.0]]))
 X_KERNELS: dict[str, Kernel] = {
     "langevin": Langevin(0.05, 0.1),
     "langevin, clamps": Langevin(0.5, 0.01, gradient_clamp=0.1, bounds=(-1.0, 1.0)),
@@ -180,6 +205,7 @@ X_KERNELS: dict[str, Kernel] = {
     "langevin, no noise": Langevin(0.05, 0.0),
     "mala": MALA(0.1),
     "mala, clamp, warm": MALA(0.3, temperature=2.0, gradient_clamp=0.5),
+    "mala, preconditioned": PreconditionedMALA(0.1, METRIC, temperature=1.5),
 }
 Y_KERNELS: dict[str, Kernel] = {
     "exact gibbs": ExactGibbs(),

@@ -52,6 +52,8 @@ class Target:
                 mask = ordinary(mask).clone().to(given_x.device)
         self.given_x = given_x
         self.mask = mask
+        self.frames: dict[object, object] = {}
+        """What a kernel works out once for what is held here."""
 
     def hold_y(self, y: Tensor) -> Tensor:
         """The labels with what is given written in."""

@@ -1,5 +1,6 @@
 """models: families of joint densities; each knows x, y and its weights, never sampling, buffers or losses."""
 
+from jointenergy.models.anchored import AnchoredModel
 from jointenergy.models.base import JointModel, LabelLogits, Normalizer
 from jointenergy.models.conditional import ConditionalModel, EnergyModel
 from jointenergy.models.domains import Box, Domain, Reals
@@ -10,6 +11,7 @@ from jointenergy.models.related import Related
 from jointenergy.models.tempered import Tempered
 
 __all__ = [
+    "AnchoredModel",
     "Box",
     "Concat",
     "ConditionalModel",

@@ -1,0 +1,173 @@
+"""models: class Gaussians corrected by a network, for features and discrete variables together (tables)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from jointenergy.errors import InputError
+from jointenergy.labels import MISSING, Given, LabelSpace
+from jointenergy.models.base import JointModel, LabelLogits
+from jointenergy.models.domains import Reals
+from jointenergy.pullbacks import with_pullback
+
+
+class AnchoredModel(JointModel):
+    """f(x, y) = -|z|^2 / 2 + sum over targets k of (anchor + network)_k(z, code of the other labels)[y_k].
+
+    z = (x - center) @ whitening, or times it where it is a vector. The targets are the first `n_targets` labels; given
+    x and the other labels they are independent, so that sums over them are closed. The anchor is linear and fixed:
+    with the means of classes in z as its `slope`, f is at first, while the network is zero, the log-density of
+    Gaussian classes that share one covariance. Without targets there is one output, which is added as it is.
+
+    The quadratic term is the Gaussian reference that makes R^D a domain; it lives in f and not in `domain`, because
+    its covariance is a matrix. A network of images sees x, any other z and the code side by side.
+    """
+
+    whitening: Tensor
+    center: Tensor
+    slope: Tensor
+    offset: Tensor
+
+    def __init__(
+        self,
+        network: nn.Module,
+        labels: LabelSpace,
+        *,
+        n_targets: int,
+        center: Tensor,
+        whitening: Tensor,
+        slope: Tensor,
+        offset: Tensor,
+        event_shape: Sequence[int],
+    ) -> None:
+        super().__init__(labels, domain=Reals(), event_shape=tuple(event_shape))
+        if not 0 <= n_targets <= len(labels):
+            raise InputError(f"n_targets must lie between 0 and the number of labels, {len(labels)}, got {n_targets}")
+        self.network, self.n_targets = network, n_targets
+        self.targets = labels.subspace(labels.names[:n_targets])
+        self.others = labels.subspace(labels.names[n_targets:])
+        self.factorized = n_targets == len(labels) > 0
+        self.n_outputs, n_x = max(self.targets.n_codes, 1), math.prod(event_shape)
+        forms: dict[str, tuple[Tensor, list[tuple[int, ...]]]] = {
+            "center": (center, [(n_x,)]),
+            "whitening": (whitening, [(n_x, n_x), (n_x,)]),
+            "slope": (slope, [(self.n_outputs, n_x + self.others.n_codes)]),
+            "offset": (offset, [(self.n_outputs,)]),
+        }
+        for name, (value, shapes) in forms.items():
+            if tuple(value.shape) not in shapes:
+                raise InputError(f"{name} must have the shape {shapes[0]}, got {tuple(value.shape)}")
+            self.register_buffer(name, value.detach().clone())
+
+    @property
+    def sees_images(self) -> bool:
+        return len(self.event_shape or ()) > 1
+
+    def white(self, x: Tensor) -> Tensor:
+        """z, the coordinates in which the Gaussian term is round."""
+        away = x.flatten(1) - self.center
+        return away @ self.whitening if self.whitening.ndim == 2 else away * self.whitening
+
+    def outputs(self, x: Tensor, z: Tensor, code: Tensor) -> Tensor:
+        """Anchor and network at x and the code of the other labels, `[n, n_outputs]`."""
+        seen = torch.cat((z, code), dim=1) if code.shape[1] else z
+        value: Tensor = F.linear(seen, self.slope, self.offset) + self.network(x if self.sees_images else seen)
+        return value
+
+    def label_logits(self, x: Tensor) -> LabelLogits:
+        if not self.factorized:
+            return super().label_logits(x)
+        z = self.white(x)
+        return LabelLogits(_round(z), self.outputs(x, z, x.new_zeros(len(x), 0)))
+
+    def log_density_of_codes(self, x: Tensor, code: Tensor) -> Tensor:
+        z = self.white(x)
+        own, others = code.split((self.targets.n_codes, self.others.n_codes), dim=1)
+        return _round(z) + self._at(self.outputs(x, z, others), own)
+
+    def log_density_unchecked(self, x: Tensor, y: Tensor) -> Tensor:
+        if self.factorized or len(self.labels) == 0:
+            return super().log_density_unchecked(x, y)
+        parts = list(self._open(x, y))
+        order = torch.cat([rows for rows, _, _ in parts]).argsort()
+        return torch.cat([self._values(z, outputs, y[rows]).logsumexp(1) for rows, z, outputs in parts])[order]
+
+    def label_probs(self, x: Tensor, given: Given = None) -> dict[str, Tensor]:
+        y = self.labels.given(given, len(x), x.device)
+        if self.factorized or bool((y[:, self.n_targets :] == MISSING).any()):
+            return super().label_probs(x, y)
+        x = self.check_x(x)
+        code = self.others.code_of(y[:, self.n_targets :], x.dtype)
+        outputs = self.outputs(x, self.white(x), code).masked_fill(~self._allowed(y), -torch.inf)
+        blocks = outputs.split(self.targets.cardinalities, dim=1) if self.n_targets else ()
+        found = {name: b.softmax(1) for name, b in zip(self.targets, blocks, strict=True)}
+        return found | dict(zip(self.others, code.split(self.others.cardinalities, dim=1), strict=True))
+
+    def with_gradient(self, x: Tensor, y: Tensor | None) -> tuple[Tensor, Tensor] | None:
+        summed = y is None and len(self.labels) > 0
+        if (summed and not self.factorized) or self.sees_images or type(self) is not AnchoredModel:
+            return None
+        with torch.no_grad():
+            z = self.white(x)
+            own, others = z[:, :0], z[:, :0]
+            if y is not None:
+                own, others = self.labels.code_of(y, x.dtype).split((self.targets.n_codes, self.others.n_codes), dim=1)
+            seen = torch.cat((z, others), dim=1) if others.shape[1] else z
+            offered = with_pullback(self.network, seen)
+            if offered is None or offered[0].shape != (len(x), self.n_outputs):
+                return None
+            outputs, pullback = offered
+            outputs = outputs + F.linear(seen, self.slope, self.offset)
+            if summed:
+                blocks = outputs.split(self.targets.cardinalities, dim=1)
+                sums = [b.logsumexp(1, keepdim=True) for b in blocks]
+                weights = torch.cat([(b - s).exp_() for b, s in zip(blocks, sums, strict=True)], dim=1)
+                value = torch.cat(sums, dim=1).sum(1)
+            else:
+                weights = own if self.n_targets else torch.ones_like(outputs)
+                value = self._at(outputs, own)
+            by_z = (pullback(weights) + weights @ self.slope)[:, : z.shape[1]] - z
+            by_x = by_z @ self.whitening.mT if self.whitening.ndim == 2 else by_z * self.whitening
+            return value + _round(z), by_x.view_as(x)
+
+    def _at(self, outputs: Tensor, own: Tensor) -> Tensor:
+        """The outputs at a code of the targets, added up."""
+        return (own * outputs).sum(1) if self.n_targets else outputs[:, 0]
+
+    def _allowed(self, y: Tensor) -> Tensor:
+        if self.n_targets == 0:
+            return torch.ones(len(y), 1, dtype=torch.bool, device=y.device)
+        return self.targets.allowed(y[:, : self.n_targets])
+
+    def _open(self, x: Tensor, y: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """Rows that miss the same of the other labels, with z and the outputs at all completions, `[rows, states, .]`."""
+        others = y[:, self.n_targets :]
+        patterns, which = (others == MISSING).unique(dim=0, return_inverse=True)
+        for i, pattern in enumerate(patterns):
+            rows, free = (which == i).nonzero()[:, 0], pattern.nonzero()[:, 0]
+            choices = self.others.enumerate(free.tolist(), y.device)
+            states = others[rows, None, :].repeat(1, len(choices), 1)
+            states[:, :, free] = choices
+            z = self.white(x[rows])
+            n, n_states = states.shape[:2]
+            code = self.others.code_of(states.flatten(0, 1), x.dtype)
+            repeated_x = x[rows].repeat_interleave(n_states, dim=0) if self.sees_images else x[rows]
+            outputs = self.outputs(repeated_x, z.repeat_interleave(n_states, dim=0), code)
+            yield rows, z, outputs.view(n, n_states, self.n_outputs)
+
+    def _values(self, z: Tensor, outputs: Tensor, y: Tensor) -> Tensor:
+        """The log-densities of completions, the targets that y leaves open summed out, `[rows, states]`."""
+        if self.n_targets == 0:
+            return outputs[:, :, 0] + _round(z)[:, None]
+        open_outputs = outputs.masked_fill(~self._allowed(y)[:, None, :], -torch.inf)
+        blocks = open_outputs.split(self.targets.cardinalities, dim=2)
+        return torch.stack([b.logsumexp(2) for b in blocks]).sum(0) + _round(z)[:, None]
+
+
+def _round(z: Tensor) -> Tensor:
+    return z.square().sum(1).mul(-0.5)
