@@ -59,6 +59,17 @@ def data_dir() -> Path:
     return folder
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Decoded data go to a cache of the tests' own, and not to the user's."""
+    before = os.environ.get("JOINTENERGY_CACHE")
+    os.environ["JOINTENERGY_CACHE"] = str(tmp_path_factory.mktemp("cache"))
+    yield
+    del os.environ["JOINTENERGY_CACHE"]
+    if before is not None:
+        os.environ["JOINTENERGY_CACHE"] = before
+
+
 @pytest.fixture
 def generator() -> torch.Generator:
     """A fresh generator on the CPU, seeded with 0."""

@@ -462,21 +462,33 @@ def test_an_unknown_name_or_split_is_answered_with_known_ones():
         load("minst")
     with pytest.raises(InputError, match="the splits 'train' and 'test', not 'valid'"):
         load("digits", split="valid")
-    assert list(READERS) == ["digits", "toy", "mnist", "fashion-mnist", "cifar10"]
+    assert {"digits", "toy", "mnist", "cifar10", "celeba", "images", "npz", "csv"} <= set(READERS)
 
 
-@pytest.mark.parametrize("name", ["mnist", "fashion-mnist", "cifar10"])
+FILES_OF = {
+    "mnist": "four idx files",
+    "mnist-masks": "four idx files",
+    "kmnist": "four idx files",
+    "cifar10": "image folders train/<class>",
+    "cifar100": "image folders train/<class>",
+    "svhn": "train_32x32.mat",
+    "celeba": "list_attr_celeba.txt",
+    "zappos": "meta-data.csv",
+    "footwear": "styles_footwear.csv",
+}
+
+
+@pytest.mark.parametrize("name", sorted(FILES_OF))
 def test_a_missing_folder_is_one_sentence(tmp_path, monkeypatch, name):
     monkeypatch.delenv("JOINTENERGY_DATA", raising=False)
     end = "; --data DIR or JOINTENERGY_DATA names the folder$"
-    files = {"mnist": "four idx files", "fashion-mnist": "four idx files", "cifar10": "image folders train/<class>"}[
-        name
-    ]
-    with pytest.raises(InputError, match=f"data set '{name}' needs .*{files}.*{end}"):
+    files = FILES_OF[name]
+    shown = name.removesuffix("-masks")
+    with pytest.raises(InputError, match=f"data set '{shown}' needs .*{files}.*{end}"):
         load(name)
-    with pytest.raises(InputError, match=f"data set '{name}' needs .*{files}.* in .*nothing, which is no folder{end}"):
+    with pytest.raises(InputError, match=f"data set '{shown}' needs .*{files}.* in .*nothing, which is no folder{end}"):
         load(name, tmp_path / "nothing")
-    with pytest.raises(InputError, match=f"'{name}' needs .* in {tmp_path}, where .*{end}"):
+    with pytest.raises(InputError, match=f"'{shown}' needs .* in {tmp_path}, where .*{end}"):
         load(name, tmp_path)
     monkeypatch.setenv("JOINTENERGY_DATA", str(tmp_path / "nowhere"))
     with pytest.raises(InputError, match=f"nowhere, which is no folder{end}"):
@@ -499,7 +511,7 @@ def test_the_environment_names_the_parent_folder(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("archives", [("cifar10-train-1.tar.xz", "cifar10-train-2.tar.xz"), ("all.tar",), ()])
 def test_cifar10_is_read_from_archives_or_a_tree(tmp_path, monkeypatch, archives):
-    monkeypatch.setattr(registry, "CIFAR10_ROWS", {"train": 20, "test": 5})
+    monkeypatch.setitem(registry.CIFAR10_ROWS, "train", 20)
     files = {f"train/{name}/{i}.png": image_bytes((i, k, 0)) for k, name in enumerate(registry.CIFAR10) for i in (0, 1)}
     for part, archive in enumerate(archives):
         some = {path: content for i, (path, content) in enumerate(files.items()) if i % len(archives) == part}
@@ -510,7 +522,7 @@ def test_cifar10_is_read_from_archives_or_a_tree(tmp_path, monkeypatch, archives
     assert data.x[:, 1, 0, 0].tolist() == data.y[:, 0].tolist() == [k for k in range(10) for _ in (0, 1)]
     assert data.x[:, 0, 0, 0].tolist() == [0, 1] * 10
     with pytest.raises(
-        InputError, match=r"found no images of 'cifar10' under 'test/|needs image folders test/<class>/\*"
+        InputError, match=r"found no images of 'cifar10' under 'test/|needs its .* or image folders test/<class>/\*"
     ):
         load("cifar10", tmp_path, "test")
     if len(archives) == 2:

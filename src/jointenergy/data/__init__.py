@@ -4,6 +4,7 @@ from jointenergy.data.augmentations import ColorJitter, GaussianBlur, RandomCrop
 from jointenergy.data.base import Dataset, Split, split
 from jointenergy.data.folders import image_folder
 from jointenergy.data.idx import idx_files, idx_folder, read_idx
+from jointenergy.data.options import Options
 from jointenergy.data.pictures import image_grid, picture_of
 from jointenergy.data.registry import READERS, load
 from jointenergy.data.toy import eight_gaussians, toy_log_density
@@ -27,6 +28,7 @@ __all__ = [
     "GaussianBlur",
     "GaussianNoise",
     "Logit",
+    "Options",
     "RandomCrop",
     "RandomFlip",
     "Resize",

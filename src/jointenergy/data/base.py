@@ -90,6 +90,14 @@ def split(
     With `stratify` both parts have the label shares of the whole: of the first label, or of the label it names. Rows
     whose label is MISSING then count as a class of their own.
     """
+    rest, chosen = split_rows(dataset, held_out, seed, stratify=stratify)
+    return dataset.rows(rest), dataset.rows(chosen)
+
+
+def split_rows(
+    dataset: Dataset, held_out: float | int, seed: int, *, stratify: bool | str = True
+) -> tuple[list[int], list[int]]:
+    """The numbers of the rows that `split` would put in its two parts."""
     n = len(dataset)
     if isinstance(held_out, bool) or not (0 < held_out < (n if isinstance(held_out, int) else 1)):
         raise InputError(
@@ -104,4 +112,4 @@ def split(
     except ValueError as error:
         remedy = f" with every value of {name!r} in both parts: take more rows, or stratify=False" if name else ""
         raise InputError(f"{n} rows of {dataset.name!r} cannot be split at {held_out}{remedy}") from error
-    return dataset.rows(rest), dataset.rows(chosen)
+    return rest, chosen

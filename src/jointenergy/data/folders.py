@@ -1,4 +1,4 @@
-"""data: image folders, one sub-folder a class, as plain files or in tar archives that are read without unpacking.
+"""data: image folders, one sub-folder a class, as plain files or in tar or zip archives, read without unpacking.
 
 One thread decodes: for images of 32 x 32 a pool of threads was measured to be slower, as they wait for each other.
 """
@@ -10,6 +10,7 @@ import io
 import lzma
 import os
 import tarfile
+import zipfile
 import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
@@ -21,6 +22,7 @@ from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
 from jointenergy.data.base import Dataset
+from jointenergy.data.framing import Frame
 from jointenergy.errors import InputError
 from jointenergy.labels import LabelSpace, nearest
 
@@ -34,16 +36,17 @@ def image_folder(
     *,
     prefix: str = "",
     mode: Mode = "RGB",
-    size: tuple[int, int] | None = None,
+    size: tuple[int, int] | Frame | None = None,
     classes: Sequence[str] | None = None,
     label: str = "class",
     name: str = "images",
 ) -> Dataset:
     """All images `<prefix>/<class>/...` of the sources as uint8 `[n, C, H, W]`, sorted by their paths.
 
-    A source is a folder or a tar archive (.tar, .tar.gz, .tar.xz, ...); several are laid over each other, the later one
-    wins. Every image is converted to `mode` ("RGB" or "L") and must have one size, or is resized to
-    `size = (height, width)`. Values of the label are the names of the class folders, sorted, or `classes` as given.
+    A source is a folder or an archive (.tar, .tar.gz, .tar.xz, .zip, ...); several are laid over each other, the later
+    one wins. Every image is converted to `mode` ("RGB" or "L") and must have one size, or is resized to
+    `size = (height, width)`, or as a `Frame` says. Values of the label are the names of the class folders, sorted, or
+    `classes` as given.
     Rotations in EXIF notes are not applied, and transparency is dropped.
     """
     if mode not in ("RGB", "L"):
@@ -92,6 +95,8 @@ def _entries(source: Path, under: tuple[str, ...]) -> Iterator[tuple[tuple[str, 
             for file in (Path(folder, name) for name in sorted(files)):
                 if parts := _parts(file.relative_to(source).as_posix(), under):
                     yield parts, str(file), _bytes(file)
+    elif zipfile.is_zipfile(source):
+        yield from _zipped(source, under)
     elif source.is_file():
         yield from _members(source, under)
     else:
@@ -101,6 +106,36 @@ def _entries(source: Path, under: tuple[str, ...]) -> Iterator[tuple[tuple[str, 
 def images_in(source: Path) -> Iterator[tuple[str, bytes]]:
     """The name to show and the content of every image of a folder or an archive, wherever it lies, one at a time."""
     return ((shown, content) for _, shown, content in _entries(source, ()))
+
+
+def holds_images(source: Path, prefix: str) -> bool:
+    """Whether a folder or an archive has an image below the prefix."""
+    return next(_entries(source, PurePosixPath(prefix).parts), None) is not None
+
+
+def images_called(names: Sequence[str], sources: Sequence[Path], frame: Frame, *, name: str) -> Pixels:
+    """The images with these file names, wherever they lie in the sources, in RGB in one frame: `[n, 3, H, W]`."""
+    rows = {file: row for row, file in enumerate(names)}
+    x = np.empty((len(names), 3, frame.height, frame.width), np.uint8)
+    found = np.zeros(len(names), np.bool_)
+    for source in sources:
+        for parts, shown, content in _entries(source, ()):
+            row = rows.get(parts[-1])
+            if row is not None:
+                x[row] = decode(content, shown, "RGB", frame)
+                found[row] = True
+    if not found.all():
+        first = names[int(np.argmin(found))]
+        where = ", ".join(map(str, sources)) or "no folder or archive"
+        raise InputError(f"{int((~found).sum())} images of {name!r} are not in {where}, the first of them {first}")
+    return x
+
+
+def image_sources(where: Path) -> list[Path]:
+    """The folders and archives in a folder, which may hold images, or the folder itself where it holds neither."""
+    ends = (".tar", ".gz", ".xz", ".bz2", ".tgz", ".zip")
+    inside = [p for p in sorted(where.iterdir()) if not p.name.startswith(".")]
+    return [p for p in inside if p.is_dir() or p.name.lower().endswith(ends)] or [where]
 
 
 def _bytes(file: Path) -> bytes:
@@ -124,6 +159,16 @@ def _members(source: Path, under: tuple[str, ...]) -> Iterator[tuple[tuple[str, 
         raise InputError(f"archive {source} is corrupt, truncated or no tar archive: {error}") from error
 
 
+def _zipped(source: Path, under: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], str, bytes]]:
+    try:
+        with zipfile.ZipFile(source) as archive:
+            for name in archive.namelist():
+                if parts := _parts(name, under):
+                    yield parts, f"{source}:{name}", archive.read(name)
+    except (zipfile.BadZipFile, zlib.error, EOFError, OSError, NotImplementedError, RuntimeError) as error:
+        raise InputError(f"archive {source} is corrupt, truncated or locked: {error}") from error
+
+
 def _check_end(archive: tarfile.TarFile) -> None:
     """`tarfile` takes a cut or broken header for the end; the true one is a block of zeros, and a checksum after it."""
     stream = archive.fileobj
@@ -143,8 +188,8 @@ def _parts(path: str, under: tuple[str, ...]) -> tuple[str, ...]:
     return () if elsewhere or pure.suffix.lower() not in _suffixes() else parts
 
 
-def decode(content: bytes, shown: str, mode: Mode | None, size: tuple[int, int] | None) -> Pixels:
-    """An image file as `[C, H, W]`, resized to `size = (height, width)` where it is given, or one sentence.
+def decode(content: bytes, shown: str, mode: Mode | None, size: tuple[int, int] | Frame | None) -> Pixels:
+    """An image file as `[C, H, W]`, resized to `size`, (height, width) or a frame, where it is given, or one sentence.
 
     Without a mode, grey images stay grey and all others become RGB.
     """
@@ -154,7 +199,7 @@ def decode(content: bytes, shown: str, mode: Mode | None, size: tuple[int, int] 
             if not deep:
                 pixels = image.convert(mode or ("L" if image.mode in GREY else "RGB"))
                 if size is not None:
-                    pixels = pixels.resize((size[1], size[0]), Image.Resampling.BILINEAR)
+                    pixels = (size if isinstance(size, Frame) else Frame(*size))(pixels)
     except UnidentifiedImageError:
         raise InputError(f"image {shown} cannot be read: it is of no known format, or damaged") from None
     except Exception as error:  # decoders of broken images raise whatever they stumble over

@@ -1,101 +1,149 @@
-"""data: the data sets that are known by name, and where their files are looked for."""
+"""data: the data sets that are known by name, what each looks for and which options it takes."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 from jointenergy.data.base import Dataset
+from jointenergy.data.cache import cached
+from jointenergy.data.celeba import read_celeba
+from jointenergy.data.cifar import CIFAR10, CIFAR10_ROWS, read_cifar
 from jointenergy.data.digits import LABELS as DIGITS
-from jointenergy.data.digits import digits
-from jointenergy.data.folders import image_folder
+from jointenergy.data.digits import digits, with_attributes, with_masks
+from jointenergy.data.dsprites import dsprites
+from jointenergy.data.folders import holds_images, image_folder
 from jointenergy.data.idx import idx_folder
+from jointenergy.data.options import DEFAULT, Options
+from jointenergy.data.request import VARIABLE, WHERE, Request
+from jointenergy.data.shoes import read_shoes
+from jointenergy.data.svhn import read_svhn
+from jointenergy.data.tables import read_csv, read_npz
 from jointenergy.data.toy import toy
 from jointenergy.errors import InputError
 from jointenergy.labels import LabelSpace, nearest
 
-VARIABLE = "JOINTENERGY_DATA"
+__all__ = ["CIFAR10", "CIFAR10_ROWS", "READERS", "SPLITS", "VARIABLE", "Entry", "load"]
+
 SPLITS = ("train", "test")
 
 ARTICLES = ("T-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle boot")
-CIFAR10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
-CIFAR10_ROWS = {"train": 50_000, "test": 10_000}
-
-_WHERE = f"; --data DIR or {VARIABLE} names the folder"
-
-Reader = Callable[[Path | None, str, int], Dataset]
-"""Reads one split from a folder (None: not named), with a seed for what is generated or split here."""
+SYLLABLES = ("o", "ki", "su", "tsu", "na", "ha", "ma", "ya", "re", "wo")
 
 
-def _folder(name: str, folder: Path | None, wanted: str) -> Path:
-    """Where the files of a set lie: in the folder's sub-folder with its name if there is one, else in the folder."""
-    if folder is None:
-        value = os.environ.get(VARIABLE)
-        if not value:
-            raise InputError(f"data set {name!r} needs {wanted}{_WHERE}")
-        folder = Path(value)
-    if not folder.is_dir():
-        raise InputError(f"data set {name!r} needs {wanted} in {folder}, which is no folder{_WHERE}")
-    return folder / name if (folder / name).is_dir() else folder
+@dataclass(frozen=True)
+class Entry:
+    """How a data set is read, what it is and looks for in a line, and the options that it takes."""
+
+    read: Callable[[Request], Dataset]
+    about: str
+    takes: tuple[str, ...] = ()
 
 
-def _digits(folder: Path | None, split: str, seed: int) -> Dataset:
-    both = digits(seed)
-    return both.train if split == "train" else both.test
+def _digits(request: Request) -> Dataset:
+    both = digits(request.seed)
+    return both.train if request.split == "train" else both.test
 
 
-def _toy(folder: Path | None, split: str, seed: int) -> Dataset:
-    both = toy(seed)
-    return both.train if split == "train" else both.test
+def _toy(request: Request) -> Dataset:
+    both = toy(request.seed)
+    return both.train if request.split == "train" else both.test
 
 
-def _mnist(folder: Path | None, split: str, seed: int) -> Dataset:
-    where = _folder("mnist", folder, "its four idx files, as in the MNIST database of LeCun, Cortes and Burges")
-    source = f": they come with the MNIST database of LeCun, Cortes and Burges{_WHERE}"
-    return idx_folder(where, split, DIGITS, name="mnist", source=source)
+def _dsprites(request: Request) -> Dataset:
+    def build() -> Dataset:
+        both = dsprites(request.seed)
+        return both.train if request.split == "train" else both.test
+
+    return cached(request.name, build, (), request.split, request.seed)
 
 
-def _fashion_mnist(folder: Path | None, split: str, seed: int) -> Dataset:
-    where = _folder("fashion-mnist", folder, "its four idx files, as in Zalando Research's Fashion-MNIST")
-    source = f": they come with Zalando Research's Fashion-MNIST{_WHERE}"
-    return idx_folder(where, split, LabelSpace({"article": ARTICLES}), name="fashion-mnist", source=source)
+def _idx(labels: LabelSpace, origin: str) -> Callable[[Request], Dataset]:
+    def read(request: Request) -> Dataset:
+        where = request.where(f"its four idx files, as in {origin}")
+        return idx_folder(where, request.split, labels, name=request.name, source=f": they come with {origin}{WHERE}")
+
+    return read
 
 
-def _cifar10(folder: Path | None, split: str, seed: int) -> Dataset:
-    wanted = f"image folders {split}/<class>/*, plain or in tar archives (CIFAR-10 of Krizhevsky, Nair and Hinton)"
-    where = _folder("cifar10", folder, wanted)
-    archives = sorted(where.glob("*.tar*"))
-    sources = [where] if (where / split).is_dir() else [a for a in archives if split in a.name] or archives
-    if not sources:
-        raise InputError(f"data set 'cifar10' needs {wanted} in {where}, where none are{_WHERE}")
-    dataset = image_folder(sources, prefix=f"{split}/", classes=CIFAR10, name="cifar10")
-    if len(dataset) != CIFAR10_ROWS[split]:
-        raise InputError(
-            f"the {split} split of 'cifar10' has {CIFAR10_ROWS[split]} images, {len(dataset)} are in "
-            f"{', '.join(map(str, sources))}: a part is missing, or it is another data set, which image_folder reads"
-        )
-    return dataset
+_mnist = _idx(DIGITS, "the MNIST database of LeCun, Cortes and Burges")
 
 
-READERS: dict[str, Reader] = {
-    "digits": _digits,
-    "toy": _toy,
-    "mnist": _mnist,
-    "fashion-mnist": _fashion_mnist,
-    "cifar10": _cifar10,
+def _mnist_masks(request: Request) -> Dataset:
+    return with_masks(_mnist(Request("mnist", request.folder, request.split, request.seed)))
+
+
+def _images(request: Request) -> Dataset:
+    """Class folders below train/ and test/, or class folders alone, of which the options' share are test rows."""
+    place = request.place("a folder or archive of images, one sub-folder a class")
+    prefix = f"{request.split}/" if any(holds_images(place, f"{split}/") for split in SPLITS) else ""
+    frame = request.frame("stretch", None)
+    dataset = cached(
+        request.name, lambda: image_folder(place, prefix=prefix, size=frame, name=request.name), [place], prefix, frame
+    )
+    return dataset if prefix else request.part(dataset, stratify=True)
+
+
+_PICTURE = ("image_size", "fit", "crop")
+_ATTRIBUTE = ("attributes", "min_frequency", "test_share", "held_out_pairs")
+
+READERS: dict[str, Entry] = {
+    "digits": Entry(_digits, "8 x 8 digits of scikit-learn; comes with the library"),
+    "digits-attributes": Entry(
+        lambda r: with_attributes(_digits(r)), "the same under three attributes: parity, above four, has a loop"
+    ),
+    "digits-masks": Entry(lambda r: with_masks(_digits(r)), "the same under 64 binary foreground variables"),
+    "toy": Entry(_toy, "eight Gaussians in the plane with three attributes; drawn by the seed"),
+    "dsprites": Entry(_dsprites, "ellipses of dSprites, re-rendered, 32 x 32, under their place; drawn once and kept"),
+    "mnist": Entry(_mnist, "idx files of MNIST, .gz or not"),
+    "mnist-masks": Entry(_mnist_masks, "MNIST under 784 binary foreground variables"),
+    "fashion-mnist": Entry(
+        _idx(LabelSpace({"article": ARTICLES}), "Zalando Research's Fashion-MNIST"), "idx files of Fashion-MNIST"
+    ),
+    "kmnist": Entry(_idx(LabelSpace({"syllable": SYLLABLES}), "CODH's Kuzushiji-MNIST"), "idx files of KMNIST"),
+    "cifar10": Entry(read_cifar, "CIFAR-10: binary or python layout, packed or not, or image folders"),
+    "cifar100": Entry(read_cifar, "CIFAR-100, its 100 classes: binary or python layout, or image folders"),
+    "svhn": Entry(read_svhn, "SVHN: train_32x32.mat and test_32x32.mat, or image folders"),
+    "celeba": Entry(
+        read_celeba,
+        "CelebA: list_attr_celeba.txt, identity_CelebA.txt, images of any size; square crop, 64 x 64",
+        (*_PICTURE, *_ATTRIBUTE, "split_by"),
+    ),
+    "zappos": Entry(
+        read_shoes,
+        "UT Zappos50K: meta-data.csv and images; padded with white, 64 x 64",
+        (*_PICTURE, *_ATTRIBUTE, "columns", "missing"),
+    ),
+    "footwear": Entry(
+        read_shoes,
+        "styles_footwear.csv and images; padded with white, 64 x 64",
+        (*_PICTURE, *_ATTRIBUTE, "columns", "missing"),
+    ),
+    "images": Entry(
+        _images, "your own images, one folder a class, plain or in an archive; stretched", (*_PICTURE, "test_share")
+    ),
+    "npz": Entry(read_npz, "your own arrays x and y in an .npz file", ("test_share",)),
+    "csv": Entry(read_csv, "your own table of numbers with a column of labels", ("label", "test_share")),
 }
 
 
-def load(name: str, folder: Path | str | None = None, split: str = "train", *, seed: int = 0) -> Dataset:
-    """The `split` ("train" or "test") of the data set called `name`.
+def load(
+    name: str, folder: Path | str | None = None, split: str = "train", *, seed: int = 0, options: Options = DEFAULT
+) -> Dataset:
+    """The `split` ("train" or "test") of the data set called `name`, as `options` say.
 
-    `digits` and `toy` come with the library, and `seed` says how they are split or drawn. The others are read from
+    Some sets come with the library or are drawn; `seed` says how they are split or drawn. The others are read from
     `folder`, or else the folder that the environment variable JOINTENERGY_DATA names: from its sub-folder with the
-    set's name if there is one, else from the folder itself. Nothing is downloaded.
+    set's name if there is one, else from the folder itself. Nothing is downloaded: `jointenergy data get` does that.
+    What takes long to decode is kept in a cache folder, which JOINTENERGY_CACHE names.
     """
     if name not in READERS:
         raise InputError(f"there is no data set called {name!r}: {nearest(name, list(READERS))}")
     if split not in SPLITS:
         raise InputError(f"data set {name!r} has the splits 'train' and 'test', not {split!r}")
-    return READERS[name](None if folder is None else Path(folder), split, seed)
+    entry = READERS[name]
+    if strange := [option for option in options.changed() if option not in entry.takes]:
+        known = f"it takes {', '.join(entry.takes)}" if entry.takes else "it takes no options"
+        raise InputError(f"data set {name!r} does not know the option {strange[0]!r}: {known}")
+    return entry.read(Request(name, None if folder is None else Path(folder), split, seed, options))

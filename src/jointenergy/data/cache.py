@@ -1,0 +1,93 @@
+"""data: data sets that take long to decode or draw, kept as arrays in a cache folder that may be deleted at any time.
+
+An entry is one file, named by a digest of what it was made of: the names, sizes and times of the source files and the
+options. It is written beside its place and then moved there, so that nothing half-read is ever found, and every array
+in it is under a checksum: what is damaged is made anew.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import json
+import os
+import tempfile
+import zipfile
+import zlib
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from jointenergy.data.base import Dataset
+from jointenergy.errors import InputError
+from jointenergy.labels import LabelSpace
+
+VARIABLE = "JOINTENERGY_CACHE"
+_FORM = 1  # counts up when the same key must give another array
+
+
+def cache_folder() -> Path:
+    """Where decoded data sets are kept: the folder that JOINTENERGY_CACHE names, or the user's own cache folder."""
+    value = os.environ.get(VARIABLE)
+    if value:
+        return Path(value)
+    import pooch  # here, as it loads more than most programs need
+
+    return Path(pooch.os_cache("jointenergy"))
+
+
+def cached(name: str, build: Callable[[], Dataset], sources: Iterable[Path], *about: object) -> Dataset:
+    """The data set that `build` makes of the files and folders `sources`, from the cache where it is known.
+
+    `about` is all else that it depends on, told apart by its `repr`. A cache that cannot be written costs time alone.
+    """
+    key = repr((_FORM, name, about, [entry for source in sources for entry in _traces(source)]))
+    path = cache_folder() / f"{name}-{hashlib.sha256(key.encode()).hexdigest()[:32]}.npz"
+    found = _read(path, name)
+    if found is None:
+        found = build()
+        _write(path, found)
+    return found
+
+
+def _traces(source: Path) -> list[tuple[str, int, int]]:
+    """Path, size and time of a file, or of every file in a folder."""
+    if not source.is_dir():
+        return [_trace(source, str(source.absolute()))]
+    folders = [(Path(folder), sorted(files)) for folder, _, files in sorted(os.walk(source))]
+    return [_trace(folder / file, str((folder / file).absolute())) for folder, files in folders for file in files]
+
+
+def _trace(file: Path, shown: str) -> tuple[str, int, int]:
+    try:
+        status = file.stat()
+    except OSError as error:
+        raise InputError(f"{file} cannot be read: {error.strerror}") from error
+    return shown, status.st_size, status.st_mtime_ns
+
+
+def _read(path: Path, name: str) -> Dataset | None:
+    """What a cache file holds; None where there is none, or where it is damaged."""
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            x, y, labels = torch.from_numpy(file["x"]), torch.from_numpy(file["y"]), json.loads(str(file["labels"]))
+        return Dataset(x, y, LabelSpace(labels), name)
+    except (OSError, ValueError, KeyError, EOFError, zlib.error, zipfile.BadZipFile):
+        return None
+
+
+def _write(path: Path, dataset: Dataset) -> None:
+    labels = json.dumps(dict(zip(dataset.labels.names, dataset.labels.values, strict=True)))
+    temporary: Path | None = None
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".", suffix=".part", delete=False) as file:
+            temporary = Path(file.name)
+            np.savez(file, x=dataset.x.numpy(), y=dataset.y.numpy(), labels=np.array(labels))
+        temporary.replace(path)
+    except OSError:  # a full or foreign disk
+        if temporary is not None:
+            with contextlib.suppress(OSError):
+                temporary.unlink()

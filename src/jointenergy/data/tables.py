@@ -1,0 +1,206 @@
+"""data: tables of rows: csv files with a column of labels, and npz files with arrays x and y."""
+
+from __future__ import annotations
+
+import csv
+import math
+import zipfile
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from jointenergy.data.base import Dataset
+from jointenergy.data.request import WHERE, Request
+from jointenergy.errors import InputError
+from jointenergy.labels import MISSING, LabelSpace, nearest
+
+MISSING_CELLS = ("", "nan", "na", "?")
+"""What a cell holds, in small letters, that holds nothing."""
+
+
+def is_missing(cell: str) -> bool:
+    return cell.strip().lower() in MISSING_CELLS
+
+
+def lines_of(path: Path) -> list[list[str]]:
+    """The lines of a csv file that are not empty, or one sentence."""
+    try:
+        # Spreadsheets begin UTF-8 with a mark, which would make a word of the first number.
+        with path.open(newline="", encoding="utf-8-sig") as file:
+            lines = [line for line in csv.reader(file) if any(cell.strip() for cell in line) or len(line) > 1]
+    except (UnicodeDecodeError, csv.Error):
+        raise InputError(f"the table {path} is no text in UTF-8: save it as CSV in UTF-8") from None
+    except OSError as error:
+        raise InputError(f"the table {path} cannot be read: {error.strerror}") from None
+    if not lines:
+        raise InputError(f"the table {path} is empty")
+    return lines
+
+
+def columns_of(path: Path) -> dict[str, list[str]]:
+    """The columns of a csv file by the names in its first line; every line must have as many cells."""
+    names, *rows = lines_of(path)
+    names = [name.strip() for name in names]
+    if len(set(names)) < len(names):
+        raise InputError(f"the table {path} names a column twice: {sorted({n for n in names if names.count(n) > 1})}")
+    if not rows:
+        raise InputError(f"the table {path} has names and no rows")
+    for number, row in enumerate(rows, start=2):
+        if len(row) != len(names):
+            raise InputError(
+                f"the table {path} is damaged or cut off: row {number} has {len(row)} cells for {len(names)} names"
+            )
+    return {name: [row[i].strip() for row in rows] for i, name in enumerate(names)}
+
+
+def column(columns: dict[str, list[str]], name: str, path: Path) -> list[str]:
+    """One column, or a sentence with the names that are there."""
+    if name not in columns:
+        raise InputError(f"the table {path} has no column {name!r}: {nearest(name, list(columns))}")
+    return columns[name]
+
+
+# csv.
+
+
+def read_csv(request: Request) -> Dataset:
+    """Numbers as x, float32 `[n, columns]`, and one column as the label: `data.options.label`, or the last.
+
+    The file is what --data names, or the only .csv of the folder; train.csv and test.csv are the two splits.
+    """
+    place = request.place("a .csv file")
+    path, own = _file(request, place, ".csv")
+    columns = columns_of(path)
+    name = request.options.label or list(columns)[-1]
+    cells = column(columns, name, path)
+    features = {k: v for k, v in columns.items() if k != name}
+    if not features:
+        raise InputError(f"the table {path} has no column beside the label {name!r}")
+    x = np.array([_numbers(v, k, path) for k, v in features.items()], np.float32).T
+    labels, y = _classes(cells, name)
+    dataset = _dataset(np.ascontiguousarray(x), y, labels, request.name, path)
+    return dataset if own else request.part(dataset, stratify=True)
+
+
+def _numbers(cells: Sequence[str], name: str, path: Path) -> list[float]:
+    found = []
+    for number, cell in enumerate(cells, start=2):
+        try:
+            value = float(cell)
+        except ValueError:
+            value = math.nan
+        if not math.isfinite(value):
+            raise InputError(
+                f"the table {path} has {cell!r} in row {number} of column {name!r}, where a finite number should be: "
+                "fill or leave out such rows"
+            )
+        found.append(value)
+    return found
+
+
+def _classes(cells: Sequence[str], name: str) -> tuple[LabelSpace, NDArray[np.int64]]:
+    """The values of a label, whole numbers in their order and words in theirs; cells without one are MISSING."""
+    present = {cell for cell in cells if not is_missing(cell)}
+    whole = all(cell.lstrip("+-").isdecimal() for cell in present)
+    values = sorted(present, key=int) if whole else sorted(present)
+    number = {value: i for i, value in enumerate(values)}
+    return LabelSpace({name: values}), np.array([number.get(cell, MISSING) for cell in cells])
+
+
+# npz.
+
+
+def read_npz(request: Request) -> Dataset:
+    """Arrays `x`, uint8 pixels or floats `[n, ...]`, and `y`, whole numbers or words `[n]` or `[n, L]`.
+
+    Numbers count from 0, and -1 is MISSING; without `y` there are no labels. The arrays `x_test` and `y_test` are the
+    test rows where they are there. The file is what --data names, or the only .npz of the folder; train.npz and
+    test.npz are the two splits.
+    """
+    place = request.place("a .npz file with the arrays x and y")
+    path, own = _file(request, place, ".npz")
+    arrays = _arrays(path)
+    if "x" not in arrays:
+        raise InputError(f"{path} holds {', '.join(arrays) or 'nothing'}: call the array of inputs x, its labels y")
+    labels, y = _label_arrays(arrays, path)
+    end = ""
+    if "x_test" in arrays and not own:
+        own, end = True, "_test" if request.split == "test" else ""
+    x = arrays[f"x{end}"]
+    if x.dtype != np.uint8 and x.dtype.kind != "f":
+        raise InputError(f"x{end} in {path} holds {x.dtype}: give floats, or pixels as uint8")
+    if x.ndim == 1:
+        x = x[:, None]
+    if end not in y:
+        raise InputError(f"{path} has x{end} and no y{end}, while the other rows have labels")
+    dataset = _dataset(x if x.dtype == np.uint8 else x.astype(np.float32), y[end], labels, request.name, path)
+    return dataset if own else request.part(dataset, stratify=True)
+
+
+def _arrays(path: Path) -> dict[str, NDArray[Any]]:
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            return {name: file[name] for name in file.files}
+    except (OSError, ValueError, EOFError, AttributeError, zlib.error, zipfile.BadZipFile) as error:
+        raise InputError(f"{path} cannot be read as arrays: it holds no numbers, or is damaged ({error})") from None
+
+
+def _label_arrays(arrays: dict[str, NDArray[Any]], path: Path) -> tuple[LabelSpace, dict[str, NDArray[np.int64]]]:
+    """The labels of all rows, training and test alike, so that both have the same values."""
+    ends = [end for end in ("", "_test") if f"y{end}" in arrays]
+    if "" not in ends:
+        sizes = {end: len(arrays[f"x{end}"]) for end in ("", "_test") if f"x{end}" in arrays}
+        return LabelSpace.none(), {end: np.zeros((n, 0), np.int64) for end, n in sizes.items()}
+    parts = {end: arrays[f"y{end}"] for end in ends}
+    parts = {end: y[:, None] if y.ndim == 1 else y for end, y in parts.items()}
+    if any(y.ndim != 2 or y.shape[1] != parts[""].shape[1] for y in parts.values()):
+        raise InputError(f"y in {path} must be [n] or [n, L], got {[y.shape for y in parts.values()]}")
+    names = ["class"] if parts[""].shape[1] == 1 else [f"label_{k}" for k in range(parts[""].shape[1])]
+    whole = np.concatenate(list(parts.values()))
+    if whole.dtype.kind not in "iubUS":
+        raise InputError(f"y in {path} holds {whole.dtype}: give whole numbers from 0, or words")
+    spaces: dict[str, Sequence[str] | int] = {}
+    codes = {end: np.empty(y.shape, np.int64) for end, y in parts.items()}
+    for k, name in enumerate(names):
+        if whole.dtype.kind in "US":
+            words = sorted({str(v) for v in whole[:, k]})
+            number = {value: i for i, value in enumerate(words)}
+            spaces[name] = words
+            for end, y in parts.items():
+                codes[end][:, k] = [number[str(v)] for v in y[:, k]]
+        else:
+            spaces[name] = int(whole[:, k].max(initial=0)) + 1
+            for end, y in parts.items():
+                codes[end][:, k] = y[:, k]
+    return LabelSpace(spaces), codes
+
+
+# Both.
+
+
+def _file(request: Request, place: Path, end: str) -> tuple[Path, bool]:
+    """The file to read, and whether it holds the wanted split alone."""
+    if place.is_file():
+        return place, False
+    place = place / request.name if (place / request.name).is_dir() else place
+    if (place / f"{request.split}{end}").is_file():
+        return place / f"{request.split}{end}", True
+    found = sorted(place.glob(f"*{end}"))
+    if len(found) != 1:
+        raise InputError(
+            f"data set {request.name!r} needs one {end} file, or train{end} and test{end}, in {place}, where "
+            f"{len(found) or 'none'} {'are' if len(found) != 1 else 'is'}: name the file itself{WHERE}"
+        )
+    return found[0], False
+
+
+def _dataset(x: NDArray[Any], y: NDArray[np.int64], labels: LabelSpace, name: str, path: Path) -> Dataset:
+    try:
+        return Dataset(torch.from_numpy(x), torch.from_numpy(y), labels, name)
+    except InputError as error:
+        raise InputError(f"{path} holds no rows with labels: {error}") from error

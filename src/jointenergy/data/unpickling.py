@@ -1,0 +1,205 @@
+"""data: pickles of plain values, as CIFAR's python layout has them, read without running anything.
+
+A pickle is a program. Here its instructions are followed one by one, and those alone that build numbers, strings,
+bytes, lists, tuples, dicts and arrays of plain numbers; whatever else it asks for is refused by name. Python's own
+unpickler is never called, so that there is nothing that a hostile file could reach.
+"""
+
+from __future__ import annotations
+
+import pickletools
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, TypeVar, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from jointenergy.errors import InputError
+
+T = TypeVar("T")
+
+# The only names that a pickle may speak of, and what they stand for; none of them is looked up.
+_RECONSTRUCT = ("numpy.core.multiarray _reconstruct", "numpy._core.multiarray _reconstruct")
+_ARRAY, _DTYPE, _ENCODE = "numpy ndarray", "numpy dtype", "_codecs encode"
+_NAMES = (*_RECONSTRUCT, _ARRAY, _DTYPE, _ENCODE)
+_KINDS = "biuf"  # of arrays: truth values, integers and floats
+
+_VALUES = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}
+_BYTES = ("STRING", "BINSTRING", "SHORT_BINSTRING")  # Python 2's, which `pickletools` hands out as latin-1
+_PLAIN = {"INT", "BININT", "BININT1", "BININT2", "LONG", "LONG1", "LONG4", "FLOAT", "BINFLOAT"} | {
+    *("UNICODE", "BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8", "BINBYTES", "SHORT_BINBYTES", "BINBYTES8")
+}
+_EMPTY: dict[str, Callable[[], object]] = {"EMPTY_DICT": dict, "EMPTY_LIST": list, "EMPTY_TUPLE": tuple}
+_MARK = object()
+
+
+def unpickle(content: bytes, shown: str) -> Any:  # noqa: ANN401 (a tree of plain values)
+    """The plain values in a pickle, or one sentence naming the file; strings of Python 2 come as bytes."""
+    try:
+        value = _Machine(shown).run(content)
+    except InputError:
+        raise
+    except Exception as error:  # a damaged program may stumble anywhere
+        reason = str(error) or type(error).__name__
+        raise InputError(f"{shown} is corrupt, truncated or no pickle of plain values: {reason}") from error
+    return value
+
+
+@dataclass(frozen=True)
+class _Name:
+    """One of the names that are known, which is nothing but its name."""
+
+    name: str
+
+
+@dataclass
+class _Dtype:
+    name: str
+    order: str = "="
+
+
+@dataclass
+class _Array:
+    """An array that is still being described."""
+
+    value: NDArray[Any] | None = None
+
+
+@dataclass
+class _Machine:
+    """The stack and the memory of a pickle."""
+
+    shown: str
+    stack: list[Any] = field(default_factory=list)
+    memory: dict[int, Any] = field(default_factory=dict)
+
+    def run(self, content: bytes) -> object:
+        for operation, argument, _ in pickletools.genops(content):
+            if operation.name == "STOP":
+                return _whole(self.stack.pop())
+            self.step(operation.name, argument)
+        raise ValueError("it has no end")
+
+    def step(self, name: str, argument: Any) -> None:  # noqa: ANN401 (whatever follows an instruction)
+        stack = self.stack
+        if name in ("PROTO", "FRAME"):
+            return
+        if name in _PLAIN:
+            stack.append(argument)
+        elif name in _BYTES:
+            stack.append(argument.encode("latin-1"))
+        elif name in _VALUES:
+            stack.append(_VALUES[name])
+        elif name in _EMPTY:
+            stack.append(_EMPTY[name]())
+        elif name in ("PUT", "BINPUT", "LONG_BINPUT"):
+            self.memory[int(argument)] = stack[-1]
+        elif name == "MEMOIZE":
+            self.memory[len(self.memory)] = stack[-1]
+        elif name in ("GET", "BINGET", "LONG_BINGET"):
+            stack.append(self.memory[int(argument)])
+        elif name == "MARK":
+            stack.append(_MARK)
+        elif name in ("TUPLE1", "TUPLE2", "TUPLE3"):
+            n = int(name[-1])
+            stack[-n:] = [tuple(stack[-n:])]
+        elif name in ("TUPLE", "LIST", "DICT"):
+            items = self.since_mark()
+            stack.append(_pairs(items) if name == "DICT" else tuple(items) if name == "TUPLE" else items)
+        elif name in ("APPEND", "APPENDS"):
+            items = [stack.pop()] if name == "APPEND" else self.since_mark()
+            _of(stack[-1], list).extend(items)
+        elif name in ("SETITEM", "SETITEMS"):
+            items = [stack.pop(-2), stack.pop()] if name == "SETITEM" else self.since_mark()
+            _of(stack[-1], dict).update(_pairs(items))
+        elif name in ("GLOBAL", "STACK_GLOBAL"):
+            wanted = argument if name == "GLOBAL" else " ".join((_of(stack.pop(-2), str), _of(stack.pop(), str)))
+            self.refuse_unless(wanted in _NAMES, f"the name {wanted.replace(' ', '.')!r}")
+            stack.append(_Name(wanted))
+        elif name == "REDUCE":
+            arguments = _of(stack.pop(), tuple)
+            stack.append(_made(_of(stack.pop(), _Name).name, arguments))
+        elif name == "BUILD":
+            state = _of(stack.pop(), tuple)
+            _describe(stack[-1], state)
+        else:
+            self.refuse_unless(False, f"the instruction {name}")
+
+    def since_mark(self) -> list[Any]:
+        """All that was put on the stack since the last mark, which goes too."""
+        at = len(self.stack) - 1
+        while self.stack[at] is not _MARK:
+            at -= 1
+            if at < 0:
+                raise ValueError("a mark is missing")
+        items = self.stack[at + 1 :]
+        del self.stack[at:]
+        return items
+
+    def refuse_unless(self, allowed: bool, what: str) -> None:
+        if not allowed:
+            raise InputError(
+                f"{self.shown} is refused: it holds {what}, and only arrays, bytes, strings, numbers, lists and dicts "
+                "are read from a pickle; it may be made to run code, so get the file from its official place"
+            )
+
+
+def _of(value: object, kind: type[T]) -> T:
+    if not isinstance(value, kind):
+        raise TypeError(f"a {kind.__name__.strip('_').lower()} is expected where a {type(value).__name__} is")
+    return value
+
+
+def _pairs(items: list[Any]) -> dict[Any, Any]:
+    return dict(zip(items[::2], items[1::2], strict=True))
+
+
+def _made(name: str, arguments: tuple[Any, ...]) -> object:
+    """What numpy would make of these arguments, before it is described; text in an encoding is bytes."""
+    if name in _RECONSTRUCT:
+        return _Array()
+    if name == _DTYPE:
+        return _Dtype(_text(arguments[0]))
+    if name == _ENCODE:
+        text, encoding = arguments
+        if _text(encoding) != "latin1":
+            raise ValueError(f"bytes are written in latin1, not {encoding!r}")
+        return _of(text, str).encode("latin-1")
+    raise TypeError(f"{name.replace(' ', '.')} is not called in a pickle of plain values")
+
+
+def _text(value: object) -> str:
+    return value.decode("latin-1") if isinstance(value, bytes) else _of(value, str)
+
+
+def _describe(thing: object, state: tuple[Any, ...]) -> None:
+    """The order of bytes of a dtype, or the form and content of an array."""
+    if isinstance(thing, _Dtype):
+        thing.order = _text(state[1])
+        return
+    _, shape, dtype, by_columns, raw = state
+    spec = _of(dtype, _Dtype)
+    kind = np.dtype(spec.name)
+    if kind.kind not in _KINDS:
+        raise ValueError(f"an array holds {spec.name!r}, and only numbers are read")
+    if spec.order in "<>":
+        kind = kind.newbyteorder(cast(Any, spec.order))
+    order: Any = "F" if by_columns else "C"
+    content = raw.encode("latin-1") if isinstance(raw, str) else _of(raw, bytes)
+    _of(thing, _Array).value = np.frombuffer(content, kind).reshape(shape, order=order)
+
+
+def _whole(value: object) -> object:
+    """The value with its arrays in place; a name that was left over is no value."""
+    if isinstance(value, _Array):
+        if value.value is None:
+            raise ValueError("an array has no content")
+        return value.value
+    if isinstance(value, dict):
+        return {_whole(k): _whole(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(_whole(v) for v in value)
+    if isinstance(value, _Name | _Dtype) or value is _MARK:
+        raise ValueError("it ends in the middle of something")
+    return value
