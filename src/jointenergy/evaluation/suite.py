@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from jointenergy.data import Dataset, load
+from jointenergy.data import Dataset
 from jointenergy.errors import InputError
 from jointenergy.evaluation import provenance, stored
 from jointenergy.evaluation.calibration import calibration
@@ -24,7 +24,7 @@ from jointenergy.evaluation.sections import Extractor, Part, Rows, Section, Subj
 from jointenergy.evaluation.vitals import health, training
 from jointenergy.labels import LabelSpace
 from jointenergy.trained import Run
-from jointenergy.training.feeds import scaled
+from jointenergy.training.feeds import dataset_of
 from jointenergy.training.recipe import write as recipe_text
 
 # In the order of the page.
@@ -83,7 +83,7 @@ def subject_of(
             f"a baseline is trained by cross-entropy alone (`jointenergy train ... --baseline`), and "
             f"{baseline.origin.name} is not: give it as a further run, by --other NAME=RUN"
         )
-    test = scaled(load(recipe.data.name, run.origin.data_folder, "test"), recipe.data)
+    test = dataset_of(recipe.data, run.origin.data_folder, "test")
     if not len(run.labels):
         test = Dataset(test.x, test.y[:, :0], LabelSpace.none(), test.name)
     x = run.rows(test.x)

@@ -9,7 +9,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from jointenergy.data import Dataset, load
+from jointenergy.data import Dataset
 from jointenergy.errors import InputError
 from jointenergy.labels import MISSING, nearest
 from jointenergy.models import JointModel
@@ -18,7 +18,7 @@ from jointenergy.recipes.parts import Fitting, Place, fitted
 from jointenergy.recipes.seeds import Figures
 from jointenergy.training import loop, state
 from jointenergy.training.chains import Moved
-from jointenergy.training.feeds import TrainingData, data_of, scaled
+from jointenergy.training.feeds import TrainingData, data_of, dataset_of
 from jointenergy.training.recipe import Recipe
 from jointenergy.training.settings import ObjectiveSettings, Strict
 from jointenergy.training.trainer import Trainer
@@ -48,7 +48,7 @@ class Continual(Strict):
         """Train all tasks, and look at the test rows of the classes so far once after each."""
         full = data_of(recipe, place.data, place.device, place.seed)
         tasks = self.classes(full)
-        test = scaled(load(recipe.data.name, place.data, "test"), recipe.data).to(place.device)
+        test = dataset_of(recipe.data, place.data, "test").to(place.device)
         figures: Figures = {"accuracy": None}
         before: Trainer | None = None
         healthy, interventions, remarks = True, 0, ""

@@ -17,14 +17,14 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import IO, Literal
 
-from jointenergy.data import Dataset, load
+from jointenergy.data import Dataset
 from jointenergy.errors import EnumerationError, InputError
 from jointenergy.evaluation import ood, tasks
 from jointenergy.evaluation.classification import classify
 from jointenergy.evaluation.outside import read_outside
 from jointenergy.trained.opening import open_run
 from jointenergy.training import checkpoints, loop, runs, state
-from jointenergy.training.feeds import scaled
+from jointenergy.training.feeds import dataset_of
 from jointenergy.training.recipe import Recipe, read
 
 State = Literal["new", "begun", "complete", "diverged"]
@@ -238,4 +238,4 @@ def ood_figures_of(seed: Seed, settings: Recipe, data_folder: Path | None, sets:
 
 
 def _test_rows(settings: Recipe, folder: Path | None) -> Dataset:
-    return scaled(load(settings.data.name, folder, "test"), settings.data)
+    return dataset_of(settings.data, folder, "test")

@@ -56,7 +56,7 @@ def open_run(path: Path | str, *, data: Path | str | None = None, device: str = 
 def _from_folder(folder: Path, data_folder: Path | None, device: torch.device) -> Run:
     known = runs.about(folder)
     recipe = read(folder / "recipe.toml")
-    if data_folder is None and known["data"] is not None and Path(known["data"]).is_dir():
+    if data_folder is None and known["data"] is not None and Path(known["data"]).exists():
         data_folder = Path(known["data"])
     labels, event_shape = _form(known, recipe, data_folder)
     path, checkpoint, notes = _weights(folder)

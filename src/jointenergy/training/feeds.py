@@ -71,8 +71,7 @@ def data_of(
 ) -> TrainingData:
     """The training split, scaled, with the recipe's share held out; the held-out rows are the same for every seed."""
     settings = recipe.data
-    dataset = load(settings.name, folder, "train")
-    dataset = scaled(dataset, settings)
+    dataset = dataset_of(settings, folder, "train")
     labels = dataset.labels
     if recipe.model.family == "unconditional":
         labels = LabelSpace.none()
@@ -89,6 +88,11 @@ def data_of(
         rest = Dataset(torch.where(mask, rest.x, mean), rest.y, labels, rest.name)
         mask = mask.to(device)
     return TrainingData(rest.x.to(device), y.to(device), held.x.to(device), held.y.to(device), labels, mask)
+
+
+def dataset_of(settings: DataSettings, folder: Path | None, split: str) -> Dataset:
+    """The rows of a split of the recipe's data set, as its options say, scaled to the recipe's bounds."""
+    return scaled(load(settings.name, folder, split, options=settings.options), settings)
 
 
 def scaled(dataset: Dataset, settings: DataSettings) -> Dataset:

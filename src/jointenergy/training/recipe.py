@@ -13,6 +13,7 @@ from typing import Any
 import tomli_w
 from pydantic import TypeAdapter, ValidationError
 
+from jointenergy.data import Options
 from jointenergy.errors import InputError
 from jointenergy.labels import nearest
 from jointenergy.objectives import preset
@@ -104,6 +105,12 @@ def _check(recipe: Recipe) -> None:
         raise InputError("objective.entropy is a part of the KL term: set objective.kl as well")
     if recipe.optimizer.name == "adam" and recipe.optimizer.weight_decay > 0:
         raise InputError("Adam with decoupled weight decay is AdamW: set optimizer.name = 'adamw'")
+    if recipe.optimizer.name == "sgd" and recipe.optimizer.clip_sigma is not None:
+        raise InputError("optimizer.clip_sigma is in units of Adam's second moment: set optimizer.name = 'adam'")
+    if recipe.chain.keep_labels and (objective.log_p_x == 0 or recipe.chain.label_kernel != "none"):
+        raise InputError("chain.keep_labels is for negatives of log_p_x and label_kernel = 'none': set it to false")
+    if recipe.chain.keep_labels and family == "unconditional":
+        raise InputError("an unconditional model has no labels to keep: set chain.keep_labels = false")
     if isinstance(network, WideResNetNetwork) and network.norm == "batch" and not recipe.model.allow_batch_statistics:
         raise InputError(
             "batch norm makes each row's density depend on the rows beside it: set model.allow_batch_statistics = true "
@@ -184,6 +191,8 @@ def _sentence(error: Mapping[str, Any]) -> str:
         return f"there is no key {key!r}: {nearest(location[-1], known)}"
     if error["type"] == "missing":
         return f"the key {key!r} is missing"
+    if error["type"] == "value_error":  # a sentence of our own, from a table that checks itself
+        return f"{key}: {error['ctx']['error']}"
     return f"{key!r} got {error['input']!r}: {str(error['msg'])[0].lower()}{str(error['msg'])[1:]}"
 
 
@@ -191,6 +200,7 @@ def _keys_beside(location: Sequence[str | int]) -> list[str]:
     """The keys that stand in the table of a wrong one."""
     table: Any = Recipe
     names: dict[str, Any] = {"data": DataSettings, "model": ModelSettings, "objective": ObjectiveSettings, **_KINDS}
+    names |= {"options": Options}
     names |= {"chain": ChainSettings, "buffer": BufferSettings, "start": StartSettings}
     names |= {"optimizer": OptimizerSettings, "cadence": CadenceSettings, "engine": EngineSettings}
     for part in location[:-1]:

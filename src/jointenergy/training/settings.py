@@ -7,6 +7,8 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import ConfigDict, Field
 
+from jointenergy.data import Options
+
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
@@ -29,9 +31,11 @@ class DataSettings(Strict):
 
     With `separate_batches` the augmentation is for log p(y | x) alone: the other terms have a batch of their own rows,
     not augmented. `missing_labels` and `missing_x` are the shares of entries hidden from training, chosen by the seed.
+    `options` are those of the data set: `data.Options` describes them.
     """
 
     name: str = "digits"
+    options: Options = field(default_factory=Options)
     low: float = -1.0
     high: float = 1.0
     validation: Annotated[float, Field(gt=0, lt=0.5)] = 0.1
@@ -96,11 +100,21 @@ class DSpritesNetwork(Strict):
     activation: str = "elu"
 
 
+@dataclass(frozen=True)
+class IgebmNetwork(Strict):
+    """The residual networks of IGEBM's figure 12, by their letters; `width` multiplies all channels."""
+
+    kind: Literal["igebm-resnet"] = "igebm-resnet"
+    plan: Literal["a", "b", "c", "d"] = "a"
+    width: Positive = 1.0
+    activation: str = "leaky_relu"
+
+
 Network = Annotated[
-    MLPNetwork | WideResNetNetwork | NFWideResNetNetwork | GibbsJemNetwork | DSpritesNetwork,
+    MLPNetwork | WideResNetNetwork | NFWideResNetNetwork | GibbsJemNetwork | DSpritesNetwork | IgebmNetwork,
     Field(discriminator="kind"),
 ]
-NETWORKS = (MLPNetwork, WideResNetNetwork, NFWideResNetNetwork, GibbsJemNetwork, DSpritesNetwork)
+NETWORKS = (MLPNetwork, WideResNetNetwork, NFWideResNetNetwork, GibbsJemNetwork, DSpritesNetwork, IgebmNetwork)
 
 
 @dataclass(frozen=True)
@@ -141,7 +155,9 @@ class ChainSettings(Strict):
     """Langevin on x, clamped to the data's bounds if `clamp`; a label kernel makes it block Gibbs on x and y.
 
     `augment` changes chains when they are drawn from the buffer, and every `augment_every` steps when a trained model
-    is sampled (0: never). `completion_steps` are the steps that complete a row's missing labels and masked x.
+    is sampled (0: never). `completion_steps` are the steps that complete a row's missing labels and masked x. With
+    `keep_labels` each chain has the label that it began with and moves on p(x | y); the objective does not see it. So
+    negatives of log p(x) are drawn class by class (JEM, appendix A, method 1).
     """
 
     steps: Count = 20
@@ -155,6 +171,7 @@ class ChainSettings(Strict):
     completion_steps: Count = 10
     augment: tuple[Augmentation, ...] = ()
     augment_every: CountOrNone = 0
+    keep_labels: bool = False
 
 
 @dataclass(frozen=True)
@@ -180,6 +197,9 @@ class OptimizerSettings(Strict):
 
     `weight_prior` is the scale of a Gaussian prior on all weights, an L2 term per data row. `clip_adaptive` bounds the
     gradient of each unit by that many times the norm of its weights, before `clip_norm` bounds the norm of the whole.
+    `clip_sigma` bounds each entry of the gradient by that many standard deviations, the root of Adam's second moment
+    of the entry before the step, its bias corrected; an entry that never had a gradient has no bound yet. It comes
+    between the two.
     """
 
     name: Literal["adam", "adamw", "sgd"] = "adam"
@@ -191,6 +211,7 @@ class OptimizerSettings(Strict):
     weight_prior: Positive | None = None
     clip_norm: Positive | None = None
     clip_adaptive: Positive | None = None
+    clip_sigma: Positive | None = None
     warmup: CountOrNone = 0
     decay: Literal["none", "cosine", "staircase"] = "none"
     decay_factor: Positive = 0.3
