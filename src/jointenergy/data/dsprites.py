@@ -52,13 +52,18 @@ def ellipses(step: int = 1) -> NDArray[np.bool_]:
     return drawn
 
 
-def dsprites(seed: int = 0) -> Split:
-    """49,152 ellipses, uint8 `[n, 1, 32, 32]` of 0 and 255, 2,500 random ones of them the test rows.
+def dsprites() -> Dataset:
+    """49,152 ellipses, uint8 `[n, 1, 32, 32]` of 0 and 255.
 
     They are downsampled from 64 x 64 by taking every second pixel, so that they stay binary. Of 32 positions each way
     two neighbors share a label: 16 x 16 values.
     """
     drawn = ellipses(step=2)
-    x = torch.from_numpy(drawn.reshape(-1, 1, *drawn.shape[-2:]).astype(np.uint8) * 255)
+    x = drawn.reshape(-1, 1, *drawn.shape[-2:]).view(np.uint8) * np.uint8(255)
     place = np.indices(drawn.shape[:4])[2:].reshape(2, -1).T // BIN
-    return Split(*split(Dataset(x, torch.from_numpy(place), LABELS, NAME), N_TEST, seed, stratify=False))
+    return Dataset(torch.from_numpy(x), torch.from_numpy(place), LABELS, NAME)
+
+
+def dsprites_split(whole: Dataset, seed: int = 0) -> Split:
+    """46,652 training rows and 2,500 random test rows."""
+    return Split(*split(whole, N_TEST, seed, stratify=False))

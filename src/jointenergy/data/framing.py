@@ -27,11 +27,10 @@ class Frame:
     def __call__(self, image: Image.Image) -> Image.Image:
         wanted = self.width / self.height
         if self.fit == "crop":
-            width = self.share * min(image.width, image.height * wanted)
-            height = width / wanted
-            left, top = (image.width - width) / 2, (image.height - height) / 2
-            box = (left, top, left + width, top + height)
-            return image.resize((self.width, self.height), Image.Resampling.BILINEAR, box=box)
+            ideal = self.share * min(image.width, image.height * wanted)
+            width, height = max(1, round(ideal)), max(1, round(ideal / wanted))
+            left, top = (image.width - width) // 2, (image.height - height) // 2
+            image = image.crop((left, top, left + width, top + height))
         if self.fit == "pad":
             return ImageOps.pad(
                 image, (self.width, self.height), Image.Resampling.BILINEAR, color=(WHITE,) * len(image.getbands())

@@ -12,7 +12,7 @@ from jointenergy.data.celeba import read_celeba
 from jointenergy.data.cifar import CIFAR10, CIFAR10_ROWS, read_cifar
 from jointenergy.data.digits import LABELS as DIGITS
 from jointenergy.data.digits import digits, with_attributes, with_masks
-from jointenergy.data.dsprites import dsprites
+from jointenergy.data.dsprites import dsprites, dsprites_split
 from jointenergy.data.folders import holds_images, image_folder
 from jointenergy.data.idx import idx_folder
 from jointenergy.data.options import DEFAULT, Options
@@ -52,11 +52,8 @@ def _toy(request: Request) -> Dataset:
 
 
 def _dsprites(request: Request) -> Dataset:
-    def build() -> Dataset:
-        both = dsprites(request.seed)
-        return both.train if request.split == "train" else both.test
-
-    return cached(request.name, build, (), request.split, request.seed)
+    both = dsprites_split(cached(request.name, dsprites, ()), request.seed)
+    return both.train if request.split == "train" else both.test
 
 
 def _idx(labels: LabelSpace, origin: str) -> Callable[[Request], Dataset]:

@@ -82,7 +82,7 @@ def read_csv(request: Request) -> Dataset:
     if not features:
         raise InputError(f"the table {path} has no column beside the label {name!r}")
     x = np.array([_numbers(v, k, path) for k, v in features.items()], np.float32).T
-    labels, y = _classes(cells, name)
+    labels, y = _classes(cells, name, path)
     dataset = _dataset(np.ascontiguousarray(x), y, labels, request.name, path)
     return dataset if own else request.part(dataset, stratify=True)
 
@@ -103,13 +103,13 @@ def _numbers(cells: Sequence[str], name: str, path: Path) -> list[float]:
     return found
 
 
-def _classes(cells: Sequence[str], name: str) -> tuple[LabelSpace, NDArray[np.int64]]:
+def _classes(cells: Sequence[str], name: str, path: Path) -> tuple[LabelSpace, NDArray[np.int64]]:
     """The values of a label, whole numbers in their order and words in theirs; cells without one are MISSING."""
     present = {cell for cell in cells if not is_missing(cell)}
     whole = all(cell.lstrip("+-").isdecimal() for cell in present)
     values = sorted(present, key=int) if whole else sorted(present)
     number = {value: i for i, value in enumerate(values)}
-    return LabelSpace({name: values}), np.array([number.get(cell, MISSING) for cell in cells])
+    return _space({name: values}, path), np.array([number.get(cell, MISSING) for cell in cells])
 
 
 # npz.
@@ -177,7 +177,7 @@ def _label_arrays(arrays: dict[str, NDArray[Any]], path: Path) -> tuple[LabelSpa
             spaces[name] = int(whole[:, k].max(initial=0)) + 1
             for end, y in parts.items():
                 codes[end][:, k] = y[:, k]
-    return LabelSpace(spaces), codes
+    return _space(spaces, path), codes
 
 
 # Both.
@@ -197,6 +197,13 @@ def _file(request: Request, place: Path, end: str) -> tuple[Path, bool]:
             f"{len(found) or 'none'} {'are' if len(found) != 1 else 'is'}: name the file itself{WHERE}"
         )
     return found[0], False
+
+
+def _space(values: dict[str, Sequence[str] | int], path: Path) -> LabelSpace:
+    try:
+        return LabelSpace(values)
+    except InputError as error:
+        raise InputError(f"{path} holds no labels to tell apart: {error}") from error
 
 
 def _dataset(x: NDArray[Any], y: NDArray[np.int64], labels: LabelSpace, name: str, path: Path) -> Dataset:
