@@ -34,6 +34,11 @@ REAL = Range(-math.inf, math.inf, "a number")
 NAMES: dict[str, Range] = {
     "accuracy": FRACTION,
     "accuracy_by_sampling": FRACTION,
+    "accuracy_by_one_sample": FRACTION,
+    "accuracy_by_sampling_of.<label>": FRACTION,
+    "exact_match_by_sampling": FRACTION,
+    "exact_match_by_one_sample": FRACTION,
+    "mode_share.<which>": FRACTION,
     "accuracy_so_far.<task>": FRACTION,
     "accuracy_of_task.<task>": FRACTION,
     "accuracy_of_class.<class>": FRACTION,
@@ -89,6 +94,14 @@ NAMES: dict[str, Range] = {
     "accuracy_held.<network>.<when>": FRACTION,
     "healthy_held.<network>.<when>": YES_OR_NO,
     "epochs.<network>": DISTANCE,
+    **{
+        f"{what}.<table>.<method>": FRACTION
+        for what in (
+            *("accuracy", "ece", "accuracy_few_5", "accuracy_few_10", "accuracy_missing"),
+            *("ood_auroc_noise", "ood_auroc_held_out", "interval_coverage"),
+        )
+    },
+    **{f"{what}.<table>.<method>": DISTANCE for what in ("nll", "nll_few_5", "nll_few_10", "nll_missing")},
     "tests.<outcome>": COUNT,
     "interventions": COUNT,
     "exponent.<axis>": REAL,

@@ -1,0 +1,108 @@
+"""benchmarks: tables: this library's scikit-learn face against what people use instead, with one default setting each.
+
+python benchmarks/tabular.py [--sets iris wine] [--methods jointenergy forest] [--tasks full] [--seeds 5] [--jobs 2]
+prints tables; --write publishes results/tabular.json from a clean tree and draws docs/tabular.md from it. Cells (set by
+task by method by seed) are kept in runs/tabular, so that a run that was interrupted goes on.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from rounds import told, versions
+from tabular_cells import Cell, every_cell, measure_all
+from tabular_methods import METHODS
+from tabular_page import draw, tables, verdict
+from tabular_sets import SETS
+from tabular_tasks import TASKS
+
+from jointenergy.errors import InputError
+from jointenergy.evaluation import provenance, results
+from jointenergy.labels import nearest
+
+FOLDER = Path("runs") / "tabular"
+SEEDS = 5
+
+Values = dict[str, list[float | None]]
+"""One value for each seed of every metric."""
+
+
+def chosen(what: str, names: Sequence[str] | None, known: Sequence[str]) -> list[str]:
+    """The names, all of them where none is given; or one sentence about one that there is not."""
+    for name in names or ():
+        if name not in known:
+            raise InputError(f"there is no {what} called {name!r}: {nearest(name, list(known))}")
+    return [name for name in known if not names or name in names]
+
+
+def gathered(found: Mapping[Cell, Mapping[str, float]], seeds: Sequence[int]) -> Values:
+    """Metrics by name, in the order of the cells; None where a seed has no value."""
+    values: Values = {}
+    for cell, figures in found.items():
+        for key, value in figures.items():
+            row = values.setdefault(f"{key}.{cell.set}.{cell.method}", [None] * len(seeds))
+            row[seeds.index(cell.seed)] = value
+    return values
+
+
+def publish(values: Values, seeds: Sequence[int], minutes: float, notes: str) -> None:
+    result = results.measured(
+        "tabular", values, seeds=seeds, minutes=minutes, command=["python", *sys.argv], notes=notes
+    )
+    print(f"written to {results.write(result)}")
+    print(f"drawn in {draw()}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    for what, known in (("sets", SETS), ("methods", METHODS), ("tasks", TASKS)):
+        parser.add_argument(f"--{what}", nargs="+", metavar=what[:-1].upper(), help=", ".join(known))
+    parser.add_argument("--seeds", type=int, default=SEEDS, help=f"how many, from 0 on ({SEEDS})")
+    parser.add_argument("--jobs", type=int, default=1, help="processes side by side; the cores are shared among them")
+    parser.add_argument("--folder", type=Path, default=FOLDER, help=f"where cells are kept ({FOLDER})")
+    parser.add_argument("--write", action="store_true")
+    arguments = parser.parse_args()
+    try:
+        run(arguments)
+    except InputError as error:
+        sys.exit(str(error))
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """What was asked for: checked, measured, shown and, if asked, published."""
+    sets = chosen("set", arguments.sets, SETS)
+    methods = chosen("method", arguments.methods, list(METHODS))
+    tasks = chosen("task", arguments.tasks, TASKS)
+    if arguments.seeds < 1 or arguments.jobs < 1:
+        raise InputError("--seeds and --jobs are counts from 1 on")
+    if arguments.write:
+        if (len(sets), len(methods), len(tasks)) != (len(SETS), len(METHODS), len(TASKS)):
+            raise InputError("what is published has all sets, methods and tasks: leave those options or --write out")
+        provenance.commit()  # before the work, not after it
+    seeds, threads = range(arguments.seeds), max(1, (os.cpu_count() or 1) // arguments.jobs)
+    cells = every_cell(sets, tasks, methods, seeds)
+    failed: list[str] = []
+    for name, failures in measure_all(cells, arguments.folder, arguments.jobs, threads):
+        print(f"{name} measured", file=sys.stderr)
+        failed += failures
+    kept = {cell: cell.read(arguments.folder, threads) for cell in cells}
+    found = {cell: k["figures"] for cell, k in kept.items() if k is not None}
+    minutes = sum(k["seconds"] for k in kept.values() if k is not None) / 60
+    values = gathered(found, seeds)
+    peers = told(versions(["scikit-learn", "numpy", "torch"])).removeprefix("Peers: ")
+    print(tables(values))
+    print("\n".join(verdict(values)))
+    print("\n".join([f"{minutes:.1f} minutes of work by {threads} thread(s) a process. {peers}", *failed]))
+    if failed and arguments.write:
+        raise InputError("nothing is published while a cell fails")
+    if arguments.write:
+        notes = f"Times are wall clock, {threads} thread(s) in each of {arguments.jobs} process(es). {peers}"
+        publish(values, seeds, minutes, notes)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,123 @@
+"""benchmarks: the cells of `tabular`, set by task by method by seed, each a small file, so that a run goes on.
+
+A cell that other code, other versions or another number of threads has made is measured again.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import time
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from dataclasses import asdict, dataclass
+from functools import cache
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+import torch
+from rounds import versions
+from tabular_methods import OURS
+from tabular_sets import split_of
+from tabular_tasks import Cells, applies
+
+from jointenergy.evaluation import confidence, provenance
+
+MADE_BY = ("tabular_truth.py", "tabular_sets.py", "tabular_methods.py", "tabular_tasks.py")
+THREADS = "OMP_NUM_THREADS"
+
+
+@cache
+def code_of(ours: bool) -> str:
+    """A checksum of what decides a cell's figures; of this library all modules only where it is what is measured."""
+    digest = hashlib.sha256()
+    for path in (*(Path(__file__).with_name(name) for name in MADE_BY), Path(confidence.__file__)):
+        digest.update(path.read_bytes())
+    if ours:
+        digest.update(provenance.source_digest().encode())
+    return digest.hexdigest()[:16]
+
+
+def settings(method: str, threads: int) -> dict[str, Any]:
+    """What must be the same for a cell to count."""
+    found = versions(["scikit-learn", "numpy", *(["torch"] if method == OURS else [])])
+    return {"code": code_of(method == OURS), "threads": threads, "versions": found}
+
+
+@dataclass(frozen=True, order=True)
+class Cell:
+    """One measurement."""
+
+    set: str
+    task: str
+    seed: int
+    method: str
+
+    def path(self, folder: Path) -> Path:
+        return folder / self.set / self.task / self.method / f"{self.seed}.json"
+
+    def read(self, folder: Path, threads: int) -> dict[str, Any] | None:
+        """What was measured, or None where nothing that still counts was."""
+        try:
+            found = json.loads(self.path(folder).read_text())
+        except (FileNotFoundError, json.JSONDecodeError):
+            return None
+        return found if found.get("settings") == settings(self.method, threads) else None
+
+    def write(self, folder: Path, threads: int, figures: dict[str, float], seconds: float) -> None:
+        path = self.path(folder)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        kept = {**asdict(self), "settings": settings(self.method, threads), "seconds": seconds, "figures": figures}
+        temporary = path.with_suffix(f".{os.getpid()}.part")
+        temporary.write_text(json.dumps(kept, indent=1))
+        temporary.replace(path)
+
+
+def every_cell(sets: Sequence[str], tasks: Sequence[str], methods: Sequence[str], seeds: Sequence[int]) -> list[Cell]:
+    """All cells that there are, in the order of what was asked for."""
+    known = {name: split_of(name, seeds[0]) for name in sets}
+    return [
+        Cell(name, task, seed, method)
+        for seed in seeds
+        for name in sets
+        for task in tasks
+        for method in methods
+        if applies(task, method, known[name])
+    ]
+
+
+def work(cells: Sequence[Cell], folder: Path, threads: int) -> list[str]:
+    """Measures cells of one set, task and seed; a sentence for each that failed, which the next run tries again."""
+    torch.set_num_threads(threads)
+    failed, measure = [], Cells(cells[0].task, split_of(cells[0].set, cells[0].seed))
+    for cell in cells:
+        began = time.perf_counter()
+        try:
+            figures = measure(cell.method)
+        except Exception as error:  # a method that fails on one table is told, and the others go on
+            words = f"{type(error).__name__}: {error}".splitlines()[0]
+            failed.append(f"{cell.method} failed on {cell.set}, {cell.task}, seed {cell.seed}: {words}")
+            continue
+        cell.write(folder, threads, dict(figures), time.perf_counter() - began)
+    return failed
+
+
+def measure_all(cells: Sequence[Cell], folder: Path, jobs: int, threads: int) -> Iterator[tuple[str, list[str]]]:
+    """Measures what is missing, and tells of each group that is done: its name and what failed."""
+    groups: dict[str, list[Cell]] = {}
+    for cell in cells:
+        if cell.read(folder, threads) is None:
+            groups.setdefault(f"{cell.set}, {cell.task}, seed {cell.seed}", []).append(cell)
+    if jobs == 1:
+        for name, group in groups.items():
+            yield name, work(group, folder, threads)
+        return
+    os.environ[THREADS] = str(threads)  # for the processes that are started now
+    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
+        waiting: dict[Future[list[str]], str] = {
+            pool.submit(work, group, folder, threads): name for name, group in groups.items()
+        }
+        for done in as_completed(waiting):
+            yield waiting[done], done.result()
