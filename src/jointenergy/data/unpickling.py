@@ -77,7 +77,7 @@ class _Machine:
     def run(self, content: bytes) -> object:
         for operation, argument, _ in pickletools.genops(content):
             if operation.name == "STOP":
-                return _whole(self.stack.pop())
+                return _whole(self.stack.pop(), {})
             self.step(operation.name, argument)
         raise ValueError("it has no end")
 
@@ -190,16 +190,22 @@ def _describe(thing: object, state: tuple[Any, ...]) -> None:
     _of(thing, _Array).value = np.frombuffer(content, kind).reshape(shape, order=order)
 
 
-def _whole(value: object) -> object:
-    """The value with its arrays in place; a name that was left over is no value."""
+def _whole(value: object, known: dict[int, object]) -> object:
+    """The value with its arrays in place; a name that was left over is no value.
+
+    What was made is `known`: a few lists of lists that all point at one another must not grow without end.
+    """
     if isinstance(value, _Array):
         if value.value is None:
             raise ValueError("an array has no content")
         return value.value
-    if isinstance(value, dict):
-        return {_whole(k): _whole(v) for k, v in value.items()}
-    if isinstance(value, list | tuple):
-        return type(value)(_whole(v) for v in value)
     if isinstance(value, _Name | _Dtype) or value is _MARK:
         raise ValueError("it ends in the middle of something")
-    return value
+    if not isinstance(value, dict | list | tuple):
+        return value
+    if id(value) not in known:
+        if isinstance(value, dict):
+            known[id(value)] = {_whole(k, known): _whole(v, known) for k, v in value.items()}
+        else:
+            known[id(value)] = type(value)(_whole(v, known) for v in value)
+    return known[id(value)]
