@@ -1,4 +1,4 @@
-"""Adaptive gradient clipping against a slow loop over units, and what it must leave alone."""
+"""Gradient clipping by unit and by entry against slow loops, and what it must leave alone."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import nn
 from jointenergy.errors import InputError
 from jointenergy.networks import NFWideResNet
 from jointenergy.networks.nf_wide_resnet import ScaledConv2d
-from jointenergy.training.clipping import clip_adaptive
+from jointenergy.training.clipping import clip_adaptive, clip_sigma
 
 
 def parameters(seed=0):
@@ -124,3 +124,66 @@ def test_a_limit_that_is_none_is_refused(bad):
     assert "\n" not in str(caught.value)
     with pytest.raises(InputError, match="the epsilon of adaptive clipping"):
         clip_adaptive([], 0.1, bad)
+
+
+# By entry, in standard deviations of Adam's second moment.
+
+
+def by_the_formula(gradients, limit, beta2=0.9):
+    """What Adam is given at each step, entry by entry, by the definition: plain numbers, no torch."""
+    square, given = 0.0, []
+    for t, g in enumerate(gradients):
+        bound = limit * (square / (1.0 - beta2**t)) ** 0.5 if square > 0 else float("inf")
+        given.append(max(-bound, min(bound, g)))
+        square = beta2 * square + (1.0 - beta2) * given[-1] ** 2
+    return given
+
+
+SERIES = [[1.0, 0.0, -0.5], [1.0, 0.0, 40.0], [-30.0, 7.0, 0.1], [2.0, 900.0, -0.2], [1e4, 1.0, -1e3], [0.0, 5.0, 0.3]]
+
+
+@pytest.mark.parametrize("limit", [0.5, 3.0])
+@pytest.mark.parametrize("fused", [False, True])
+def test_entries_are_bounded_by_the_root_of_adams_second_moment(limit, fused):
+    weight = torch.nn.Parameter(torch.zeros(3))
+    optimizer = torch.optim.Adam([weight], lr=0.1, betas=(0.0, 0.9), fused=fused)
+    seen = []
+    for gradient in SERIES:
+        weight.grad = torch.tensor(gradient)
+        clip_sigma(optimizer, limit)
+        seen.append(weight.grad.tolist())
+        optimizer.step()
+    wanted = [by_the_formula(column, limit) for column in zip(*SERIES, strict=True)]
+    for found, by_hand in zip(zip(*seen, strict=True), wanted, strict=True):
+        assert found == pytest.approx(by_hand, rel=1e-5)
+    # Teeth: some were bounded and some were not, and the first gradient of an entry never is.
+    assert seen[0] == SERIES[0]
+    assert seen[2][1] == 7.0
+    assert abs(seen[4][0]) < 1e4
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+def test_an_entry_that_is_not_finite_stays_for_the_guard_to_see(bad):
+    weight = torch.nn.Parameter(torch.zeros(2))
+    optimizer = torch.optim.Adam([weight], fused=True)
+    weight.grad = torch.ones(2)
+    optimizer.step()
+    weight.grad = torch.tensor([bad, 100.0])
+    clip_sigma(optimizer, 3.0)
+    assert not bool(weight.grad[0].isfinite())
+    assert float(weight.grad[1]) == pytest.approx(3.0, rel=1e-4)
+
+
+def test_nothing_waits_for_the_device_by_sigma_either():
+    weight = torch.nn.Parameter(torch.empty(3, device="meta"))
+    optimizer = torch.optim.Adam([weight], capturable=False)
+    empty = torch.empty(3, device="meta")
+    optimizer.state[weight] = {"step": torch.empty((), device="meta"), "exp_avg": empty, "exp_avg_sq": empty.clone()}
+    weight.grad = torch.empty(3, device="meta")
+    clip_sigma(optimizer, 3.0)
+
+
+@pytest.mark.parametrize("bad", [0.0, -1.0, float("nan"), float("inf"), True])
+def test_a_limit_of_sigma_that_is_none_is_refused(bad):
+    with pytest.raises(InputError, match="the limit of clipping by sigma must be a positive number, got"):
+        clip_sigma(torch.optim.Adam([torch.nn.Parameter(torch.zeros(1))]), bad)

@@ -21,6 +21,7 @@ from jointenergy.networks import (
     MLP,
     DSpritesFeatures,
     GibbsJemCNN,
+    IgebmResNet,
     MnistMLP,
     NFWideResNet,
     ToyMLP,
@@ -263,6 +264,8 @@ CASES = {
     "dsprites-mlp": Case(lambda a: dsprites_head(activation=a), (288,), 1),
     "gibbs-jem": Case(lambda a: GibbsJemCNN(activation=a), (3, 64, 64), 46),
     "gibbs-jem-7": Case(lambda a: GibbsJemCNN.for_attributes(7, activation=a), (3, 64, 64), 14),
+    "igebm": Case(lambda a: IgebmResNet("a", width=1 / 16, activation=a), (3, 9, 12), 1),
+    "igebm-odd": Case(lambda a: IgebmResNet("d", n_outputs=3, in_channels=1, width=1 / 16, activation=a), (1, 7, 5), 3),
     "wrn": Case(lambda a: WideResNet(10, 1, activation=a), (3, 32, 32), 10),
     "wrn-odd": Case(lambda a: WideResNet(10, 2, n_classes=3, in_channels=1, activation=a), (1, 17, 9), 3),
     "wrn-group": Case(lambda a: WideResNet(10, 1, norm="group", activation=a), (3, 8, 8), 10),
@@ -471,7 +474,17 @@ def test_silu_is_the_default_and_the_choice_reaches_every_layer(case: Case) -> N
 
 @pytest.mark.parametrize(
     "make",
-    [lambda: MLP((2, 3, 1)), ToyMLP, MnistMLP, DSpritesFeatures, dsprites_head, GibbsJemCNN, WideResNet, NFWideResNet],
+    [
+        lambda: MLP((2, 3, 1)),
+        ToyMLP,
+        MnistMLP,
+        DSpritesFeatures,
+        dsprites_head,
+        GibbsJemCNN,
+        IgebmResNet,
+        WideResNet,
+        NFWideResNet,
+    ],
 )
 def test_silu_unless_told(make: Callable[[], nn.Module]) -> None:
     with torch.device("meta"):

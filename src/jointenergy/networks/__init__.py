@@ -3,10 +3,12 @@
 from jointenergy.networks.activations import ACTIVATIONS, activation
 from jointenergy.networks.cifar_resnet import CifarResNet
 from jointenergy.networks.dsprites_cnn import DSpritesFeatures, dsprites_head
+from jointenergy.networks.folding import fixed
 from jointenergy.networks.gibbs_jem_cnn import GibbsJemCNN
+from jointenergy.networks.igebm_resnet import IgebmResNet
 from jointenergy.networks.mlp import MLP
 from jointenergy.networks.mnist_mlp import MnistMLP
-from jointenergy.networks.nf_wide_resnet import NFWideResNet, fixed
+from jointenergy.networks.nf_wide_resnet import NFWideResNet
 from jointenergy.networks.toy_mlp import ToyMLP
 from jointenergy.networks.wide_resnet import WideResNet
 
@@ -16,6 +18,7 @@ __all__ = [
     "CifarResNet",
     "DSpritesFeatures",
     "GibbsJemCNN",
+    "IgebmResNet",
     "MnistMLP",
     "NFWideResNet",
     "ToyMLP",

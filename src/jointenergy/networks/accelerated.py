@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from jointenergy.networks.nf_wide_resnet import fixed
+from jointenergy.networks.folding import fixed
 
 
 class Accelerated(nn.Module):

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from jointenergy.inputs import check_positive
 from jointenergy.networks.activations import activation as named_activation
+from jointenergy.networks.folding import FoldedConv2d, fixed
 from jointenergy.networks.layers import Linear, pooled
 from jointenergy.networks.wide_resnet import checked_blocks
 
@@ -40,7 +41,7 @@ def standardized(weight: Tensor, scale: Tensor) -> Tensor:
     return result.permute(0, 3, 1, 2) if is_last else result
 
 
-class ScaledConv2d(nn.Module):
+class ScaledConv2d(FoldedConv2d):
     """A convolution with standardized weights, a gain and a bias per channel: out_scale (conv(in_scale x) + bias).
 
     All that only scales is folded into the weights, where it costs next to nothing: both scales, and the learned
@@ -58,50 +59,19 @@ class ScaledConv2d(nn.Module):
         out_scale: float = 1.0,
         residual_gain: float | None = None,
     ) -> None:
-        super().__init__()
-        self.stride, self.padding = stride, side // 2
+        super().__init__(side, stride=stride)
         self.in_scale, self.out_scale = in_scale, out_scale
         self.weight = nn.Parameter(torch.empty(n_out, n_in, side, side))
         nn.init.kaiming_uniform_(self.weight, nonlinearity="linear")  # variance 1 / fan_in, where EPSILON is small
         self.gain = nn.Parameter(torch.ones(n_out))
         self.bias = nn.Parameter(torch.zeros(n_out))
         self.residual_gain = None if residual_gain is None else nn.Parameter(torch.tensor(float(residual_gain)))
-        self.fixed: tuple[Tensor, Tensor] | None = None
 
     def folded(self) -> tuple[Tensor, Tensor]:
-        """The weights and the biases that the convolution is computed with: functions of the parameters alone."""
         scale, bias = self.gain * (self.in_scale * self.out_scale), self.bias * self.out_scale
         if self.residual_gain is not None:
             scale, bias = scale * self.residual_gain, bias * self.residual_gain
         return standardized(self.weight, scale), bias
-
-    def forward(self, x: Tensor) -> Tensor:
-        weight, bias = self.folded() if self.fixed is None else self.fixed
-        return F.conv2d(x, weight.to(x.dtype), bias.to(x.dtype), stride=self.stride, padding=self.padding)
-
-
-@contextmanager
-def fixed(
-    module: nn.Module, dtype: torch.dtype | None = None, memory_format: torch.memory_format = torch.preserve_format
-) -> Iterator[None]:
-    """Inside, all weights in `module` are standardized once, now, and not at every pass: for chains, not for learning.
-
-    Values are the same. No gradient reaches the parameters of the convolutions, and changes of them, also by
-    `torch.func.functional_call`, are not seen. `dtype` and `memory_format` are those of x where the parameters have
-    others: the standardized weights are then turned once. A module without such convolutions is left as it is.
-    """
-    convolutions = [m for m in module.modules() if isinstance(m, ScaledConv2d)]
-    before = [c.fixed for c in convolutions]
-    try:
-        with torch.no_grad():
-            for c in convolutions:
-                weight, bias = c.folded()
-                kind = weight.dtype if dtype is None else dtype
-                c.fixed = weight.to(kind, memory_format=memory_format), bias.to(kind)
-        yield
-    finally:
-        for c, kept in zip(convolutions, before, strict=True):
-            c.fixed = kept
 
 
 class NFWideResNet(nn.Module):

@@ -12,7 +12,15 @@ from jointenergy.buffers import Buffer, ReplayBuffer, ReservoirBuffer
 from jointenergy.errors import InputError
 from jointenergy.kernels import BlockGibbs, ExactGibbs, GibbsWithGradients, Kernel, Langevin, SingleSiteGibbs
 from jointenergy.models import Box, Concat, Domain, EnergyModel, JointModel, LogitModel, Normalizer, PairModel, Reals
-from jointenergy.networks import MLP, DSpritesFeatures, GibbsJemCNN, NFWideResNet, WideResNet, dsprites_head
+from jointenergy.networks import (
+    MLP,
+    DSpritesFeatures,
+    GibbsJemCNN,
+    IgebmResNet,
+    NFWideResNet,
+    WideResNet,
+    dsprites_head,
+)
 from jointenergy.objectives import (
     EnergyL2,
     KLTerm,
@@ -39,8 +47,17 @@ from jointenergy.training.distributed import World
 from jointenergy.training.feeds import TrainingData, augmentation_of
 from jointenergy.training.order import seeded
 from jointenergy.training.recipe import Recipe
-from jointenergy.training.settings import DSpritesNetwork, MLPNetwork, NFWideResNetNetwork, WideResNetNetwork
+from jointenergy.training.settings import (
+    DSpritesNetwork,
+    GibbsJemNetwork,
+    IgebmNetwork,
+    MLPNetwork,
+    NFWideResNetNetwork,
+    WideResNetNetwork,
+)
 
+# Networks of x alone. Of a conditional model they give one energy for each label, side by side.
+CLASSIFIERS = (WideResNetNetwork, NFWideResNetNetwork, GibbsJemNetwork)
 LABEL_KERNELS: dict[str, Kernel] = {
     "exact": ExactGibbs(),
     "single-site": SingleSiteGibbs(),
@@ -66,8 +83,10 @@ def _model(recipe: Recipe, data: TrainingData, domain: Domain) -> JointModel:
         return LogitModel(_of_x(recipe, data, labels.n_codes), labels, **common)
     if family == "unconditional":
         return EnergyModel(_of_x(recipe, data, 1), **common)
-    features, head = _of_pairs(recipe, data)
     normalizer: Normalizer = "joint" if family == "pair" else "conditional"
+    if family == "conditional" and isinstance(recipe.model.network, CLASSIFIERS):
+        return LogitModel(_of_x(recipe, data, labels.n_codes), labels, normalizer=normalizer, **common)
+    features, head = _of_pairs(recipe, data)
     return PairModel(head, labels, features=features, normalizer=normalizer, **common)
 
 
@@ -77,7 +96,7 @@ def _of_x(recipe: Recipe, data: TrainingData, n_out: int) -> nn.Module:
     if isinstance(network, MLPNetwork):
         mlp = MLP((math.prod(shape), *network.hidden, n_out), activation=network.activation)
         return nn.Sequential(nn.Flatten(), mlp) if len(shape) > 1 else mlp
-    if isinstance(network, WideResNetNetwork | NFWideResNetNetwork) and len(shape) != 3:
+    if isinstance(network, WideResNetNetwork | NFWideResNetNetwork | IgebmNetwork) and len(shape) != 3:
         raise InputError(f"the {network.kind} takes images, and rows of {recipe.data.name!r} are {shape}")
     if isinstance(network, NFWideResNetNetwork):
         return NFWideResNet(
@@ -99,6 +118,8 @@ def _of_x(recipe: Recipe, data: TrainingData, n_out: int) -> nn.Module:
             activation=network.activation,
             residual_gain=network.residual_gain,
         )
+    if isinstance(network, IgebmNetwork):
+        return _igebm(network, data, n_outputs=n_out)
     if isinstance(network, DSpritesNetwork):
         raise InputError("the dsprites-cnn is a network of x and labels: use model.family = 'pair' or 'conditional'")
     if shape != (3, 64, 64):
@@ -119,7 +140,22 @@ def _of_pairs(recipe: Recipe, data: TrainingData) -> tuple[nn.Module, nn.Module]
             )
         activation = network.activation
         return DSpritesFeatures(activation=activation), Concat(dsprites_head(n_codes, activation=activation))
+    if isinstance(network, IgebmNetwork):
+        if len(shape) != 3:
+            raise InputError(f"the {network.kind} takes images, and rows of {recipe.data.name!r} are {shape}")
+        return nn.Identity(), _igebm(network, data, n_codes=n_codes)
     raise InputError(f"the {network.kind} is a network of x alone: use model.family = 'logits' or 'unconditional'")
+
+
+def _igebm(network: IgebmNetwork, data: TrainingData, *, n_codes: int = 0, n_outputs: int = 1) -> IgebmResNet:
+    return IgebmResNet(
+        network.plan,
+        n_codes=n_codes,
+        n_outputs=n_outputs,
+        in_channels=data.event_shape[0],
+        width=network.width,
+        activation=network.activation,
+    )
 
 
 def kernel_of(recipe: Recipe) -> Kernel:
@@ -142,7 +178,7 @@ def start_of(recipe: Recipe, data: TrainingData) -> Start:
         bounds = (recipe.data.low, recipe.data.high)
         x_start = ClassGaussianStart.fit(data.x, data.y, data.labels, bounds=bounds if recipe.chain.clamp else None)
     label_start: LabelStart
-    if recipe.chain.label_kernel == "none" and recipe.objective.log_p_x_given_y == 0:
+    if recipe.chain.label_kernel == "none" and recipe.objective.log_p_x_given_y == 0 and not recipe.chain.keep_labels:
         label_start = MissingLabels(data.labels)
     elif recipe.start.labels == "uniform":
         label_start = UniformLabels(data.labels)

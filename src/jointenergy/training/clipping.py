@@ -1,4 +1,4 @@
-"""training: adaptive gradient clipping of Brock et al. (2021), which lets networks without normalization learn fast."""
+"""training: gradients clipped by unit (Brock et al., 2021) or by entry, in standard deviations (IGEBM, A.11)."""
 
 from __future__ import annotations
 
@@ -37,6 +37,28 @@ def clip_adaptive(parameters: Sequence[Tensor], limit: float, epsilon: float = 1
     torch._foreach_div_(allowed, norms)
     torch._foreach_clamp_max_(allowed, 1.0)
     torch._foreach_mul_(gradients, allowed)
+
+
+@torch.no_grad()
+def clip_sigma(optimizer: torch.optim.Optimizer, limit: float) -> None:
+    """Bounds, in place, each entry of the gradients by `limit` standard deviations of what it was so far.
+
+    The standard deviation is the root of Adam's running mean of squares as it stands before this step, its bias towards
+    zero corrected. An entry whose gradient was zero so far has no bound, so that it can begin to learn.
+
+    Nothing waits for the device. A gradient that is not finite stays so, for a guard to see.
+    """
+    if not (is_number(limit) and 0 < limit < float("inf")):
+        raise InputError(f"the limit of clipping by sigma must be a positive number, got {limit!r}")
+    for group in optimizer.param_groups:
+        for p in group["params"]:
+            state = optimizer.state.get(p)
+            if p.grad is None or not state:
+                continue
+            square = state["exp_avg_sq"]
+            seen = 1.0 - group["betas"][1] ** torch.as_tensor(state["step"])
+            bound = torch.where(square > 0, limit * (square / seen).sqrt(), torch.inf)
+            p.grad.copy_(torch.where(p.grad.isfinite(), p.grad.clamp(-bound, bound), p.grad))
 
 
 def _norms(tensors: Sequence[Tensor]) -> list[Tensor]:

@@ -16,10 +16,11 @@ from jointenergy.kernels.base import Known
 from jointenergy.labels import MISSING
 from jointenergy.models import JointModel
 from jointenergy.networks.accelerated import hold, together
+from jointenergy.networks.spectral import refresh
 from jointenergy.objectives import Batch, DrawName, Draws, Loss, Samples, summable
 from jointenergy.training import build
 from jointenergy.training.chains import Chains, Moved
-from jointenergy.training.clipping import clip_adaptive
+from jointenergy.training.clipping import clip_adaptive, clip_sigma
 from jointenergy.training.completions import Completions
 from jointenergy.training.distributed import World
 from jointenergy.training.engine import Engine, accelerated, compiles, precision_of
@@ -156,7 +157,8 @@ class Trainer:
             # By the well chains of all processes: the average of their losses is then the loss of one with all chains.
             divisor = self.world.sum(weight.sum()) / self.world.size
         known = moved.state.known
-        y = None if known == "missing" else moved.state.y  # nobody then looks for what is missing
+        # Without labels nobody looks for what is missing; labels that chains keep are thrown away here.
+        y = None if known == "missing" or self.recipe.chain.keep_labels else moved.state.y
         drawn = Samples(moved.x, y, weight, divisor=divisor, complete=known == "complete")
         draws: dict[str, Any] = {name: drawn}
         if "last_step" in needs:
@@ -187,6 +189,8 @@ class Trainer:
         self.world.mean([p.grad for p in parameters if p.grad is not None] + shared)
         if settings.clip_adaptive is not None:
             clip_adaptive(build.inner_parameters(self.model), settings.clip_adaptive)
+        if settings.clip_sigma is not None:
+            clip_sigma(self.optimizer, settings.clip_sigma)
         if settings.clip_norm is None:
             norm = torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
         else:
@@ -194,6 +198,7 @@ class Trainer:
         with torch.no_grad():
             fine = norm.isfinite() & loss.total.isfinite() if self.guarded else torch.ones_like(norm, dtype=torch.bool)
             self._apply(parameters, fine)
+            refresh(self.model)
             for now, then in zip(statistics, before, strict=True):
                 now.copy_(torch.where(fine, now, then))
             for kept, now in zip(self.ema.buffers(), self.model.buffers(), strict=True):
