@@ -25,7 +25,9 @@ MAIN = ("accuracy", "nll", "ece", "healthy")  # the columns of the list; all oth
 
 
 def reproduce(
-    recipe: Annotated[str, typer.Argument(help="The name of a recipe or a variant, or a TOML file.")],
+    named: Annotated[
+        list[str], typer.Argument(metavar="RECIPE...", help="Names of recipes or variants, or TOML files.")
+    ],
     seeds: Annotated[str, typer.Option(help="How many seeds, as in 20, or which, as in 0,1,5.")] = "20",
     jobs: Annotated[int, typer.Option(help="Train this many seeds at a time, each on one core.", min=1)] = 1,
     data: Annotated[Path | None, typer.Option(help="The folder of the data; else JOINTENERGY_DATA names it.")] = None,
@@ -41,29 +43,48 @@ def reproduce(
     device: Annotated[str, typer.Option(help="Where to train: auto (a GPU where there is one), cpu or cuda.")] = "auto",
     quick: Quick = False,
     smoke: Smoke = False,
+    judge: Annotated[
+        Path | None,
+        typer.Option(help="A run that judges samples too, as the recipe's baseline does if trained."),
+    ] = None,
+    gallery: Annotated[Path | None, typer.Option(help="Put a picture of the first seed into this folder.")] = None,
     overrides: Annotated[
         list[str], typer.Option("--set", help="Set a key of the recipe, as in --set chain.steps=20; needs --name.")
     ] = [],  # noqa: B006
 ) -> None:
-    """Train every seed of a recipe, measure each once on the test rows, write results/NAME.json from a clean tree."""
+    """Train every seed of each recipe, measure it once on the test rows, write results/NAME.json from a clean tree."""
     chosen = work.parse_seeds(seeds)
     sets = tuple((known, Path(place)) for known, place in named_places(ood, "--ood", "DIR").items())
-    plan = work.Plan(
-        recipe,
-        chosen,
-        jobs,
-        data,
-        runs,
-        folder,
-        baseline,
-        tuple(overrides),
-        name,
-        device,
-        guard,
-        tasks,
-        sets,
-        chosen_size(quick=quick, smoke=smoke),
-    )
+    if name is not None and len(named) > 1:
+        raise InputError(
+            f"--name names one result, and {len(named)} recipes are to be reproduced: name them by themselves"
+        )
+    plans = [
+        work.Plan(
+            recipe,
+            chosen,
+            jobs,
+            data,
+            runs,
+            folder,
+            baseline,
+            tuple(overrides),
+            name,
+            device,
+            guard,
+            tasks,
+            sets,
+            chosen_size(quick=quick, smoke=smoke),
+            judge,
+            gallery,
+        )
+        for recipe in named
+    ]
+    for plan in plans:
+        _reproduce(plan)
+
+
+def _reproduce(plan: work.Plan) -> None:
     # A plain kill is as good as Ctrl-C: the runs are saved, not left behind without anyone.
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
@@ -81,7 +102,7 @@ def reproduce(
     finally:
         signal.signal(signal.SIGTERM, before)
     show(result)
-    console.print(f"written to {folder / result.name}.json", highlight=False, markup=False, soft_wrap=True)
+    console.print(f"written to {plan.results / result.name}.json", highlight=False, markup=False, soft_wrap=True)
 
 
 def _with_progress(plan: work.Plan) -> results.Result:

@@ -21,8 +21,8 @@ from jointenergy.kernels import Langevin, State, Target, last
 from jointenergy.labels import LabelSpace, nearest
 from jointenergy.models import JointModel, Product
 from jointenergy.objectives import Batch, Draws, KLTerm, Objective, Samples
+from jointenergy.recipes.measures import Figures
 from jointenergy.recipes.parts import Fitting, Place, fitted
-from jointenergy.recipes.seeds import Figures
 from jointenergy.starts import XStart
 from jointenergy.training import loop
 from jointenergy.training.feeds import TrainingData, data_of

@@ -14,8 +14,8 @@ from jointenergy.errors import InputError
 from jointenergy.labels import MISSING, nearest
 from jointenergy.models import JointModel
 from jointenergy.objectives import Batch
+from jointenergy.recipes.measures import Figures
 from jointenergy.recipes.parts import Fitting, Place, fitted
-from jointenergy.recipes.seeds import Figures
 from jointenergy.training import loop, state
 from jointenergy.training.chains import Moved
 from jointenergy.training.feeds import TrainingData, data_of, dataset_of

@@ -11,12 +11,14 @@ from pathlib import Path
 from jointenergy import recipes
 from jointenergy.errors import InputError
 from jointenergy.evaluation import provenance, results
+from jointenergy.recipes.measures import Figures
+from jointenergy.recipes.papers import PAPERS
 from jointenergy.recipes.seeds import (
     DIVERGED,
     Child,
-    Figures,
     Record,
     Seed,
+    draw_portrait,
     figures_of,
     ood_figures_of,
     task_figures_of,
@@ -26,9 +28,6 @@ from jointenergy.training.variants import Size
 
 RUNS = Path("runs/reproduce")
 LOOK = 0.2  # seconds between two looks at the processes
-
-# What the papers report, by the name of the result: metrics, and the source.
-PAPERS: dict[str, dict[str, float | str]] = {}
 
 
 @dataclass(frozen=True)
@@ -61,6 +60,10 @@ class Plan:
     ood: tuple[tuple[str, Path], ...] = ()
     """Sets unlike the data that each run is to tell from its test rows, and where they lie."""
     size: Size = "full"
+    judge: Path | None = None
+    """A run of the same labels that judges samples, by default the recipe's baseline of the same seed, if trained."""
+    gallery: Path | None = None
+    """Where a picture of the first seed is put."""
     settings: Recipe = field(init=False)
 
     def __post_init__(self) -> None:
@@ -99,8 +102,17 @@ class Plan:
         words += ["--results", str(self.results)] if self.results != results.FOLDER else []
         words += ["--name", self.name] if self.name else []
         words += ["--tasks"] if self.tasks else []
+        words += ["--judge", str(self.judge)] if self.judge is not None else []
+        words += ["--gallery", str(self.gallery)] if self.gallery is not None else []
         words += [word for name, place in self.ood for word in ("--ood", f"{name}={place}")]
         return words + self._changes()
+
+    def judge_of(self, seed: int) -> Path | None:
+        """The run folder that judges the samples of a seed: the one that was named, or the baseline, if it is there."""
+        if self.judge is not None or self.baseline or self.settings.model.family in ("conditional", "unconditional"):
+            return self.judge
+        baseline = Seed(seed, self.runs / f"{self.result_name}-baseline")
+        return baseline.run if baseline.state(self.settings.baseline()) == "complete" else None
 
     def train_words(self) -> list[str]:
         """The words after `jointenergy` that train one seed, but for the seed and its folder."""
@@ -150,6 +162,8 @@ def reproduce(plan: Plan, report: Callable[[Progress], None] = lambda _: None) -
     _Work(plan, seeds, Record(commit, source), report).go()
     result = _result(plan, seeds, paper)
     results.write(result, plan.results)
+    if plan.gallery is not None:
+        draw_portrait(seeds[0], plan.settings, plan.data, plan.gallery / f"{plan.result_name}.png")
     return result
 
 
@@ -224,8 +238,11 @@ class _Work:
         if record.figures is None:
             record = replace(record, diverged=seed.state(self.plan.settings) == "diverged")
             seed.remember(record)
-            take = task_figures_of if self.plan.tasks else figures_of
-            figures, remark = take(seed, self.plan.settings, self.plan.data)
+            if self.plan.tasks:
+                figures, remark = task_figures_of(seed, self.plan.settings, self.plan.data)
+            else:
+                judge = self.plan.judge_of(seed.number)
+                figures, remark = figures_of(seed, self.plan.settings, self.plan.data, judge)
             record = replace(record, figures=figures, remark=remark)
             seed.remember(record)
         unseen = [(n, p) for n, p in self.plan.ood if f"ood_auroc.{n}.log_density" not in (record.figures or {})]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import fcntl
 import json
-import math
 import os
 import shutil
 import signal
@@ -18,17 +17,19 @@ from pathlib import Path
 from typing import IO, Literal
 
 from jointenergy.data import Dataset
-from jointenergy.errors import EnumerationError, InputError
-from jointenergy.evaluation import ood, tasks
-from jointenergy.evaluation.classification import classify
+from jointenergy.errors import InputError
+from jointenergy.evaluation import gallery, ood, tasks
 from jointenergy.evaluation.outside import read_outside
+from jointenergy.evaluation.sections import Subject
+from jointenergy.models import JointModel
+from jointenergy.recipes import measures
+from jointenergy.recipes.measures import Figures
 from jointenergy.trained.opening import open_run
 from jointenergy.training import checkpoints, loop, runs, state
 from jointenergy.training.feeds import dataset_of
 from jointenergy.training.recipe import Recipe, read
 
 State = Literal["new", "begun", "complete", "diverged"]
-Figures = dict[str, float | None]
 
 DIVERGED = 3  # what `jointenergy train` leaves with when a run could not be kept healthy
 TASKS = (
@@ -188,8 +189,13 @@ class Child:
         return next((line.strip() for line in reversed(lines) if line.strip()), "it said nothing")
 
 
-def figures_of(seed: Seed, settings: Recipe, data_folder: Path | None) -> tuple[Figures, str]:
-    """The averaged weights on the test rows, and a remark where there is more to say than a number."""
+def figures_of(
+    seed: Seed, settings: Recipe, data_folder: Path | None, judge: Path | None = None
+) -> tuple[Figures, str]:
+    """The averaged weights on the test rows, and a remark where there is more to say than a number.
+
+    `judge` is the run folder of a baseline, which judges samples too.
+    """
     diverged = seed.state(settings) == "diverged"
     # Opening a run cuts its events back to its newest checkpoint, so that they are counted before.
     interventions = sum(event in loop.INTERVENTIONS for event in seed.events())
@@ -205,20 +211,33 @@ def figures_of(seed: Seed, settings: Recipe, data_folder: Path | None) -> tuple[
             state.restore_weights(run.trainer, checkpoints.load(run.checkpoint_folder / run.last_healthy))
         whose = "its figures are of its last healthy weights" if usable else "it never had healthy weights"
         remarks.append(f"Seed {seed.number} diverged: {whose}.")
-    # Labels under unknown normalizers of their own cannot be compared, and without labels there is nothing to tell.
-    if model.normalizer == "joint" and len(model.labels):
+    subject = _subject(seed, settings, data_folder, model, judge)
+    if usable:
+        taken, remark = measures.take_all(subject)
+        remarks += [remark] if remark else []
+    elif measures.tells_labels(subject):
         taken = {"accuracy": None, "nll": None, "ece": None}
-        if usable:
-            try:
-                taken = {**asdict(classify(model, _test_rows(settings, data_folder)))}
-            except EnumerationError:
-                taken = {}
-                remarks.append("The labels have too many states to be enumerated: no accuracy is measured.")
     if run.trainer.uses_chains:
         taken["healthy"] = float(not diverged and run.health is not None and run.health.healthy)
     taken["interventions"] = float(interventions if diverged else run.interventions)
-    # Told once: JSON has no NaN, and a value that is none is no value.
-    return {k: v if v is not None and math.isfinite(v) else None for k, v in taken.items()}, " ".join(remarks)
+    return taken, " ".join(remarks)
+
+
+def _subject(seed: Seed, settings: Recipe, data_folder: Path | None, model: JointModel, judge: Path | None) -> Subject:
+    """The run with these weights, its test rows, and the baseline that judges its samples, where there is one."""
+    device = next(model.parameters()).device.type
+    run = open_run(seed.run, data=data_folder, device=device).with_weights_of(model)
+    baseline = None if judge is None else open_run(judge, data=data_folder, device=device)
+    return Subject(run, _test_rows(settings, data_folder), baseline, seed=seed.number)
+
+
+def draw_portrait(seed: Seed, settings: Recipe, data_folder: Path | None, path: Path) -> None:
+    """A picture of the run that a user loads, as a PNG file, unless there is nothing to see."""
+    run = open_run(seed.run, data=data_folder)
+    png = gallery.portrait(Subject(run, _test_rows(settings, data_folder), seed=seed.number))
+    if png is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(png)
 
 
 def task_figures_of(seed: Seed, settings: Recipe, data_folder: Path | None) -> tuple[Figures, str]:

@@ -99,6 +99,12 @@ class Questions(Parts):
             return tasks.predict_proba(self.model, self._refined(x, given, refine, seed), given_of(given))
         return self._by_sampling(x, given, by, refine, mask, n_chains, steps, seed).shares
 
+    def predict_by_sampling(
+        self, x: Array, *, given: Labels = None, n_chains: int = 10, steps: int = 200, seed: int = 0
+    ) -> tasks.SampledPrediction:
+        """All that chains of labels say: their modes, their shares, and one draw of all labels together."""
+        return self._by_sampling(x, given, "sampling", 0, None, n_chains, steps, seed)
+
     def predict_joint(self, x: Array, *, given: Labels = None) -> tasks.JointPrediction:
         """The most probable labels, all variables at once, and their log-probability. Exact."""
         return tasks.predict_joint(self.model, self._near(x), given_of(given))

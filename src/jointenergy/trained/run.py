@@ -13,6 +13,7 @@ from torch import Tensor
 
 from jointenergy import tasks
 from jointenergy.errors import InputError
+from jointenergy.models import JointModel
 from jointenergy.starts import XStart
 from jointenergy.tasks.chains import NONE, Aids, Frames
 from jointenergy.tasks.compose import Factor
@@ -47,6 +48,10 @@ class Run(Questions):
         notes = (*self.notes, *(f"assumed, not known: {a}" for a in model.assumptions))
         # In memory alone: a threshold that rests on the assumption is none of the run in the folder.
         return Run(model, self.origin, self.sampling, self.bounds, Thresholds(), notes)
+
+    def with_weights_of(self, model: JointModel) -> Run:
+        """The same run with another model of its recipe, such as weights that are newer than its best."""
+        return Run(model, self.origin, self.sampling, self.bounds, Thresholds(), self.notes)
 
     def health(self) -> Health:
         """Whether the chains are healthy, in numbers and, by `complaints`, in sentences; on held-out rows."""

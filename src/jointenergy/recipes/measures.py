@@ -1,0 +1,203 @@
+"""recipes: what is measured of every trained run: a table of measures, each for the kinds of runs that it says.
+
+A recipe asks for none of them: they follow from the model, its labels, its chains and its data alone.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from jointenergy.errors import EnumerationError
+from jointenergy.evaluation import by_sampling, consistency, truth
+from jointenergy.evaluation.attributes import attributes, averages
+from jointenergy.evaluation.classification import is_attributes, tell
+from jointenergy.evaluation.confidence import calibration_error
+from jointenergy.evaluation.predictors import parts_of_names, rows_of
+from jointenergy.evaluation.samples_sets import at_once
+from jointenergy.evaluation.sections import Subject
+from jointenergy.kernels import ExactGibbs
+from jointenergy.labels import MISSING
+from jointenergy.tasks.chains import can_sum
+from jointenergy.training.health import diversity
+
+Figures = dict[str, float | None]
+Taken = tuple[Figures, str]
+"""Figures, and a remark where there is more to say than numbers."""
+
+FEW = 32  # labels that have figures of their own, and pairs worth asking for; more are one structure
+PER_PAIR = 100  # samples of each pair of labels
+SPREAD = 1000  # rows whose mean distance is the diversity
+COMPLETED = 100  # test rows whose x is drawn from their labels alone
+DRAWS = 10  # of each
+
+
+@dataclass(frozen=True)
+class Measure:
+    """What is measured, and of which runs."""
+
+    applies: Callable[[Subject], bool]
+    take: Callable[[Subject], Taken]
+
+
+def take_all(subject: Subject) -> Taken:
+    """Every measure that applies, in the order of the table."""
+    figures: Figures = {}
+    remarks = []
+    for measure in MEASURES:
+        if measure.applies(subject):
+            found, remark = measure.take(subject)
+            # JSON has no NaN, and a value that is none is no value.
+            figures |= {k: v if v is not None and math.isfinite(v) else None for k, v in found.items()}
+            remarks += [remark] if remark else []
+    return figures, " ".join(remarks)
+
+
+def tells_labels(subject: Subject) -> bool:
+    """Labels under unknown normalizers of their own cannot be compared, and without labels there is nothing to tell."""
+    model = subject.run.model
+    return model.normalizer == "joint" and len(model.labels) > 0
+
+
+def _has_density(subject: Subject) -> bool:
+    return tells_labels(subject) and not subject.run.is_cross_entropy
+
+
+def _sums(subject: Subject) -> bool:
+    labels = subject.run.labels
+    return can_sum(subject.run.model, labels.given(None, 1))
+
+
+def _by_energy(subject: Subject) -> Taken:
+    """Exact: accuracy, likelihood and calibration; of several labels how they are told one by one and together."""
+    run, labels = subject.run, subject.run.labels
+    try:
+        told = tell(run.model, rows_of(run, subject.test))
+    except EnumerationError:
+        return {}, "The labels have too many states to be enumerated: no accuracy by energy is measured."
+    answers = told.answers[0]
+    if not answers.finite:
+        return dict.fromkeys(("accuracy", "nll", "ece")), ""
+    figures: Figures = {
+        "accuracy": float(answers.right.double().mean()),
+        "nll": float(told.nll.mean()),
+        "ece": calibration_error(answers.confidence, answers.right),
+    }
+    if is_attributes(labels):
+        each = attributes(answers)
+        figures |= averages(answers, each)
+        if 1 < len(labels) <= FEW:
+            figures["exact_match"] = float(told.exact.double().mean())
+            names = parts_of_names([a.name for a in each])
+            figures |= {f"accuracy_of.{part}": a.accuracy for part, a in zip(names, each, strict=True)}
+    return figures, ""
+
+
+def _draws_labels(subject: Subject) -> bool:
+    """Where exact draws are at hand sampling says nothing new."""
+    kernel = subject.run.sampling.y_kernel
+    return _has_density(subject) and kernel is not None and not isinstance(kernel, ExactGibbs)
+
+
+def _by_sampling(subject: Subject) -> Taken:
+    n = len(subject.run.labels)
+    remark = (
+        f"By sampling: {by_sampling.CHAINS} chains of {by_sampling.n_steps(n)} steps a row, from a uniform start, on "
+        f"at most {by_sampling.ROWS:,} test rows; one_sample is the end of the first chain."
+    )
+    return {**by_sampling.by_sampling(subject.run, subject.test, subject.seed)}, remark
+
+
+def _law_is_known(subject: Subject) -> bool:
+    return _has_density(subject) and subject.test.name in truth.TRUTHS
+
+
+def _law(subject: Subject) -> Taken:
+    run, law = subject.run, truth.TRUTHS[subject.test.name]
+    temperature = run.sampling.x_kernel.temperature
+    remark = (
+        f"kl_nats is from the true law to the model's density at the temperature of its chains, {temperature:.3g}; "
+        f"mode_share counts {truth.SAMPLES:,} samples from noise by the mode they fall to, and those with its labels."
+    )
+    return {**truth.divergences(run, law), **truth.mode_shares(run, law, subject.seed)}, remark
+
+
+def _has_pairs(subject: Subject) -> bool:
+    return _has_density(subject) and 1 < len(subject.run.labels) <= FEW and _sums(subject)
+
+
+def _pairs(subject: Subject) -> Taken:
+    """Samples drawn for two labels, the others free: whether they show them, by the model and by a baseline."""
+    run = subject.run
+    judges = {"": consistency.judge_of(run)}
+    if subject.baseline is not None:
+        judges["_baseline"] = consistency.judge_of(subject.baseline)
+    seen, novel = consistency.pairs(run.labels, run.data.y)
+    figures: Figures = {}
+    for kind, patterns in (("pairs", seen), ("novel", novel)):
+        if len(patterns) == 0:
+            continue
+        asked = patterns.repeat_interleave(PER_PAIR, dim=0)
+        x = _samples(subject, len(asked), asked)
+        for judge, labels_of in judges.items():
+            shown = consistency.agreement(labels_of(x).cpu(), asked)
+            figures[f"consistency_{kind}{judge}"] = float(shown.double().mean())
+        if kind == "pairs":
+            figures["diversity"] = _spread(x) / _spread(run.rows(subject.test.x))
+    if len(novel):
+        x = _samples(subject, 10 * SPREAD, None)
+        found = judges.get("_baseline", judges[""])(x).cpu()
+        figures["novel_share.samples"] = float(consistency.share_with(found, novel).mean())
+    remark = f"Samples of pairs of labels: {PER_PAIR} of each from noise, unfiltered, the other labels free."
+    return figures, remark
+
+
+def _samples(subject: Subject, n: int, asked: Tensor | None) -> Tensor:
+    run = subject.run
+    return run.sample(n, asked, start="noise", batch_size=at_once(run.event_shape), seed=subject.seed).x
+
+
+def _spread(x: Tensor) -> float:
+    """The mean distance of rows taken evenly, so that sorted ones are all there."""
+    return diversity(x[:: max(1, len(x) // SPREAD)][:SPREAD])
+
+
+def _has_structure(subject: Subject) -> bool:
+    return _has_density(subject) and len(subject.run.labels) > FEW
+
+
+def _from_labels(subject: Subject) -> Taken:
+    """x from all its labels: the mean of draws against x itself, beside the mean of the training rows."""
+    run = subject.run
+    rows = by_sampling.some_rows(subject.test, COMPLETED)
+    rows = rows.rows((rows.y != MISSING).all(1))
+    if len(rows) == 0:
+        return {}, ""
+    x = run.rows(rows.x)
+    asked = rows.y.repeat_interleave(DRAWS, dim=0)
+    drawn = _samples(subject, len(asked), asked).view(len(rows), DRAWS, *run.event_shape)
+    mean = run.data.x.mean(0)
+    figures: Figures = {
+        "inpainting_mse.given_labels": _error(drawn.mean(1), x),
+        "inpainting_mse.given_labels_one_draw": _error(drawn[:, 0], x),
+        "inpainting_mse.training_mean": _error(mean.expand_as(x), x),
+    }
+    remark = f"inpainting_mse.given_labels: all of x drawn from its labels, {DRAWS} draws of each of {len(rows)} rows."
+    return figures, remark
+
+
+def _error(guess: Tensor, x: Tensor) -> float:
+    return float(torch.square(guess - x).double().mean())
+
+
+MEASURES = (
+    Measure(tells_labels, _by_energy),
+    Measure(_draws_labels, _by_sampling),
+    Measure(_law_is_known, _law),
+    Measure(_has_pairs, _pairs),
+    Measure(_has_structure, _from_labels),
+)
