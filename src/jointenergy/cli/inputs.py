@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import functools
 import math
 import zipfile
@@ -21,13 +20,13 @@ from jointenergy.cli.waiting import waiting
 from jointenergy.data import Resize
 from jointenergy.data.fitting import image_form
 from jointenergy.data.folders import decode
+from jointenergy.data.tables import is_missing, lines_of
 from jointenergy.errors import InputError
 from jointenergy.labels import LabelSpace
 from jointenergy.trained import Run
 from jointenergy.trained.arrays import shaped, tensor_of
 
 ARRAYS = (".npy", ".npz")
-MISSING_CELLS = ("", "nan", "na", "?")
 
 
 @dataclass(frozen=True)
@@ -170,7 +169,7 @@ def _numbers(path: Path) -> NDArray[Any]:
 
 def _table(path: Path, run: Run) -> Inputs:
     """Numbers with or without a line of names, which are else 0, 1, 2, ...; columns called like labels are left out."""
-    lines = _lines(path)
+    lines = lines_of(path)
     names = tuple(cell.strip() for cell in lines[0])
     # 0, 1, 2, ... are the names that programs write where there are none; of a single column it may be a value.
     counted = len(names) > 1 and len(lines) > 1 and names == tuple(map(str, range(len(names))))
@@ -199,20 +198,8 @@ def _table(path: Path, run: Run) -> Inputs:
     return Inputs(x, [f"{path.name}[{i}]" for i in range(len(rows))], columns, tuple(notes))
 
 
-def _lines(path: Path) -> list[list[str]]:
-    try:
-        # Spreadsheets begin UTF-8 with a mark, which would make a word of the first number.
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            lines = [line for line in csv.reader(file) if any(cell.strip() for cell in line) or len(line) > 1]
-    except (UnicodeDecodeError, csv.Error):
-        raise InputError(f"the table {path} is no text in UTF-8: save it as CSV in UTF-8") from None
-    if not lines:
-        raise InputError(f"the table {path} is empty")
-    return lines
-
-
 def _number(cell: str) -> float | None:
-    if cell.strip().lower() in MISSING_CELLS:
+    if is_missing(cell):
         return math.nan
     try:
         return float(cell)
