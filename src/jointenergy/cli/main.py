@@ -18,6 +18,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from jointenergy import __version__, recipes
+from jointenergy.cli import data as data_sets
 from jointenergy.cli import evaluation, inpainting, reproduce, study, synthesis, tasks
 from jointenergy.cli.progress import train_with_progress
 from jointenergy.cli.sizes import Quick, Smoke, chosen_size
@@ -63,6 +64,7 @@ app.command()(synthesis.compose)
 app.command()(tasks.export)
 app.command()(evaluation.evaluate)
 app.command()(evaluation.compare)
+app.add_typer(data_sets.app, name="data")
 
 
 def _version(asked: bool) -> None:
