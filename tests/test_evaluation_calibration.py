@@ -14,7 +14,6 @@ from torchmetrics.functional.classification import binary_calibration_error, mul
 import jointenergy
 from jointenergy import recipes
 from jointenergy.data import Dataset, load
-from jointenergy.evaluation import calibration as part
 from jointenergy.evaluation.calibration import Sizes, calibration, measure
 from jointenergy.evaluation.classification import tell
 from jointenergy.evaluation.confidence import (
@@ -196,9 +195,22 @@ def test_the_interval_holds_the_error_of_the_whole_population():
         errors = bootstrap(
             confidence, right, torch.arange(500), bins_of(confidence), resamples=300, generator=seeded(seed)
         )
-        band = Band.of(errors)
+        band = Band.of(errors).around(calibration_error(confidence, right))
         held += band.low <= 0.2 <= band.high
     assert held >= 50
+
+
+def test_the_interval_lies_around_the_error_it_belongs_to():
+    # Calibrated rows: resamples alone lie above the error itself, whose noise they have twice.
+    confidence, right = sure(500, 0)
+    ece = calibration_error(confidence, right)
+    errors = bootstrap(confidence, right, torch.arange(500), bins_of(confidence), resamples=300, generator=seeded(0))
+    plain = Band.of(errors)
+    band = plain.around(ece)
+    assert plain.mean > 1.1 * ece
+    assert 0 <= band.low < ece < band.high
+    assert band.high - ece == pytest.approx(plain.high - plain.mean)
+    assert Band(0.5, 0.1, 0.9).around(0.2).low == 0.0
 
 
 def test_portions_do_not_matter_for_what_is_drawn_in_large_sets(monkeypatch):
@@ -268,9 +280,6 @@ class TestTemperature:
     def test_rows_that_are_all_right_have_none(self):
         z = torch.tensor([[3.0, 0.0]]).log_softmax(1).expand(5, -1)
         assert fit_temperature([z], [torch.zeros(5, dtype=torch.int64)]) == pytest.approx(TEMPERATURES[0])
-        (sentence,) = part._at_the_end("run", TEMPERATURES[0])
-        assert "do not determine it" in sentence
-        assert part._at_the_end("run", 1.3) == []
 
 
 def digits_run(sharpness):
@@ -319,6 +328,13 @@ class TestSection:
             "baseline, temperature-scaled",
         ]
         assert {len(row) for row in table.rows} == {len(table.columns)}
+
+    def test_a_temperature_that_held_out_rows_do_not_determine_gives_no_line(self, subject, monkeypatch):
+        monkeypatch.setattr("jointenergy.evaluation.calibration.fit_temperature", lambda *_: TEMPERATURES[0])
+        found = calibration(subject, "quick")
+        assert not any("scaled" in name or "logit_temperature" in name for name in found.metrics)
+        assert [row[0] for row in found.tables[0].rows] == ["run", "baseline"]
+        assert any("do not determine a temperature" in s for s in found.says)
 
     def test_ece_is_that_of_the_probabilities_a_user_gets(self, subject, section):
         probabilities = subject.run.predict_proba(subject.test.x)["digit"]

@@ -152,6 +152,12 @@ def test_the_page_says_what_was_found(subject, parts, tmp_path):
     assert "digits" in page
 
 
+def test_a_bound_in_doubt_is_not_told_at_a_glance():
+    sure = {"accuracy": 0.9, "log_likelihood_upper_nats": -3.0, "likelihood_effective_share": 0.5}
+    assert "log-likelihood, at most" in report._glance(sure)
+    assert "log-likelihood" not in report._glance({**sure, "likelihood_effective_share": 0.02})
+
+
 def test_a_page_that_refers_outside_would_be_found():
     found = read_page('<img src="http://a.org/x.png"><a href="https://a.org">x</a>')
     assert not found.images[0].startswith("data:")

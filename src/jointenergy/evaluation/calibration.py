@@ -73,9 +73,10 @@ def measure(answers: Answers, sizes: Sizes, seed: int) -> Calibrated:
     # Many entries have a narrow band, which fewer draws show as well.
     draws = max(LEAST_DRAWS, min(sizes.draws, MOST_DRAWN // len(answers)))
     counts = torch.bincount(answers.variable, minlength=len(answers.labels)).tolist()
+    ece = calibration_error(confidence, right, bins)
     return Calibrated(
-        calibration_error(confidence, right, bins),
-        Band.of(errors),
+        ece,
+        Band.of(errors).around(ece),
         Band.of(if_calibrated(confidence, bins, draws=draws, generator=drawing)),
         calibration_error(confidence, right, equal_mass_bins(answers.log_odds)),
         classwise_error(answers.class_gaps, counts),
@@ -101,7 +102,6 @@ def calibration(subject: Subject, suite: Suite) -> Section:
         if isinstance(fitted, float):
             answers[name + SCALED], temperatures[name + SCALED] = told.answers[1], fitted
             metrics[f"{prefix(name)}logit_temperature"] = fitted
-            says += _at_the_end(name, fitted)
         else:
             says.append(f"There is no temperature-scaled line of {shown(name)}: {fitted}.")
     if not answers:
@@ -146,9 +146,9 @@ def _how_measured(answers: Mapping[str, Answers], scaled: bool) -> list[str]:
     says = [
         "A model is calibrated if of all predictions made with 90 % confidence 90 % are right. ECE is the mean "
         f"distance between the two, over 15 bins of equal width of the largest probability, on {len(first):,} "
-        f"predictions. The interval is that of {100 * LEVEL:.0f} % of resamples of the test rows. Even a perfectly "
-        "calibrated model has an error on a finite number of rows: 'by chance' is what it would show, so an ECE "
-        "within it says that no miscalibration was seen."
+        f"predictions. The interval is as wide as that of {100 * LEVEL:.0f} % of resamples of the test rows. Even a "
+        "perfectly calibrated model has an error on a finite number of rows: 'by chance' is what it would show, so an "
+        "ECE within it says that no miscalibration was seen."
     ]
     if scaled:
         says.append(
@@ -216,14 +216,9 @@ def _temperature(run: Run, most: int) -> float | str:
                         truths[k].append(y[piece, k][seen].cpu())
     except InputError as error:
         return str(error)
-    return fit_temperature([torch.cat(t) for t in tables], [torch.cat(t) for t in truths])
-
-
-def _at_the_end(name: str, temperature: float) -> list[str]:
+    found = fit_temperature([torch.cat(t) for t in tables], [torch.cat(t) for t in truths])
     low, high = TEMPERATURES
-    if low * 1.01 < temperature < high / 1.01:
-        return []
-    return [
-        f"The temperature of {shown(name)} lies at the end of what is looked for ({low:g} to {high:g}): its held-out "
-        "rows do not determine it."
-    ]
+    if low * 1.01 < found < high / 1.01:
+        return found
+    # Where all held-out rows are right no temperature is the best, and the end of the search would be an accident.
+    return f"its {len(known)} held-out rows do not determine a temperature between {low:g} and {high:g}"

@@ -71,6 +71,13 @@ class Band:
         low, high = values.quantile(ends).tolist()
         return cls(float(values.mean()), low, high)
 
+    def around(self, value: float) -> Band:
+        """As wide, with its mean put at a value that is not negative, nor are the ends.
+
+        For resamples of an error over bins: each has the noise of the rows twice, so their errors are too large.
+        """
+        return Band(value, max(0.0, value + self.low - self.mean), value + self.high - self.mean)
+
 
 def bootstrap(
     confidence: Tensor, right: Tensor, row: Tensor, bins: Tensor, *, resamples: int, generator: torch.Generator

@@ -158,7 +158,7 @@ def _tables(
                 for name, figures in told.items()
             ]
             halves = (_known(getattr(control[a], what)) for a in asked)
-            rows.append(("control: other test rows", n_test // 2, *halves))
+            rows.append(("control: held-out rows like the data", n_test // 2, *halves))
             yield Table(title + (", noise added to all rows" if noised else ""), ("set", "rows", *columns), tuple(rows))
 
 
@@ -211,7 +211,7 @@ def _about(sets: Sequence[Rows]) -> Iterator[str]:
     for rows in sets:
         if isinstance(rows, Outside | Made):
             yield rows.says
-    yield "The control is one half of the test rows against the other, which nothing should tell apart."
+    yield "The control is held-out rows like the data: half of the test rows against the other half."
 
 
 def _pictures(

@@ -9,6 +9,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
+from jointenergy.evaluation.bounds import COLLAPSED
 from jointenergy.evaluation.sections import STYLE as STYLE_OF_PICTURES
 from jointenergy.evaluation.sections import Cell, Picture, Section, Table
 from jointenergy.evaluation.suite import Evaluation
@@ -76,7 +77,8 @@ def page(evaluation: Evaluation) -> str:
     links = " ".join(f'<a href="#{escape(s.name)}">{escape(s.title)}</a>' for s in evaluation.sections)
     title = f"{evaluation.name}: {evaluation.suite} evaluation"
     headline = f"{evaluation.headline[0].upper()}{evaluation.headline[1:]}."
-    first, rest = evaluation.sections[:1], evaluation.sections[1:]
+    first = [s for s in evaluation.sections if s.name == "health"]
+    rest = [s for s in evaluation.sections if s.name != "health"]
     glance = _glance(evaluation.metrics)
     sections = "\n".join([*map(_section, first), glance, *map(_section, rest)])
     return f"""<!doctype html>
@@ -108,7 +110,7 @@ def _glance(metrics: Mapping[str, float | None]) -> str:
         (words.format(*_slots(name, metric)), metrics[metric], metrics.get(f"baseline.{metric}"))
         for name, words in GLANCE.items()
         for metric in metrics
-        if metrics[metric] is not None and _matches(name, metric)
+        if metrics[metric] is not None and _matches(name, metric) and not _in_doubt(metric, metrics)
     ]
     if not rows:
         return ""
@@ -116,6 +118,12 @@ def _glance(metrics: Mapping[str, float | None]) -> str:
     columns = ("", "run", "baseline") if beside else ("", "run")
     shown = Table("", columns, tuple(row if beside else row[:2] for row in rows))
     return f'<section id="glance">\n<h2>At a glance</h2>\n{table(shown)}\n</section>'
+
+
+def _in_doubt(metric: str, metrics: Mapping[str, float | None]) -> bool:
+    """A bound that rests on a few chains is told in its section, with that said."""
+    share = metrics.get("likelihood_effective_share")
+    return metric.startswith("log_likelihood_") and share is not None and share < COLLAPSED
 
 
 def _matches(name: str, metric: str) -> bool:
