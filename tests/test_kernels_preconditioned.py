@@ -48,8 +48,11 @@ def imbalance(kernel, *, masked, temperature=None):
             found.append(law.log_prob(b[row, free]))
         return torch.stack(found)
 
+    frame = kernel.metric.frame(target, x)
+
     def flow(a, at_a, b, at_b):
-        accept = kernel.log_acceptance(target, b, at_b, a, at_a).clamp(max=0)
+        move = ((b - a)[:, None, :] @ frame.root)[:, 0]
+        accept = kernel.log_acceptance(target, move, b, at_b, at_a, frame).clamp(max=0)
         return at_a.log_density / (temperature or kernel.temperature) + log_q(b, a, at_a.gradient) + accept
 
     return float((flow(x, here, to, there) - flow(to, there, x, here)).abs().max())

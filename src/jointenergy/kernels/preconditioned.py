@@ -105,35 +105,32 @@ class PreconditionedMALA(Kernel):
                 f"{int((~inside).sum())} of {len(x)} chains do not"
             )
 
-    def proposal_mean(self, frame: Frame, x: Tensor, gradient: Tensor) -> Tensor:
-        """Where the proposals from x lie around."""
-        drift = _times(frame.inverse, _times(frame.inverse.mT, gradient.flatten(1)))
-        return torch.add(x, drift.view_as(x), alpha=self.step_size)
+    def log_acceptance(
+        self, target: Target, move: Tensor, to: Tensor, there: Evaluation, here: Evaluation, frame: Frame
+    ) -> Tensor:
+        """The log of the acceptance ratio of a move to `to`; minus infinity outside the domain.
 
-    def proposal_log_density(self, frame: Frame, to: Tensor, x: Tensor, gradient: Tensor) -> Tensor:
-        """log q(to | x) up to a constant that is the same in both directions."""
-        away = _times(frame.root.mT, (to - self.proposal_mean(frame, x, gradient)).flatten(1))
-        return away.square_().sum(1).mul_(-0.5 / self.noise_scale**2)
-
-    def log_acceptance(self, target: Target, to: Tensor, there: Evaluation, x: Tensor, here: Evaluation) -> Tensor:
-        """The log of the acceptance ratio of a move from x to `to`; minus infinity outside the domain."""
-        frame = self.metric.frame(target, x)
-        ratio = (
-            (there.log_density - here.log_density) / self.temperature
-            + self.proposal_log_density(frame, x, to, there.gradient)
-            - self.proposal_log_density(frame, to, x, here.gradient)
-        )
+        `move` is the move in the round coordinates, `root.T @ (to - x)`: there the proposal is MALA's own.
+        """
+        drifts = [_times(frame.inverse.mT, e.gradient.flatten(1)) for e in (here, there)]
+        ahead = (move - self.step_size * drifts[0]).square_().sum(1)
+        back = (move + self.step_size * drifts[1]).square_().sum(1)
+        ratio = (there.log_density - here.log_density) / self.temperature + (ahead - back) / (2 * self.noise_scale**2)
         return ratio.masked_fill(~target.model.domain.contains(to), -torch.inf)
 
     def step(self, target: Target, state: State) -> tuple[State, Info]:
         keys, noise_key, accept_key = streams.split(state.keys, 3)
         here = evaluate_x(target, state)
         frame = self.metric.frame(target, state.x)
-        noise = _times(frame.inverse, target.moving(streams.normal_like(noise_key, state.x)).flatten(1))
-        moved = self.proposal_mean(frame, state.x, here.gradient).add_(noise.view_as(state.x), alpha=self.noise_scale)
+        noise = target.moving(streams.normal_like(noise_key, state.x)).flatten(1)
+        move = (
+            _times(frame.inverse.mT, here.gradient.flatten(1)).mul_(self.step_size).add_(noise, alpha=self.noise_scale)
+        )
+        moved = state.x + _times(frame.inverse, move).view_as(state.x)
         proposed = replace(state, x=target.hold_x(moved), evaluation=None)
         there = evaluate_x(target, proposed)
-        accept, acceptance = metropolis(accept_key, self.log_acceptance(target, proposed.x, there, state.x, here))
+        log_ratio = self.log_acceptance(target, move, proposed.x, there, here, frame)
+        accept, acceptance = metropolis(accept_key, log_ratio)
         x = torch.where(over(accept, state.x), proposed.x, state.x)
         info = Info(log_density=here.log_density, gradient=here.gradient, x_acceptance=acceptance)
         return replace(state, x=x, keys=keys, step=state.step + 1, evaluation=choose(accept, there, here)), info

@@ -123,7 +123,10 @@ class AnchoredModel(JointModel):
                 return None
             outputs, pullback = offered
             outputs = outputs + F.linear(seen, self.slope, self.offset)
-            if summed:
+            if summed and self.n_targets == 1:  # a classifier: chains of small ones feel every operation
+                total = outputs.logsumexp(1, keepdim=True)
+                weights, value = (outputs - total).exp_(), total[:, 0]
+            elif summed:
                 blocks = outputs.split(self.targets.cardinalities, dim=1)
                 sums = [b.logsumexp(1, keepdim=True) for b in blocks]
                 weights = torch.cat([(b - s).exp_() for b, s in zip(blocks, sums, strict=True)], dim=1)
@@ -145,7 +148,7 @@ class AnchoredModel(JointModel):
         return self.targets.allowed(y[:, : self.n_targets])
 
     def _open(self, x: Tensor, y: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """Rows that miss the same of the other labels, with z and the outputs at all completions, `[rows, states, .]`."""
+        """Rows that miss the same of the other labels, with z and the outputs at all completions of each row."""
         others = y[:, self.n_targets :]
         patterns, which = (others == MISSING).unique(dim=0, return_inverse=True)
         for i, pattern in enumerate(patterns):

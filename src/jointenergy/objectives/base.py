@@ -18,13 +18,15 @@ class Batch:
     """Rows of data; entries of `y` may be MISSING, `mask` is True where x is observed (None: everywhere).
 
     No `y` means that all labels are missing. Where x is not observed its values are ignored, and may be NaN.
-    `complete` promises that no entry of `y` is MISSING, so that nobody looks for one.
+    `complete` promises that no entry of `y` is MISSING, so that nobody looks for one. `weight` says how much each row
+    counts in the likelihood terms, `[n]`; no weights: all count 1.
     """
 
     x: Tensor
     y: Tensor | None = None
     mask: Tensor | None = None
     complete: bool = False
+    weight: Tensor | None = None
 
 
 @final

@@ -46,7 +46,10 @@ def checked_batch(model: JointModel, batch: Batch) -> Batch:
     y = model.labels.given(batch.y, len(x), x.device)
     if batch.complete and bool((y == MISSING).any()):
         raise InputError("the batch promises complete labels and misses some: leave out `complete`")
-    return Batch(x, y, mask, batch.complete)
+    weight = batch.weight
+    if weight is not None and (weight.shape != x.shape[:1] or not bool((weight.isfinite() & (weight >= 0)).all())):
+        raise InputError(f"the batch's weights must be {len(x)} finite numbers, none of them negative")
+    return Batch(x, y, mask, batch.complete, weight)
 
 
 def checked_draws(model: JointModel, draws: Draws) -> Draws:

@@ -50,7 +50,7 @@ class LikelihoodTerm(Term):
     def value(self, values: Values, terms: Sequence[Term]) -> Tensor:
         over, under = values.at(self.over), values.at(self.under)
         gap = over.mean(over.log_density) - under.mean(under.log_density)
-        return torch.where(self.applies(values), gap, 0.0).sum() / values.n
+        return values.total(torch.where(self.applies(values), gap, 0.0)) / values.n
 
 
 @final
@@ -150,7 +150,39 @@ class LogPYGivenX(LikelihoodTerm):
             flat = tuple(w for row in self.label_weights for w in row)
             offsets = constant(values.model.labels.offsets, values.y.device)
             entries = entries * _weights(flat, entries.dtype, entries.device)[values.y.clamp(min=0) + offsets]
-        return entries.sum() / values.n
+        return values.total(entries) / values.n
+
+
+@final
+@dataclass(frozen=True)
+class LogPTargetsGivenRest(Term):
+    """log p(the first `n_targets` labels | x, the other labels), of the rows that have one of them.
+
+    It is what a table's classifier is asked: the other labels are discrete features. The sum over the targets is
+    exact. Where other labels or entries of x are missing it is averaged over the rows completed given all that is
+    observed of them: the mean of log p(targets | completed row), no likelihood of the observed part alone.
+    """
+
+    n_targets: int = 1
+
+    name: ClassVar[str] = "log_p_targets_given_rest"
+    maximized: ClassVar[bool] = True
+    draws: ClassVar[tuple[DrawName, ...]] = ("given_xy",)
+
+    def needs(self, model: JointModel, *, missing_labels: bool = True, masked_x: bool = False) -> frozenset[DrawName]:
+        needed = needs_draws(model, "given_xy", missing_labels=missing_labels, masked_x=masked_x)
+        return frozenset(self.draws if needed else ())
+
+    def value(self, values: Values, terms: Sequence[Term]) -> Tensor:
+        x, y = values.states("given_xy")
+        samples = None if values.exact("given_xy") else values.samples("given_xy")
+        observed = values.y[:, : self.n_targets]
+        own = observed if samples is None else observed[values.rows("given_xy")]
+        rest = y[:, self.n_targets :]
+        asked, open_to_all = (torch.cat((t, rest), dim=1) for t in (own, torch.full_like(own, MISSING)))
+        gap = values.model.log_density_unchecked(x, asked) - values.model.log_density_unchecked(x, open_to_all)
+        gap = gap if samples is None else samples.mean_by_row(gap, values.n)
+        return values.total(torch.where((observed != MISSING).any(1), gap, 0.0)) / values.n
 
 
 def frequency_weights(y: Tensor, labels: LabelSpace) -> LabelWeights:

@@ -59,7 +59,7 @@ class Values:
         self, model: JointModel, batch: Batch, draws: Draws, labeled_only: Collection[DrawName] = frozenset()
     ) -> None:
         self.model, self.x, self.mask, self.draws = model, batch.x, batch.mask, draws
-        self.complete = batch.complete
+        self.complete, self.weight = batch.complete, batch.weight
         self.n = len(batch.x)
         self.y = self.labels_of(batch)
         self.labeled = (self.y != MISSING).any(1)
@@ -71,6 +71,12 @@ class Values:
     def with_x(self) -> Tensor:
         """The rows with at least one observed entry of x."""
         return torch.ones_like(self.labeled) if self.mask is None else self.mask.flatten(1).any(1)
+
+    def total(self, values: Tensor) -> Tensor:
+        """The sum of values `[n, ...]`, each as often as its row counts."""
+        if self.weight is None:
+            return values.sum()
+        return (self.weight.to(values.dtype).view(-1, *(1,) * (values.ndim - 1)) * values).sum()
 
     def labels_of(self, states: Batch | Samples) -> Tensor:
         """The labels of states, MISSING where there are none."""

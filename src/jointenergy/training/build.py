@@ -44,7 +44,7 @@ from jointenergy.starts import (
 )
 from jointenergy.training.chains import Chains
 from jointenergy.training.distributed import World
-from jointenergy.training.feeds import TrainingData, augmentation_of
+from jointenergy.training.feeds import TrainingData, augmentation_of, view_of
 from jointenergy.training.order import seeded
 from jointenergy.training.recipe import Recipe
 from jointenergy.training.settings import (
@@ -187,20 +187,32 @@ def start_of(recipe: Recipe, data: TrainingData) -> Start:
     return Start(x_start, label_start)
 
 
-def chains_of(recipe: Recipe, data: TrainingData, seed: int, world: World, *, guarded: bool = True) -> Chains:
-    """The chains with this process's shard of the buffer, filled with fresh starts."""
+def chains_of(
+    recipe: Recipe,
+    data: TrainingData,
+    seed: int,
+    world: World,
+    *,
+    guarded: bool = True,
+    kernel: Kernel | None = None,
+    start: Start | None = None,
+) -> Chains:
+    """The chains with this process's shard of the buffer, filled with fresh starts.
+
+    `kernel` and `start` are the recipe's own, unless the caller has others.
+    """
     buffer: Buffer | None = None
     if recipe.buffer.kind != "none":
         kind = ReplayBuffer if recipe.buffer.kind == "replay" else ReservoirBuffer
         size = max(recipe.buffer.size, recipe.batch_size)
         buffer = kind(world.share(size, "buffer.size"), data.event_shape, data.labels, device=data.x.device)
-    bounds = (recipe.data.low, recipe.data.high)
+    bounds = view_of(recipe.data)
     if recipe.chain.augment and len(data.event_shape) != 3:
         raise InputError(f"chain.augment changes images, and rows of {recipe.data.name!r} are {data.event_shape}")
     chains = Chains(
-        kernel_of(recipe),
+        kernel_of(recipe) if kernel is None else kernel,
         recipe.chain.steps,
-        start_of(recipe, data),
+        start_of(recipe, data) if start is None else start,
         buffer,
         recipe.buffer.restart,
         seeded(seed, "chains", 0, world.rank, device=data.x.device),

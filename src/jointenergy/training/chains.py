@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from jointenergy.buffers import Buffer, Drawn, restart
-from jointenergy.kernels import BlockGibbs, Kernel, Langevin, State, Target, last
+from jointenergy.kernels import BlockGibbs, Info, Kernel, Langevin, State, Target, last
 from jointenergy.kernels.base import Known, over
 from jointenergy.kernels.chain import run_unchecked
 from jointenergy.starts import MissingLabels, Start
@@ -30,6 +30,8 @@ class Moved:
     sick: Tensor
     fresh: Drawn
     """Where each chain would begin anew."""
+    acceptance: Tensor | None = None
+    """Of each chain's last move of x; None where the kernel accepts all."""
 
     @property
     def x(self) -> Tensor:
@@ -116,10 +118,10 @@ class Chains:
     def move(self, target: Target, drawn: Drawn, fresh: Drawn, *, known: Known) -> Moved:
         """The chains after their steps; `known` says which of their labels are missing."""
         before = state = self.kernel.init_unchecked(target, drawn.x, drawn.y, known=known, generator=self.generator)
-        log_density: Tensor | None = None
-        for later, info in run_unchecked(self.kernel, target, state, self.steps):
-            before, state, log_density = state, later, info.log_density
-        return Moved(drawn, before, state, self.sick(state.x, log_density), fresh)
+        info = Info()
+        for later, said in run_unchecked(self.kernel, target, state, self.steps):
+            before, state, info = state, later, said
+        return Moved(drawn, before, state, self.sick(state.x, info.log_density), fresh, info.x_acceptance)
 
     def sick(self, x: Tensor, log_density: Tensor | None) -> Tensor:
         """Lost chains, and those whose log-density lies far from all the others': they would rule the gradient."""

@@ -20,9 +20,11 @@ from jointenergy.data import (
     RandomCrop,
     RandomFlip,
     Scale,
+    View,
     load,
     split,
 )
+from jointenergy.data.views import BINARY, BYTES
 from jointenergy.errors import InputError
 from jointenergy.labels import MISSING, LabelSpace
 from jointenergy.objectives import Batch
@@ -41,7 +43,7 @@ class TrainingData:
     """Rows scaled to the recipe's bounds, on the training device: those that are learned from, and held-out ones.
 
     `mask` is True where x is observed (None: everywhere); elsewhere x holds where its completion begins. Held-out rows
-    are complete.
+    are complete. `weight` says how much a row counts (None: 1).
     """
 
     x: Tensor
@@ -50,6 +52,7 @@ class TrainingData:
     y_held: Tensor
     labels: LabelSpace
     mask: Tensor | None = None
+    weight: Tensor | None = None
 
     @property
     def event_shape(self) -> tuple[int, ...]:
@@ -95,11 +98,20 @@ def dataset_of(settings: DataSettings, folder: Path | None, split: str) -> Datas
     return scaled(load(settings.name, folder, split, options=settings.options), settings)
 
 
+def view_of(settings: DataSettings) -> View:
+    """The recipe's bounds of x, with how it sees pixels."""
+    levels = {"bytes": BYTES, "binary": BINARY}.get(settings.dequantize) if settings.transform == "logit" else None
+    return View(settings.low, settings.high, levels)
+
+
 def scaled(dataset: Dataset, settings: DataSettings) -> Dataset:
-    """Pixels between the recipe's bounds; what is no pixel is taken as it is."""
+    """Pixels as the recipe sees them; what is no pixel is taken as it is. Noise of a view is one draw for good."""
     if dataset.x.is_floating_point():
+        if settings.transform != "none":
+            raise InputError(f"data.transform takes pixels, and {settings.name!r} has numbers: set it to 'none'")
         return dataset
-    return Dataset(Scale(settings.low, settings.high)(dataset.x), dataset.y, dataset.labels, dataset.name)
+    x = view_of(settings).of_pixels(dataset.x, generator=seeded(0, "pixels of", dataset.name))
+    return Dataset(x, dataset.y, dataset.labels, dataset.name)
 
 
 def augmentation_of(names: Sequence[str], bounds: tuple[float, float]) -> list[Change]:
@@ -121,7 +133,10 @@ def changes_of(settings: DataSettings, *, augment: bool) -> list[Change]:
     """What is done to rows each time they are used: dequantized, augmented, noised."""
     low, high = settings.low, settings.high
     changes: list[Change] = []
-    if settings.dequantize == "bytes":
+    if settings.transform == "logit":
+        view = view_of(settings)
+        changes.append(lambda x, g: view.dequantized_again(x, generator=g))
+    elif settings.dequantize == "bytes":
         scale = Scale(low, high)
         changes.append(lambda x, g: low + (high - low) * Dequantize()(scale.inverse(x), generator=g))
     elif settings.dequantize == "binary":
@@ -131,7 +146,8 @@ def changes_of(settings: DataSettings, *, augment: bool) -> list[Change]:
     if augment:
         changes += augmentation_of(settings.augment, (low, high))
     if settings.noise > 0:
-        changes.append(lambda x, g: GaussianNoise(settings.noise)(x, generator=g))
+        noise = GaussianNoise(settings.noise, clamp=(low, high) if settings.noise_clamp else None)
+        changes.append(lambda x, g: noise(x, generator=g))
     return changes
 
 
@@ -178,4 +194,5 @@ class Feed:
         for change in self.changes:
             x = change(x, self.generator)
         mask = None if self.data.mask is None else self.data.mask[self.rows]
-        return Batch(x, self.data.y[self.rows], mask, self.complete)
+        weight = None if self.data.weight is None else self.data.weight[self.rows]
+        return Batch(x, self.data.y[self.rows], mask, self.complete, weight)

@@ -64,6 +64,8 @@ class Fit:
     seconds: float = 0.0
     stop: bool = False
     """Set from outside to end the run after the present step, saved."""
+    enough: bool = False
+    """Set from outside to make the present iteration the last one: it is checked and saved as the recipe's last is."""
     recovery: Recovery = field(default_factory=Recovery)
     n_purged: int = 0
     unhealthy: int = 0
@@ -78,6 +80,11 @@ class Fit:
         self._shown: dict[str, float] = dict.fromkeys(names, math.nan)
         self._found: tuple[str, dict[str, Any], list[str], str | None] | None = None
         self._signals: Signals | None = None
+
+    @property
+    def ended(self) -> bool:
+        """Whether no iteration is to come."""
+        return self.enough or self.trainer.iteration >= self.trainer.recipe.iterations
 
     @property
     def last_healthy(self) -> str:
@@ -125,7 +132,7 @@ class Fit:
         """To the recipe's last iteration, or `Diverged` when all tries are spent."""
         self._take_up()
         trainer, cadence = self.trainer, self.trainer.recipe.cadence
-        while trainer.iteration < trainer.recipe.iterations:
+        while not self.ended:
             began = time.perf_counter()
             self.before_step(trainer)
             loss, moved, norm = trainer.step()
@@ -144,7 +151,7 @@ class Fit:
             if trainer.iteration % cadence.log == 0:
                 parts = {name: float(value) for name, value in loss.parts.items()}
                 self._log({"loss": float(loss.total.detach()), **parts, "gradient_norm": float(norm)})
-            checked = trainer.iteration % cadence.check == 0 or trainer.iteration == trainer.recipe.iterations
+            checked = trainer.iteration % cadence.check == 0 or self.ended
             if checked and self.guarded:
                 self._tell_purges(at_once=True)
             if checked and self._check():
@@ -252,7 +259,7 @@ class Fit:
         if self.health is None:
             return False
         evidence.picture(self.folder, trainer, f"iteration-{trainer.iteration:08d}")
-        ended = trainer.iteration >= trainer.recipe.iterations
+        ended = self.ended
         self.unhealthy = 0 if self.health.healthy else self.unhealthy + 1
         # Early in a run chains have yet to arrive; one that has been healthy must stay so.
         early = self.best_accuracy is None and (

@@ -17,7 +17,7 @@ from jointenergy.labels import MISSING
 from jointenergy.models import JointModel
 from jointenergy.networks.accelerated import hold, together
 from jointenergy.networks.spectral import refresh
-from jointenergy.objectives import Batch, DrawName, Draws, Loss, Samples, summable
+from jointenergy.objectives import Batch, DrawName, Draws, Loss, Objective, Samples, summable
 from jointenergy.training import build
 from jointenergy.training.chains import Chains, Moved
 from jointenergy.training.clipping import clip_adaptive, clip_sigma
@@ -49,12 +49,12 @@ class Trainer:
     ) -> None:
         self.recipe, self.data, self.seed, self.guarded, self.world = recipe, data, seed, guarded, world
         device = data.x.device
-        self.model = build.model_of(recipe, data, seed)
+        self.model = self.make_model()
         world.copy_from_first([p.detach() for p in self.model.parameters()])
         self.ema: JointModel = copy.deepcopy(self.model).requires_grad_(False).eval()
         self.rate = torch.zeros((), device=device)
         self.optimizer = build.optimizer_of(recipe, self.model, self.rate)
-        self.objectives = build.objectives_of(recipe, data)
+        self.objectives = self.make_objectives()
         self.missing = bool((data.y == MISSING).any())
         masked = data.mask is not None
         self.needs_of = [o.needs(self.model, missing_labels=self.missing, masked_x=masked) for o in self.objectives]
@@ -62,7 +62,7 @@ class Trainer:
         # The classifier's batch, the last one, is augmented; the density's is not, where it has one of its own.
         names = ["data"] if len(self.objectives) == 1 else ["data", "labels"]
         self.feeds = [Feed(data, recipe, seed, world, n, augment=n == names[-1]) for n in names]
-        self.chains: Chains = build.chains_of(recipe, data, seed, world, guarded=guarded)
+        self.chains: Chains = self.make_chains()
         self.completions = Completions(data, self.chains.kernel, recipe.chain.completion_steps, self.needs, world)
         self.iteration, self.attempt = 0, 0
         self.learning_rate_scale = 1.0
@@ -78,6 +78,17 @@ class Trainer:
             key=lambda: (self.chains.steps, self.chains.kernel),
             generators=lambda: [self.chains.generator, *(feed.generator for feed in self.feeds)],
         )
+
+    # What a run is made of, by its recipe; a trainer of another kind of data may make its own.
+
+    def make_model(self) -> JointModel:
+        return build.model_of(self.recipe, self.data, self.seed)
+
+    def make_objectives(self) -> list[Objective]:
+        return build.objectives_of(self.recipe, self.data)
+
+    def make_chains(self) -> Chains:
+        return build.chains_of(self.recipe, self.data, self.seed, self.world, guarded=self.guarded)
 
     @property
     def recordable(self) -> bool:
