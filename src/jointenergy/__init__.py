@@ -20,6 +20,7 @@ from jointenergy.models import (
 )
 
 if TYPE_CHECKING:
+    from jointenergy.estimators import JointEnergyClassifier, JointEnergyDetector
     from jointenergy.trained import Run, load, wrap
 
 __version__ = "0.1.0.dev0"
@@ -34,6 +35,8 @@ __all__ = [
     "EnumerationError",
     "InnerProduct",
     "InputError",
+    "JointEnergyClassifier",
+    "JointEnergyDetector",
     "JointModel",
     "LabelSpace",
     "LogitModel",
@@ -49,9 +52,13 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401 (whatever is asked for)
-    """`load`, `wrap` and `Run` when first asked for: training and its libraries take two seconds to import."""
+    """`load`, `wrap`, `Run` and the estimators when first asked for: training takes two seconds to import."""
     if name in ("Run", "load", "wrap"):
         from jointenergy import trained
 
         return getattr(trained, name)
+    if name in ("JointEnergyClassifier", "JointEnergyDetector"):
+        from jointenergy import estimators
+
+        return getattr(estimators, name)
     raise AttributeError(f"module 'jointenergy' has no attribute {name!r}")

@@ -1,0 +1,96 @@
+"""estimators: the anchor as a model: where its network and its chains begin."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from jointenergy.estimators.gaussians import Gaussians
+from jointenergy.labels import MISSING, LabelSpace
+from jointenergy.models import AnchoredModel
+from jointenergy.networks import MLP, WideResNet
+from jointenergy.starts import FrequencyLabels
+from jointenergy.training.feeds import TrainingData
+
+
+@dataclass(frozen=True, eq=False)
+class GaussianStart:
+    """Fresh chains begin at draws of the anchor, of the class that they have, if they have one."""
+
+    gaussians: Gaussians
+    event_shape: tuple[int, ...]
+    like: Tensor
+
+    def draw(self, y: Tensor, *, generator: torch.Generator) -> Tensor:
+        weights, means = self.gaussians.log_weights.softmax(0), self.gaussians.means
+        device = generator.device
+        drawn = torch.multinomial(weights.float().to(device), len(y), replacement=True, generator=generator).cpu()
+        if len(means) > 1:
+            drawn = torch.where(y[:, 0].cpu() == MISSING, drawn, y[:, 0].cpu())
+        noise = torch.randn(len(y), means.shape[1], generator=generator, device=device).cpu().double()
+        x = means[drawn] + noise @ torch.linalg.cholesky(self.gaussians.covariance).mT
+        rows: Tensor = x.to(self.like).view(len(y), *self.event_shape)
+        return rows
+
+
+def anchored_model(gaussians: Gaussians, data: TrainingData, n_targets: int, hidden: tuple[int, ...]) -> AnchoredModel:
+    """The anchor as slope and offset, and a network that is zero at first."""
+    labels, shape = data.labels, data.event_shape
+    n_outputs = max(sum(labels.cardinalities[:n_targets]), 1)
+    n_codes = sum(labels.cardinalities[n_targets:])
+    center = gaussians.log_weights.exp() @ gaussians.means
+    whitening = gaussians.whitening if len(shape) == 1 else gaussians.covariance.diagonal().rsqrt()
+    white = (gaussians.means - center) @ whitening if len(shape) == 1 else (gaussians.means - center) * whitening
+    if len(gaussians.means) == n_outputs:
+        slope = torch.cat((white, gaussians.log_values), dim=1)
+        offset = gaussians.log_weights - 0.5 * white.square().sum(1)
+    else:
+        slope = torch.zeros(n_outputs, white.shape[1] + n_codes)
+        # Each target's block is read once, so that the first alone has the discrete features' frequencies.
+        first = labels.cardinalities[0] if n_targets else 1
+        slope[:first, white.shape[1] :] = gaussians.log_values[0].float()
+        shares = FrequencyLabels.fit(data.y, labels).frequencies
+        blocks = [shares[k, :c].clamp(min=1e-3).log() for k, c in enumerate(labels.cardinalities[:n_targets])]
+        offset = torch.cat(blocks) if blocks else torch.zeros(1)
+    network = _network(hidden, shape, white.shape[1] + n_codes, n_outputs)
+    model = AnchoredModel(
+        network,
+        labels,
+        n_targets=n_targets,
+        center=center,
+        whitening=whitening,
+        slope=slope,
+        offset=offset,
+        event_shape=shape,
+    )
+    return model.float()
+
+
+def _network(hidden: tuple[int, ...], shape: tuple[int, ...], n_in: int, n_outputs: int) -> nn.Module:
+    if len(shape) == 1:
+        network: nn.Module = MLP((n_in, *hidden, n_outputs))
+    else:
+        network = WideResNet(10, 1, n_classes=n_outputs, in_channels=shape[0], residual_gain=0.2)
+    last = [m for m in network.modules() if isinstance(m, nn.Linear)][-1]
+    nn.init.zeros_(last.weight)
+    nn.init.zeros_(last.bias)
+    return network
+
+
+def empty_model(hidden: tuple[int, ...], shape: tuple[int, ...], labels: LabelSpace, n_targets: int) -> AnchoredModel:
+    """A model of a form whose weights are still to come."""
+    n_x, n_outputs = math.prod(shape), max(sum(labels.cardinalities[:n_targets]), 1)
+    n_in = n_x + sum(labels.cardinalities[n_targets:])
+    return AnchoredModel(
+        _network(hidden, shape, n_in, n_outputs),
+        labels,
+        n_targets=n_targets,
+        center=torch.zeros(n_x),
+        whitening=torch.zeros(n_x, n_x) if len(shape) == 1 else torch.zeros(n_x),
+        slope=torch.zeros(n_outputs, n_in),
+        offset=torch.zeros(n_outputs),
+        event_shape=shape,
+    ).double()

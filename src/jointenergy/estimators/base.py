@@ -1,0 +1,290 @@
+"""estimators: what the classifier and the detector share: a law trained on a table, densities, draws, imputations."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from sklearn.base import BaseEstimator
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted
+from torch import Tensor
+
+from jointenergy.errors import InputError
+from jointenergy.estimators import gaussians, tables
+from jointenergy.estimators.columns import Columns, Floats, Table, label_space
+from jointenergy.estimators.holding import held_out
+from jointenergy.estimators.imputed import Imputed, imputed
+from jointenergy.estimators.law import Law
+from jointenergy.estimators.training import Plan, TableTrainer, Trained, Watch, bound_of, train
+from jointenergy.inputs import check_count
+from jointenergy.labels import MISSING
+from jointenergy.training.feeds import TrainingData
+from jointenergy.training.loop import Report
+
+LOOKS = 40  # of early stopping in a whole fit
+DRAWS, STEPS = 16, 20  # of rows that miss features, where a probability or a density is asked for
+SAMPLE_STEPS = 100
+
+
+class TableEstimator(BaseEstimator):  # type: ignore[misc]
+    """Settings and methods of both estimators; the settings are described there."""
+
+    # Set by the constructors.
+    max_iter: int
+    hidden_layer_sizes: Sequence[int] | None
+    batch_size: int | str
+    learning_rate_init: float
+    label_weight: float
+    early_stopping: bool | str
+    validation_fraction: float
+    n_iter_no_change: int
+    categorical_features: Any
+    image_shape: tuple[int, ...] | None
+    warm_start: bool
+    device: str
+    random_state: Any
+    verbose: int
+
+    # Fitting.
+
+    def _prepare(self, X: Any, sample_weight: Any) -> tuple[Table, Floats]:  # noqa: N803, ANN401
+        table = tables.read(self, X, reset=True)
+        weight = np.ones(table.n_rows)
+        if sample_weight is not None:
+            like = np.zeros((table.n_rows, 1))
+            weight = np.asarray(_check_sample_weight(sample_weight, like, dtype=np.float64, ensure_non_negative=True))
+            if not (weight > 0).any():
+                raise InputError("sample_weight is zero for all rows: at least one must count")
+        if self.image_shape is not None:
+            shape = self._image()
+            if table.categorical or int(np.prod(shape)) != len(table.columns):
+                raise InputError(f"image_shape={shape} needs {int(np.prod(shape))} number columns, X has others")
+        return table, weight
+
+    def _image(self) -> tuple[int, ...]:
+        """Channels, height and width."""
+        shape = tuple(int(s) for s in self.image_shape or ())
+        if len(shape) == 2:
+            shape = (1, *shape)
+        if len(shape) != 3 or min(shape) < 1:
+            raise InputError(
+                f"image_shape must be (height, width) or (channels, height, width), got {self.image_shape}"
+            )
+        return shape
+
+    def _train(
+        self,
+        table: Table,
+        targets: Tensor,
+        target_space: dict[str, list[str]],
+        weight: Floats,
+        *,
+        iterations: int,
+        before: Law | None = None,
+        decay: bool = True,
+    ) -> Trained:
+        """The law of the rows that count; `before` is a law to go on from, with its columns and anchor."""
+        counts = torch.from_numpy(weight > 0)
+        if before is None:
+            self._columns = Columns.fit(
+                _rows(table, weight > 0), weight[weight > 0], shared=self.image_shape is not None
+            )
+        labels = label_space(target_space, self._columns)
+        x, discrete = (t[counts] for t in self._columns.encode(table))
+        y = torch.cat((targets[counts], discrete), dim=1)
+        rows = torch.from_numpy(weight)[counts]
+        mask, n_targets = ~x.isnan(), targets.shape[1]
+        one = n_targets == 1
+        classes = y[:, 0] if one else torch.zeros(len(y), dtype=torch.int64)
+        n_classes = labels.cardinalities[0] if one else 1
+        anchor = (
+            gaussians.fit(x, mask, classes, n_classes, discrete, labels.subspace(labels.names[n_targets:]), rows)
+            if before is None
+            else before.gaussians
+        )
+        seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
+        held, rest = held_out(y[:, :n_targets], mask, self.early_stopping, self.validation_fraction, seed)
+        filled = _filled(anchor, x)
+        data = self._data(filled, y, mask, rows, rest, held if len(held) else rest, labels)
+        plan = self._plan(len(rest), x.shape[1], iterations, decay=decay)
+        recipe = plan.recipe(bound_of(filled), labels)
+        trainer = TableTrainer(recipe, data, seed, gaussians=anchor, n_targets=n_targets, plan=plan, before=before)
+        watch = self._watch(data, n_targets, iterations) if len(held) else None
+        return train(trainer, watch=watch, report=self._report)
+
+    def _data(
+        self,
+        x: Tensor,
+        y: Tensor,
+        mask: Tensor,
+        weight: Tensor,
+        rest: Tensor,
+        held: Tensor,
+        labels: Any,  # noqa: ANN401
+    ) -> TrainingData:
+        shape = (x.shape[1],) if self.image_shape is None else self._image()
+        device = torch.device(self.device)
+
+        def shaped(rows: Tensor) -> Tensor:
+            return rows.float().view(len(rows), *shape).to(device)
+
+        hidden = None if bool(mask[rest].all()) else mask[rest].view(-1, *shape).to(device)
+        share = weight[rest] / weight[rest].mean()
+        equal = bool((share == 1).all())
+        return TrainingData(
+            shaped(x[rest]),
+            y[rest].to(device),
+            shaped(x[held]),
+            y[held].to(device),
+            labels,
+            hidden,
+            None if equal else share.float().to(device),
+        )
+
+    def _plan(self, n_rows: int, n_features: int, iterations: int, *, decay: bool) -> Plan:
+        size = min(128, max(32, n_rows)) if self.batch_size == "auto" else self.batch_size
+        hidden = (128, 128) if self.hidden_layer_sizes is None else tuple(self.hidden_layer_sizes)
+        return Plan(
+            iterations,
+            batch_size=check_count("batch_size", size),  # type: ignore[arg-type]
+            hidden=hidden,
+            label_weight=float(self.label_weight),
+            learning_rate=float(self.learning_rate_init),
+            decay=decay,
+        )
+
+    def _watch(self, data: TrainingData, n_targets: int, iterations: int) -> Watch:
+        def score(trainer: TableTrainer) -> float:
+            x, y = data.x_held, data.y_held
+            with torch.no_grad():
+                both = trainer.ema.log_density_unchecked(x, y)
+                if n_targets:
+                    both = both - trainer.ema.log_density_unchecked(x, trainer.scored(y))
+            return float(both.mean())
+
+        patience = check_count("n_iter_no_change", self.n_iter_no_change)
+        return Watch(score, max(1, iterations // LOOKS), patience, [])
+
+    def _report(self, said: Report) -> None:
+        every = max(1, said.iterations // 10)
+        if self.verbose and (said.event or said.iteration % every == 0):
+            what = said.event or ", ".join(f"{k} {v:.4g}" for k, v in said.values.items() if k in ("loss", "gap"))
+            print(f"[{type(self).__name__}] iteration {said.iteration}: {what}")
+
+    def _keep(self, trained: Trained, table: Table) -> None:
+        self._law = trained.law
+        self.health_ = trained.health
+        self.n_iter_ = trained.n_iter
+        self.loss_curve_ = trained.losses
+        self.validation_scores_ = trained.scores or None
+        scores = self._log_density(table)
+        self._scores = np.sort(scores)
+
+    # Questions.
+
+    def _encoded(self, table: Table, targets: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        x, discrete = self._columns.encode(table)
+        if targets is None:
+            targets = torch.full((len(x), self._law.n_targets), MISSING)
+        return x, torch.cat((targets, discrete), dim=1)
+
+    def _generator(self, random_state: Any = None) -> torch.Generator:  # noqa: ANN401 (as scikit-learn's)
+        """Seeded by the argument, or by the estimator's own; answers are the same at every call."""
+        state = self.random_state if random_state is None else random_state
+        if isinstance(state, np.random.RandomState) and random_state is None:
+            state = 0  # drawing from it at prediction would change the estimator
+        seed = 0 if state is None else int(check_random_state(state).randint(np.iinfo(np.int32).max))
+        return torch.Generator().manual_seed(seed)
+
+    def _log_density(self, table: Table, targets: Tensor | None = None) -> Floats:
+        """log p(what is known of each row), exact for complete rows, an estimate for others; features in own units."""
+        x, y = self._encoded(table, targets)
+        complete = self._law.complete(x, y)
+        found = x.new_zeros(len(x))
+        if bool(complete.any()):
+            found[complete] = self._law.log_density(x[complete], y[complete])
+        if not bool(complete.all()):
+            rest = ~complete
+            drawn = self._law.complete_rows(x[rest], y[rest], n_draws=1, steps=0, generator=self._generator())
+            found[rest] = drawn.log_density
+        # Standardized features are denser by their scales; of features that are not known there is no density.
+        scales = torch.from_numpy(np.log(self._columns.scale)) if self._columns.numbers else torch.zeros(1)
+        volume: Tensor = (~x.isnan()).to(scales.dtype) @ scales
+        return np.asarray((found - volume).numpy())
+
+    def score_samples(self, X: Any) -> Floats:  # noqa: N803, ANN401
+        """log p(x) of each row, labels summed out, at temperature 1, up to one constant of the fitted law.
+
+        Of a row with missing features it is the log-density of what is known of it, estimated by weighted draws; rows
+        that miss different features have densities of different features, which are not comparable.
+        """
+        check_is_fitted(self)
+        return self._log_density(tables.read(self, X, reset=False))
+
+    def impute(
+        self,
+        X: Any,  # noqa: N803, ANN401
+        y: Any = None,  # noqa: ANN401
+        *,
+        n_draws: int = 50,
+        level: float = 0.9,
+        steps: int = 50,
+        random_state: Any = None,  # noqa: ANN401
+    ) -> Imputed:
+        """What is missing in X, drawn from p(missing | known, y) at temperature 1: NaN, and missing categories.
+
+        `y` names the classes where they are known. A row's draws start from the anchor given what is known, chosen by
+        their weight, and make `steps` steps of an exact kernel.
+        """
+        check_is_fitted(self)
+        check_count("n_draws", n_draws, least=2)
+        if not 0 < level < 1:
+            raise InputError(f"level must lie between 0 and 1, got {level!r}")
+        table = tables.read(self, X, reset=False)
+        x, labels = self._encoded(table, None if y is None else self._target_labels(y, table.n_rows))
+        open_rows = ~self._law.complete(x, labels)
+        all_x, all_y = x.repeat(n_draws, 1, 1), labels.repeat(n_draws, 1, 1)
+        if bool(open_rows.any()):
+            generator = self._generator(random_state)
+            drawn = self._law.complete_rows(
+                x[open_rows], labels[open_rows], n_draws=n_draws, steps=steps, generator=generator
+            )
+            all_x[:, open_rows], all_y[:, open_rows] = drawn.x, drawn.y
+        return imputed(self._columns, X, table, x, all_x, all_y[:, :, self._law.n_targets :], level)
+
+    def _target_labels(self, y: Any, n_rows: int) -> Tensor:  # noqa: ANN401
+        raise InputError("a detector has no labels: leave y out")
+
+    def _drawn(self, n: int, targets: Tensor, random_state: Any) -> tuple[npt.NDArray[Any], Tensor]:  # noqa: ANN401
+        """New rows of the law as a table, and their targets."""
+        check_count("n, the number of samples,", n)
+        x = torch.full((n, self._columns.n_features), torch.nan, dtype=torch.float64)
+        y = torch.cat((targets, torch.full((n, len(self._law.others)), MISSING)), dim=1)
+        drawn = self._law.complete_rows(x, y, n_draws=1, steps=SAMPLE_STEPS, generator=self._generator(random_state))
+        return self._columns.decode(drawn.x[0], drawn.y[0, :, self._law.n_targets :]), drawn.y[
+            0, :, : self._law.n_targets
+        ]
+
+    def __sklearn_tags__(self) -> Any:  # noqa: ANN401
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = True
+        tags.input_tags.categorical = True
+        return tags
+
+
+def _filled(anchor: gaussians.Gaussians, x: Tensor) -> Tensor:
+    """Where chains that complete rows begin: NaN at its mean under the anchor's classes together."""
+    mask = ~x.isnan()
+    if bool(mask.all()):
+        return x
+    mean = anchor.log_weights.exp() @ anchor.means
+    away = torch.where(mask, x.nan_to_num(0.0) - mean, 0.0)
+    return torch.where(mask, x, mean + gaussians.Conditions.of(anchor.precision, mask).mean(away))
+
+
+def _rows(table: Table, chosen: npt.NDArray[np.bool_]) -> Table:
+    return Table([c[chosen] for c in table.columns], table.categorical, int(chosen.sum()), table.names)

@@ -1,0 +1,250 @@
+"""estimators: JointEnergyClassifier, a joint law of a table and its labels in scikit-learn's manner."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from sklearn.base import ClassifierMixin
+from sklearn.utils.validation import check_consistent_length, check_is_fitted
+from torch import Tensor
+
+from jointenergy.errors import InputError
+from jointenergy.estimators import stored, tables
+from jointenergy.estimators.base import DRAWS, STEPS, TableEstimator
+from jointenergy.estimators.columns import Floats
+from jointenergy.estimators.targets import Targets
+from jointenergy.inputs import check_count
+from jointenergy.labels import MISSING
+
+AnyArray = npt.NDArray[Any]
+
+
+class JointEnergyClassifier(ClassifierMixin, TableEstimator):  # type: ignore[misc]
+    """A classifier that is a density too: one law p(x, y) of features and labels, trained by chains under a guard.
+
+    From the one law come class probabilities, a log-density that knows what is unlike the data, samples, and
+    imputations of whatever is missing. Rows without a label are learned from. All of it is at temperature 1.
+
+    Parameters
+    ----------
+    max_iter : int, default=1000
+        The most iterations: one batch and a few steps of the chains each.
+    hidden_layer_sizes : sequence of int or None, default=None
+        The network's hidden layers; None chooses them.
+    label_weight : float, default=10
+        The weight of log p(y | x) beside that of log p(x), which is 1. At 1 the sum is the joint likelihood.
+    missing_label : default=-1
+        What marks a row without a label in `y`; None: nothing does. A `y` of -1 and +1 alone has two classes.
+    early_stopping : bool or "auto", default="auto"
+        Whether rows are held out to stop at the best log p(y | x); "auto": where at least 30 labeled rows would be.
+    validation_fraction : float, default=0.1
+        The share of labeled, complete rows that is held out.
+    n_iter_no_change : int, default=10
+        Looks at the held-out rows, of 40 in a whole fit, without a better one before it stops.
+    batch_size : int or "auto", default="auto"
+    learning_rate_init : float, default=0.002
+    categorical_features : "from_dtype", None or a sequence of columns, default="from_dtype"
+        Columns that are discrete variables, by number, name or mask; "from_dtype": those of a frame that hold
+        categories, strings, objects or booleans.
+    image_shape : tuple or None, default=None
+        (height, width) or (channels, height, width) of rows that are images: a convolutional network then.
+    warm_start : bool, default=False
+        Whether `fit` goes on from the law of the last fit.
+    device : str, default="cpu"
+        Where it is trained; answers are always computed on the CPU, in float64.
+    random_state : int, RandomState or None, default=None
+    verbose : int, default=0
+
+    Attributes
+    ----------
+    classes_ : of one output its classes, of binary labels their numbers, of several outputs a list.
+    health_ : whether the chains are healthy, in numbers and, by `complaints`, in sentences.
+    transduction_ : the labels of the rows learned from, the missing ones predicted.
+    n_iter_, loss_curve_ : iterations made, and the loss of each.
+    validation_scores_ : held-out log p(y | x) at each look of early stopping, None without.
+    n_features_in_, feature_names_in_ : of the table.
+    """
+
+    def __init__(
+        self,
+        *,
+        max_iter: int = 1000,
+        hidden_layer_sizes: Sequence[int] | None = None,
+        label_weight: float = 10.0,
+        missing_label: Any = -1,  # noqa: ANN401 (any class may stand for none)
+        early_stopping: bool | str = "auto",
+        validation_fraction: float = 0.1,
+        n_iter_no_change: int = 10,
+        batch_size: int | str = "auto",
+        learning_rate_init: float = 2e-3,
+        categorical_features: Any = "from_dtype",  # noqa: ANN401
+        image_shape: tuple[int, ...] | None = None,
+        warm_start: bool = False,
+        device: str = "cpu",
+        random_state: Any = None,  # noqa: ANN401
+        verbose: int = 0,
+    ) -> None:
+        self.max_iter = max_iter
+        self.hidden_layer_sizes = hidden_layer_sizes
+        self.label_weight = label_weight
+        self.missing_label = missing_label
+        self.early_stopping = early_stopping
+        self.validation_fraction = validation_fraction
+        self.n_iter_no_change = n_iter_no_change
+        self.batch_size = batch_size
+        self.learning_rate_init = learning_rate_init
+        self.categorical_features = categorical_features
+        self.image_shape = image_shape
+        self.warm_start = warm_start
+        self.device = device
+        self.random_state = random_state
+        self.verbose = verbose
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:  # noqa: N803, ANN401
+        """Learn the law of rows and labels; what is missing of either is summed out."""
+        check_count("max_iter", self.max_iter)
+        before = getattr(self, "_law", None) if self.warm_start else None
+        table, weight = self._prepare(X, sample_weight)
+        check_consistent_length(np.empty(table.n_rows), np.asarray(y) if y is not None else np.empty(table.n_rows))
+        if before is None:
+            self._targets = Targets.fit(_counted(y, weight), self.missing_label)
+        self._learn(table, y, weight, iterations=self.max_iter, before=before)
+        return self
+
+    def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Self:  # noqa: N803, ANN401
+        """One pass over these rows, on from the law that there is; the first call needs all `classes`, and learns from
+        its rows how columns are scaled and where the law begins."""
+        before = getattr(self, "_law", None)
+        if before is None:
+            table, weight = self._prepare(X, sample_weight)
+            self._targets = Targets.fit(_counted(y, weight), self.missing_label, classes)
+        else:
+            table = tables.read(self, X, reset=False)
+            weight = np.ones(table.n_rows) if sample_weight is None else np.asarray(sample_weight, dtype=np.float64)
+        batch = 128 if self.batch_size == "auto" else int(self.batch_size)
+        self._learn(table, y, weight, iterations=max(1, -(-table.n_rows // batch)), before=before, decay=False)
+        return self
+
+    def _learn(self, table: Any, y: Any, weight: Floats, *, iterations: int, before: Any, decay: bool = True) -> None:  # noqa: ANN401
+        labels = self._target_labels(y, table.n_rows)
+        done = self.n_iter_ if before is not None else 0
+        losses = self.loss_curve_ if before is not None else []
+        trained = self._train(
+            table, labels, self._targets.space, weight, iterations=iterations, before=before, decay=decay
+        )
+        self._keep(trained, table)
+        self.n_iter_ += done
+        self.loss_curve_ = [*losses, *self.loss_curve_]
+        self.classes_ = self._targets.public()
+        missing = (labels == MISSING).any(1)
+        if bool(missing.any()):
+            guessed = torch.stack([p.argmax(1) for p in self._probs(table)], dim=1)
+            labels = torch.where(labels == MISSING, guessed, labels)
+        self.transduction_ = self._targets.decode(labels)
+
+    def predict_proba(self, X: Any) -> AnyArray | list[AnyArray]:  # noqa: N803, ANN401
+        """p(class | x): `[n, classes]`; `[n, labels]`, the probability of each, for binary labels; a list for several
+        outputs. Features that are missing are averaged over draws from the law."""
+        check_is_fitted(self)
+        return self._targets.shaped([p.numpy() for p in self._probs(tables.read(self, X, reset=False))])
+
+    def predict_log_proba(self, X: Any) -> AnyArray | list[AnyArray]:  # noqa: N803, ANN401
+        """The logarithms of `predict_proba`."""
+        probs = self.predict_proba(X)
+        with np.errstate(divide="ignore"):
+            return [np.log(p) for p in probs] if isinstance(probs, list) else np.log(probs)
+
+    def predict(self, X: Any) -> AnyArray:  # noqa: N803, ANN401
+        """The most probable class of each row, output by output."""
+        check_is_fitted(self)
+        probs = self._probs(tables.read(self, X, reset=False))
+        return self._targets.decode(torch.stack([p.argmax(1) for p in probs], dim=1))
+
+    def decision_function(self, X: Any) -> AnyArray | list[AnyArray]:  # noqa: N803, ANN401
+        """The log-odds of each class against the others; of two classes, and of binary labels, those of the second."""
+        check_is_fitted(self)
+        probs = self._probs(tables.read(self, X, reset=False))
+        odds = [_log_odds(p).numpy() for p in probs]
+        if self._targets.kind == "one":
+            return odds[0][:, 1] if odds[0].shape[1] == 2 else odds[0]
+        return self._targets.shaped(odds)
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:  # noqa: N803, ANN401
+        """The share of rows that are predicted right, in all outputs at once where there are several."""
+        right = np.asarray(self.predict(X) == np.asarray(y))
+        return float(np.average(right if right.ndim == 1 else right.all(1), weights=sample_weight))
+
+    def joint_log_density(self, X: Any, y: Any) -> Floats:  # noqa: N803, ANN401
+        """log p(x, y) of each row, up to the same constant as `score_samples`; labels that are missing are summed
+        out."""
+        check_is_fitted(self)
+        table = tables.read(self, X, reset=False)
+        return self._log_density(table, self._target_labels(y, table.n_rows))
+
+    def sample(self, n: int = 1, given: Any = None, random_state: Any = None) -> tuple[AnyArray, AnyArray]:  # noqa: ANN401
+        """`n` rows and their labels drawn from the law; `given` is a class, or a row of y, missing where free."""
+        check_is_fitted(self)
+        targets = torch.full((n, self._law.n_targets), MISSING)
+        if given is not None:
+            row = np.asarray([given]) if np.ndim(given) == 0 else np.asarray(given)[None, :]
+            targets = self._target_labels(row, 1).repeat(n, 1)
+        x, y = self._drawn(n, targets, random_state)
+        return x, self._targets.decode(y)
+
+    def save(self, path: str | Path) -> Path:
+        """The fitted estimator in one safetensors file, without pickle; `load` opens it."""
+        check_is_fitted(self)
+        return stored.write(self, Path(path))
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """An estimator that `save` has written."""
+        return stored.read(cls, Path(path))
+
+    def _target_labels(self, y: Any, n_rows: int) -> Tensor:  # noqa: ANN401
+        labels = self._targets.encode(y)
+        if len(labels) != n_rows:
+            raise InputError(f"X has {n_rows} rows and y has {len(labels)}: give one label for each row")
+        return labels
+
+    def _probs(self, table: Any) -> list[Tensor]:  # noqa: ANN401 (a Table)
+        law = self._law
+        x, y = self._encoded(table)
+        complete = law.complete(x, y)
+        found = [x.new_zeros(len(x), c) for c in law.model.targets.cardinalities]
+        if bool(complete.any()):
+            for whole, part in zip(found, law.target_probs(x[complete], y[complete]), strict=True):
+                whole[complete] = part
+        if not bool(complete.all()):
+            rest = ~complete
+            drawn = law.complete_rows(x[rest], y[rest], n_draws=DRAWS, steps=STEPS, generator=self._generator())
+            labels = drawn.y.flatten(0, 1)
+            labels[:, : law.n_targets] = MISSING
+            parts = law.target_probs(drawn.x.flatten(0, 1), labels)
+            for whole, part in zip(found, parts, strict=True):
+                whole[rest] = part.view(DRAWS, -1, part.shape[1]).mean(0)
+        return found
+
+    def __sklearn_tags__(self) -> Any:  # noqa: ANN401
+        tags = super().__sklearn_tags__()
+        tags.classifier_tags.multi_label = True
+        tags.target_tags.multi_output = True
+        return tags
+
+
+def _counted(y: Any, weight: Floats) -> Any:  # noqa: ANN401
+    """The labels of the rows that count."""
+    return y if y is None or bool((weight > 0).all()) else np.asarray(y)[weight > 0]
+
+
+def _log_odds(probs: Tensor) -> Tensor:
+    tiny = torch.finfo(probs.dtype).tiny
+    rest = (probs.sum(1, keepdim=True) - probs).clamp(min=tiny)
+    if probs.shape[1] == 2:  # exactly opposite to each other
+        rest = probs.flip(1).clamp(min=tiny)
+    return probs.clamp(min=tiny).log() - rest.log()

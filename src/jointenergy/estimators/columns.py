@@ -1,0 +1,143 @@
+"""estimators: the columns of a table: numbers, standardized and mapped back, and categories, coded and decoded."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from jointenergy.errors import InputError
+from jointenergy.labels import MISSING, LabelSpace
+
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, eq=False)
+class Columns:
+    """Which columns are numbers and which categories, how the numbers are scaled and what the categories are called.
+
+    A table without numbers has one column of zeros in their place, so that there is an x. A category column with one
+    value is left out of the law, and comes back as that value.
+    """
+
+    n_columns: int
+    numbers: tuple[int, ...]
+    categories: dict[int, list[Any]]
+    """The values of each category column, in order."""
+    mean: Floats
+    scale: Floats
+    names: tuple[str, ...] | None = None
+
+    @classmethod
+    def fit(cls, table: Table, weight: Floats, *, shared: bool = False) -> Columns:
+        """From the table that is learned from: means and scales by weight, NaN left out; `shared` by all columns."""
+        n_columns = len(table.columns)
+        numbers = tuple(k for k in range(n_columns) if k not in table.categorical)
+        values = table.numbers(numbers)
+        known = ~np.isnan(values)
+        for k, column in zip(numbers, known.T, strict=True):
+            if not column.any():
+                raise InputError(f"column {table.called(k)} has no value at all: leave it out")
+        count = (known * weight[:, None]).sum(0)
+        mean = np.where(known, values * weight[:, None], 0.0).sum(0) / count
+        variance = np.where(known, (values - mean) ** 2 * weight[:, None], 0.0).sum(0) / count
+        if shared:  # the mean and the spread of all pixels together
+            variance = np.full_like(mean, (variance + mean**2).mean() - mean.mean() ** 2)
+            mean = np.full_like(mean, mean.mean())
+        scale = np.sqrt(variance)
+        # A constant column stays as wide as it is; rounding makes it a little wide.
+        scale = np.where(scale > 10 * np.finfo(float).eps * np.maximum(np.abs(mean), 1e-300), scale, 1.0)
+        found = {k: table.values(k) for k in table.categorical}
+        for k, known_values in found.items():
+            if not known_values:
+                raise InputError(f"column {table.called(k)} has no value at all: leave it out")
+        return cls(n_columns, numbers, found, mean, scale, table.names)
+
+    @property
+    def discrete(self) -> tuple[int, ...]:
+        """The category columns that are a part of the law."""
+        return tuple(k for k, values in self.categories.items() if len(values) > 1)
+
+    @property
+    def n_features(self) -> int:
+        return max(len(self.numbers), 1)
+
+    def space(self) -> dict[str, list[str]]:
+        """The discrete columns as label variables."""
+        return {f"column {k}": [f"{i}: {v}" for i, v in enumerate(self.categories[k])] for k in self.discrete}
+
+    def encode(self, table: Table) -> tuple[Tensor, Tensor]:
+        """Standardized numbers `[n, D]`, NaN where not known, and the categories as labels `[n, C]`, or MISSING."""
+        scaled = (table.numbers(self.numbers) - self.mean) / self.scale
+        x = scaled if self.numbers else np.zeros((table.n_rows, 1))
+        labels = np.full((table.n_rows, len(self.discrete)), MISSING, dtype=np.int64)
+        for place, k in enumerate(self.discrete):
+            where = {value: i for i, value in enumerate(self.categories[k])}
+            labels[:, place] = [where.get(value, MISSING) for value in table.cells(k)]
+        return torch.from_numpy(x), torch.from_numpy(labels)
+
+    def numbers_of(self, x: Tensor) -> Floats:
+        """Standardized numbers in their own units again, `[..., D]`."""
+        if not self.numbers:
+            return np.zeros((*x.shape[:-1], 0))
+        return x.numpy() * self.scale + self.mean
+
+    def decode(self, x: Tensor, labels: Tensor) -> npt.NDArray[Any]:
+        """Rows `[..., n_columns]` of the table: floats, or objects where there are categories."""
+        kind: type = object if self.categories else np.float64
+        rows = np.empty((*x.shape[:-1], self.n_columns), dtype=kind)
+        rows[..., list(self.numbers)] = self.numbers_of(x)
+        for k, values in self.categories.items():
+            if k in self.discrete:
+                called = np.empty(len(values), dtype=object)
+                called[:] = values
+                rows[..., k] = called[labels[..., self.discrete.index(k)].numpy()]
+            else:
+                rows[..., k] = values[0]
+        return rows
+
+
+def plain(value: object) -> object:
+    """A category as a plain Python value, None where it is not known."""
+    value = value.item() if isinstance(value, np.generic) else value
+    missing = value is None or (isinstance(value, float) and np.isnan(value)) or type(value).__name__ == "NAType"
+    return None if missing else value
+
+
+@dataclass(frozen=True, eq=False)
+class Table:
+    """Checked input, column by column."""
+
+    columns: Sequence[npt.NDArray[Any]]
+    categorical: tuple[int, ...]
+    n_rows: int
+    names: tuple[str, ...] | None = None
+
+    def called(self, k: int) -> str:
+        return f"{k}" if self.names is None else f"{self.names[k]!r}"
+
+    def numbers(self, which: Sequence[int]) -> Floats:
+        if not which:
+            return np.zeros((self.n_rows, 0))
+        return np.stack([self.columns[k] for k in which], axis=1).astype(np.float64)
+
+    def cells(self, k: int) -> list[object]:
+        return [plain(v) for v in self.columns[k]]
+
+    def values(self, k: int) -> list[Any]:
+        """The values of a category column in order: by size where they can be compared, else by their text."""
+        found = {v for v in self.cells(k) if v is not None}
+        try:
+            return sorted(found)
+        except TypeError:
+            return sorted(found, key=lambda v: (type(v).__name__, str(v)))
+
+
+def label_space(targets: dict[str, list[str]], columns: Columns) -> LabelSpace:
+    """The targets first, then the discrete columns."""
+    return LabelSpace({**targets, **columns.space()})

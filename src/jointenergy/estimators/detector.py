@@ -1,0 +1,136 @@
+"""estimators: JointEnergyDetector, what is unlike the data by its density, in scikit-learn's manner."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from sklearn.base import OutlierMixin
+from sklearn.utils.validation import check_is_fitted
+
+from jointenergy.errors import InputError
+from jointenergy.estimators import stored
+from jointenergy.estimators.base import TableEstimator
+from jointenergy.estimators.classifier import JointEnergyClassifier
+from jointenergy.estimators.columns import Floats
+from jointenergy.inputs import check_count, is_number
+from jointenergy.labels import MISSING
+
+
+class JointEnergyDetector(OutlierMixin, TableEstimator):  # type: ignore[misc]
+    """Outliers by log p(x): a density of a table, trained by chains under a guard, at temperature 1.
+
+    `JointEnergyDetector.of(classifier)` is made from a fitted JointEnergyClassifier, without training again: its
+    density has the labels summed out.
+
+    Parameters
+    ----------
+    contamination : float, default=0.05
+        The share of the rows learned from that `predict` calls outliers, above 0 and at most .5.
+
+    The others are those of JointEnergyClassifier. Without labels nothing is held out unless `early_stopping=True`:
+    rows are then held out to stop at their best log-density.
+
+    Attributes
+    ----------
+    offset_ : the log-density that `decision_function` takes away.
+    health_, n_iter_, loss_curve_, n_features_in_, feature_names_in_ : as of the classifier.
+    """
+
+    label_weight = 1.0
+    warm_start = False
+
+    def __init__(
+        self,
+        *,
+        contamination: float = 0.05,
+        max_iter: int = 1000,
+        hidden_layer_sizes: Sequence[int] | None = None,
+        early_stopping: bool = False,
+        validation_fraction: float = 0.1,
+        n_iter_no_change: int = 10,
+        batch_size: int | str = "auto",
+        learning_rate_init: float = 2e-3,
+        categorical_features: Any = "from_dtype",  # noqa: ANN401
+        image_shape: tuple[int, ...] | None = None,
+        device: str = "cpu",
+        random_state: Any = None,  # noqa: ANN401
+        verbose: int = 0,
+    ) -> None:
+        self.contamination = contamination
+        self.max_iter = max_iter
+        self.hidden_layer_sizes = hidden_layer_sizes
+        self.early_stopping = early_stopping
+        self.validation_fraction = validation_fraction
+        self.n_iter_no_change = n_iter_no_change
+        self.batch_size = batch_size
+        self.learning_rate_init = learning_rate_init
+        self.categorical_features = categorical_features
+        self.image_shape = image_shape
+        self.device = device
+        self.random_state = random_state
+        self.verbose = verbose
+
+    @classmethod
+    def of(cls, classifier: JointEnergyClassifier, *, contamination: float = 0.05) -> Self:
+        """A detector that shares the law of a fitted classifier."""
+        check_is_fitted(classifier)
+        own = {k: v for k, v in classifier.get_params().items() if k in cls().get_params()}
+        own |= {"contamination": contamination, "early_stopping": classifier.early_stopping is True}
+        detector = cls(**own)
+        for name in ("_law", "_columns", "_scores", "health_", "n_iter_", "loss_curve_", "n_features_in_"):
+            setattr(detector, name, getattr(classifier, name))
+        if hasattr(classifier, "feature_names_in_"):
+            detector.feature_names_in_ = classifier.feature_names_in_
+        detector._set_offset()
+        return detector
+
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:  # noqa: N803, ANN401
+        """Learn the density of the rows; `y` is not looked at."""
+        check_count("max_iter", self.max_iter)
+        self._share()
+        table, weight = self._prepare(X, sample_weight)
+        if table.n_rows < 2:
+            raise InputError("a density of one sample is none: n_samples=1, give at least 2")
+        nothing = torch.empty(table.n_rows, 0, dtype=torch.int64)
+        trained = self._train(table, nothing, {}, weight, iterations=self.max_iter)
+        self._keep(trained, table)
+        self._set_offset()
+        return self
+
+    def decision_function(self, X: Any) -> Floats:  # noqa: N803, ANN401
+        """The log-density less `offset_`: negative for outliers."""
+        return np.asarray(self.score_samples(X) - self.offset_)
+
+    def predict(self, X: Any) -> npt.NDArray[np.int64]:  # noqa: N803, ANN401
+        """+1 for rows like the data, -1 for outliers."""
+        return np.where(self.decision_function(X) >= 0, 1, -1)
+
+    def sample(self, n: int = 1, random_state: Any = None) -> npt.NDArray[Any]:  # noqa: ANN401
+        """`n` rows drawn from the law."""
+        check_is_fitted(self)
+        targets = torch.full((n, self._law.n_targets), MISSING)
+        return self._drawn(n, targets, random_state)[0]
+
+    def save(self, path: str | Path) -> Path:
+        """The fitted estimator in one safetensors file, without pickle; `load` opens it."""
+        check_is_fitted(self)
+        return stored.write(self, Path(path))
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """An estimator that `save` has written."""
+        return stored.read(cls, Path(path))
+
+    def _share(self) -> float:
+        share = self.contamination
+        if not is_number(share) or not 0 < share <= 0.5:
+            raise InputError(f"contamination must lie in (0, 0.5], got {share!r}")
+        return float(share)
+
+    def _set_offset(self) -> None:
+        self.offset_ = float(np.percentile(self._scores, 100.0 * self._share()))

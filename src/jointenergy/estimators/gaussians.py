@@ -1,0 +1,159 @@
+"""estimators: Gaussian classes of one covariance, the anchor of a table's law: where it begins and what it is near to.
+
+All in standardized features and float64. Beside the features each class has the frequencies of the discrete ones. The
+joint law of class, features and discrete features is normalized, can be drawn from, and can be conditioned on any part.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from jointenergy.labels import MISSING, LabelSpace
+
+LEAST_SHRINKAGE = 1e-3  # of the covariance toward a round one: constant and repeated columns need some
+ROUNDS = 30  # of expectation and maximization, where classes or features are missing
+
+
+@dataclass(frozen=True, eq=False)
+class Gaussians:
+    """Classes k with weights, means and one covariance, and p(value of a discrete feature | k), as `log_values`."""
+
+    log_weights: Tensor  # [K]
+    means: Tensor  # [K, D]
+    covariance: Tensor  # [D, D]
+    log_values: Tensor  # [K, n_codes of the discrete features]
+
+    @property
+    def precision(self) -> Tensor:
+        found: Tensor = torch.linalg.inv(self.covariance)
+        return found
+
+    @property
+    def whitening(self) -> Tensor:
+        """What makes the classes round: z = x @ whitening."""
+        found: Tensor = torch.linalg.cholesky(self.precision)
+        return found
+
+    def log_joint(self, x: Tensor, code: Tensor) -> Tensor:
+        """log p(k, x, discrete features), `[n, K]`, up to a constant; a discrete feature without code is summed out."""
+        z, m = x @ self.whitening, self.means @ self.whitening
+        return self.log_weights - 0.5 * torch.cdist(z, m).square() + code @ self.log_values.mT
+
+
+def fit(
+    x: Tensor, mask: Tensor, classes: Tensor, n_classes: int, values: Tensor, space: LabelSpace, weight: Tensor
+) -> Gaussians:
+    """By maximum likelihood with shrinkage; classes that are MISSING and features that are masked out by EM.
+
+    `x` holds anything where `mask` is False. `values` are the discrete features as labels of `space`.
+    """
+    x, loss = _filled(x, mask, weight)
+    known = classes != MISSING
+    own = torch.nn.functional.one_hot(classes.clamp(min=0), n_classes).to(x.dtype) * known[:, None]
+    code = space.code_of(values.clamp(min=0), x.dtype) * space.allowed(values) * (~_missing_codes(values, space))
+    share = own * weight[:, None]
+    found = _maximize(x, share, loss, code, space)
+    for _ in range(ROUNDS if not bool(known.all()) and n_classes > 1 else 0):
+        guessed = found.log_joint(x, code).softmax(1)
+        share = torch.where(known[:, None], own, guessed) * weight[:, None]
+        found = _maximize(x, share, loss, code, space)
+    return found
+
+
+def _missing_codes(values: Tensor, space: LabelSpace) -> Tensor:
+    """Which entries of a code belong to discrete features that are missing."""
+    if len(space) == 0:
+        return values.new_zeros(len(values), 0, dtype=torch.bool)
+    return (values == MISSING)[:, torch.tensor(space.variable_of_code)]
+
+
+def _maximize(x: Tensor, share: Tensor, loss: Tensor, code: Tensor, space: LabelSpace) -> Gaussians:
+    """The classes of rows that belong to them by shares `[n, K]`; `loss` is the covariance that filling in took."""
+    total = share.sum(0)
+    means = (share.mT @ x) / total.clamp(min=1e-9)[:, None]
+    away = x[:, None, :] - means
+    scatter = torch.einsum("nk,nki,nkj->ij", share, away, away) / total.sum()
+    belongs = share.sum(1)
+    rows = (share[:, :, None] * away).sum(1) / belongs.clamp(min=1e-9)[:, None]
+    shrinkage = _shrinkage(rows, belongs)
+    covariance = scatter + loss
+    level = covariance.diagonal().mean().clamp(min=1e-3)
+    covariance = (1 - shrinkage) * covariance + shrinkage * level * torch.eye(x.shape[1], dtype=x.dtype)
+    # One row more of each value: a value that a class has not shown is rare, not impossible.
+    counts = share.mT @ code + 1.0 / max(space.n_codes, 1)
+    logs = [(b / b.sum(1, keepdim=True)).log() for b in counts.split(space.cardinalities, dim=1)] if len(space) else []
+    log_values = torch.cat(logs, dim=1) if logs else counts[:, :0]
+    smoothed = total + 1e-3 * total.sum() / len(total)
+    return Gaussians((smoothed / smoothed.sum()).log(), means, covariance, log_values)
+
+
+def _shrinkage(rows: Tensor, counts: Tensor) -> float:
+    """Ledoit and Wolf's, of what is left of rows when their class's mean is taken away; a row counts several times."""
+    n, n_features = float(counts.sum()), rows.shape[1]
+    second = (rows * counts[:, None]).mT @ rows / n
+    squares, level = second.square().sum(), second.diagonal().mean()
+    noise = ((counts * rows.square().sum(1).square()).sum() / n - squares) / n
+    distance = squares - n_features * level**2
+    found = float(noise / distance) if float(distance) > 0 else 0.0
+    return min(max(found, LEAST_SHRINKAGE), 1.0)
+
+
+def _filled(x: Tensor, mask: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Rows with what is masked out at its mean given the rest, and the covariance that this takes away: EM."""
+    n_features = x.shape[1]
+    nothing = x.new_zeros(n_features, n_features)
+    if bool(mask.all()):
+        return x, nothing
+    count = (mask * weight[:, None]).sum(0).clamp(min=1e-9)
+    mean = (torch.where(mask, x, 0.0) * weight[:, None]).sum(0) / count
+    filled = torch.where(mask, x, mean)
+    lost, share = nothing, weight / weight.sum()
+    for _ in range(ROUNDS // 3):
+        mean = share @ filled
+        away = filled - mean
+        covariance = (away * share[:, None]).mT @ away + lost
+        level = covariance.diagonal().mean().clamp(min=1e-3)
+        covariance = 0.98 * covariance + 0.02 * level * torch.eye(n_features, dtype=x.dtype)
+        condition = Conditions.of(torch.linalg.inv(covariance), mask)
+        filled = torch.where(mask, x, mean + condition.mean(torch.where(mask, x - mean, 0.0)))
+        lost = torch.einsum("n,nij->ij", share, condition.covariance())
+    return filled, lost
+
+
+@dataclass(frozen=True, eq=False)
+class Conditions:
+    """Each row's free entries given its held ones, under a Gaussian of mean zero: matrices `[n, D, D]`.
+
+    Rows with the same mask share the work.
+    """
+
+    precision: Tensor  # [D, D]
+    free: Tensor  # [n, D]
+    pattern: Tensor  # [n], which of the masks a row has
+    roots: Tensor  # [P, D, D], the inverse of the transposed factor of the free entries' precision, zero elsewhere
+
+    @classmethod
+    def of(cls, precision: Tensor, mask: Tensor) -> Conditions:
+        masks, pattern = mask.unique(dim=0, return_inverse=True)
+        free = (~masks).to(precision.dtype)
+        inner = precision * free[:, :, None] * free[:, None, :] + torch.diag_embed(1 - free)
+        root = torch.linalg.cholesky(inner)
+        one = torch.eye(len(precision), dtype=precision.dtype).expand_as(root)
+        inverse = torch.linalg.solve_triangular(root, one, upper=False).mT
+        return cls(precision, ~mask, pattern, inverse * free[:, :, None] * free[:, None, :])
+
+    def covariance(self) -> Tensor:
+        return (self.roots @ self.roots.mT)[self.pattern]
+
+    def mean(self, held: Tensor) -> Tensor:
+        """The means of the free entries, zero elsewhere; `held` is zero where x is free."""
+        pull = -(held @ self.precision)[:, :, None]
+        roots = self.roots[self.pattern]
+        return (roots @ (roots.mT @ pull))[:, :, 0]
+
+    def spread(self, noise: Tensor) -> Tensor:
+        """Standard noise as noise of the conditional covariance."""
+        return (self.roots[self.pattern] @ noise[:, :, None])[:, :, 0]

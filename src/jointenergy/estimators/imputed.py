@@ -1,0 +1,66 @@
+"""estimators: tables filled in, with their draws and intervals."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from jointenergy.estimators.columns import Columns, Floats, Table
+from jointenergy.estimators.tables import is_frame
+
+
+@dataclass(frozen=True, eq=False)
+class Imputed:
+    """A table with what was missing filled in, from p(missing | known).
+
+    `X` has the means of the draws in number columns and the most frequent draws in category columns; it is a frame if a
+    frame came. `draws` are whole rows, `[n_draws, n, columns]`. Between `low` and `high`, `[n, columns]`, lies the
+    missing number with probability `level`; both are NaN in category columns.
+    """
+
+    X: Any
+    draws: npt.NDArray[Any]
+    low: Floats
+    high: Floats
+    level: float
+
+
+def imputed(
+    columns: Columns,
+    given: Any,  # noqa: ANN401 (an array or a frame)
+    table: Table,
+    x: Tensor,
+    all_x: Tensor,
+    all_y: Tensor,
+    level: float,
+) -> Imputed:
+    draws = columns.decode(all_x, all_y)
+    numbers = columns.numbers_of(all_x)
+    ordered, n_draws = np.sort(numbers, axis=0), len(numbers)
+    low, high = (np.full((table.n_rows, columns.n_columns), np.nan) for _ in range(2))
+    for ends, q in ((low, (1 - level) / 2), (high, (1 + level) / 2)):
+        # At the places q (n + 1): a further draw then lies between them with just that probability.
+        place = min(max(q * (n_draws + 1) - 1, 0.0), n_draws - 1.0)
+        below = min(int(place + 1e-9), n_draws - 2)
+        ends[:, list(columns.numbers)] = ordered[below] + (place - below) * (ordered[below + 1] - ordered[below])
+    filled = draws[0].copy()
+    known = ~x.isnan().numpy()
+    for place, k in enumerate(columns.numbers):
+        filled[:, k] = np.where(known[:, place], table.columns[k], numbers[:, :, place].mean(0))
+    for place, k in enumerate(columns.discrete):
+        most = torch.mode(all_y[:, :, place], dim=0).values
+        called = [columns.categories[k][i] for i in most.tolist()]
+        filled[:, k] = [mode if cell is None else cell for cell, mode in zip(table.cells(k), called, strict=True)]
+    if not is_frame(given):
+        return Imputed(filled.astype(np.float64), draws, low, high, level)
+    frame = given.copy()
+    for k in range(columns.n_columns):
+        own = given.iloc[:, k].dtype
+        kind = np.float64 if k in columns.numbers else own
+        frame[given.columns[k]] = type(given.iloc[:, k])(filled[:, k], index=given.index).astype(kind)
+    return Imputed(frame, draws, low, high, level)

@@ -1,0 +1,186 @@
+"""estimators: the law of a fitted table, at temperature 1, and the questions that are put to it, in tensors.
+
+Rows are standardized features x, `[n, D]`, with NaN where not known, and labels y, `[n, L]`, the targets first, then
+the discrete features, MISSING where not known. What is known never moves.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from jointenergy import streams
+from jointenergy.estimators.gaussians import Conditions, Gaussians
+from jointenergy.kernels import ExactGibbs, GibbsWithGradients, Kernel, Metric, PreconditionedMALA
+from jointenergy.kernels.mala import MALA
+from jointenergy.labels import MISSING, LabelSpace
+from jointenergy.models import AnchoredModel
+from jointenergy.tasks.chains import Mover, run_chains
+
+CANDIDATES = 128  # draws of the anchor that compete for the starts of a row's chains
+FEW_STATES = 16  # label states that are drawn exactly at each step
+AT_ONCE = 4096  # rows or chains that are looked at together
+
+
+@dataclass(frozen=True, eq=False)
+class Draws:
+    """Completed rows: x `[m, n, D]`, all labels `[m, n, L]`, and log p(what is known) of each row, up to a constant."""
+
+    x: Tensor
+    y: Tensor
+    log_density: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Law:
+    """The model in float64 with its anchor, the step size of its chains, and the chains themselves at the last."""
+
+    model: AnchoredModel
+    gaussians: Gaussians
+    step_size: float
+    chains_x: Tensor
+    chains_y: Tensor
+
+    @property
+    def n_targets(self) -> int:
+        return self.model.n_targets
+
+    @property
+    def others(self) -> LabelSpace:
+        return self.model.others
+
+    @property
+    def kernel(self) -> Kernel:
+        return x_kernel(self.model, self.step_size)
+
+    def complete(self, x: Tensor, y: Tensor) -> Tensor:
+        """Rows in which only targets may be missing."""
+        return ~(x.isnan().any(1) | (y[:, self.n_targets :] == MISSING).any(1))
+
+    @torch.no_grad()
+    def log_density(self, x: Tensor, y: Tensor) -> Tensor:
+        """log p(x, y) of complete rows up to the law's constant, missing targets summed out."""
+        pieces = zip(self.rows(x).split(AT_ONCE), y.split(AT_ONCE), strict=True)
+        return torch.cat([self.model.log_density_unchecked(a, b) for a, b in pieces])
+
+    @torch.no_grad()
+    def target_probs(self, x: Tensor, y: Tensor) -> list[Tensor]:
+        """p(target | x, the other labels) for each target of complete rows."""
+        names, found = self.model.targets.names, []
+        for a, b in zip(self.rows(x).split(AT_ONCE), y.split(AT_ONCE), strict=True):
+            probs = self.model.label_probs(a, b)
+            found.append([probs[name] for name in names])
+        return [torch.cat(parts) for parts in zip(*found, strict=True)]
+
+    def rows(self, x: Tensor) -> Tensor:
+        """In the shape that the model takes."""
+        return x.view(len(x), *(self.model.event_shape or ()))
+
+    @torch.no_grad()
+    def complete_rows(self, x: Tensor, y: Tensor, *, n_draws: int, steps: int, generator: torch.Generator) -> Draws:
+        """`n_draws` completions of each row: draws of the anchor given what is known, chosen by their weight under the
+        law, then moved by `steps` steps of an exact kernel."""
+        size = max(1, AT_ONCE // max(CANDIDATES, n_draws))
+        parts = [
+            self._completed(a, b, n_draws=n_draws, steps=steps, generator=generator)
+            for a, b in zip(x.split(size), y.split(size), strict=True)
+        ]
+        return Draws(
+            torch.cat([p.x for p in parts], dim=1),
+            torch.cat([p.y for p in parts], dim=1),
+            torch.cat([p.log_density for p in parts]),
+        )
+
+    def _completed(self, x: Tensor, y: Tensor, *, n_draws: int, steps: int, generator: torch.Generator) -> Draws:
+        n = len(x)
+        mask = ~x.isnan()
+        drawn_x, drawn_y, log_known = anchored_draws(self, x, y, CANDIDATES, generator)
+        flat_x, flat_y = drawn_x.flatten(0, 1), drawn_y.flatten(0, 1)
+        f = self.model.log_density_unchecked(self.rows(flat_x), flat_y)
+        weights = (f - self._anchor(flat_x, flat_y)).view(CANDIDATES, n).mT
+        log_density = log_known + weights.logsumexp(1) - math.log(CANDIDATES)
+        chosen = torch.multinomial(weights.softmax(1), n_draws, replacement=True, generator=generator).mT
+        at = torch.arange(n)
+        begin, labels = drawn_x[chosen, at].flatten(0, 1), drawn_y[chosen, at].flatten(0, 1)
+        given = y.repeat(n_draws, 1)
+        moves = bool((given[:, self.n_targets :] == MISSING).any())
+        mover = Mover(self.kernel, label_kernel(self.model.labels) if moves else None, 1)
+        keys = streams.chain_keys(len(begin), generator=generator)
+        end_x, end_y = run_chains(
+            self.model,
+            mover,
+            self.rows(begin),
+            labels,
+            given,
+            steps=steps,
+            keys=keys,
+            mask=self.rows(mask.repeat(n_draws, 1)),
+        )
+        return Draws(end_x.reshape(n_draws, n, -1), end_y.view(n_draws, n, -1), log_density)
+
+    def _anchor(self, x: Tensor, y: Tensor) -> Tensor:
+        """log of the anchor's density at complete rows, over the classes that y leaves open."""
+        joint = self.gaussians.log_joint(x, self.others.code_of(y[:, self.n_targets :], x.dtype))
+        return joint.masked_fill(~self.open_classes(y), -torch.inf).logsumexp(1)
+
+    def open_classes(self, y: Tensor) -> Tensor:
+        """Which of the anchor's classes a row may belong to."""
+        n_classes = len(self.gaussians.log_weights)
+        if n_classes == 1:
+            return torch.ones(len(y), 1, dtype=torch.bool)
+        return self.model.targets.allowed(y[:, : self.n_targets])
+
+
+def x_kernel(model: AnchoredModel, step_size: float) -> Kernel:
+    """MALA in the coordinates in which the anchor is round: exact at temperature 1."""
+    if model.whitening.ndim == 1:
+        return MALA(step_size)
+    return PreconditionedMALA(step_size, Metric(model.whitening @ model.whitening.mT))
+
+
+def label_kernel(labels: LabelSpace) -> Kernel:
+    """All labels at once where they have few states, else one at a time by gradients."""
+    return ExactGibbs() if labels.n_states <= FEW_STATES else GibbsWithGradients()
+
+
+def anchored_draws(
+    law: Law, x: Tensor, y: Tensor, n_draws: int, generator: torch.Generator
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Rows completed by the anchor, x `[m, n, D]` and y `[m, n, L]`, and its log p(what is known), `[n]`.
+
+    Targets stay as they are: the law sums them out.
+    """
+    gaussians, n, n_features = law.gaussians, *x.shape
+    mask, held = ~x.isnan(), x.nan_to_num(0.0)
+    conditions = Conditions.of(gaussians.precision, mask)
+    discrete = y[:, law.n_targets :]
+    code = law.others.code_of(discrete.clamp(min=0), x.dtype)
+    if len(law.others):
+        code = code.masked_fill((discrete == MISSING)[:, torch.tensor(law.others.variable_of_code)], 0.0)
+    centers = []
+    log_known = []
+    for k, mean in enumerate(gaussians.means):
+        away = torch.where(mask, held - mean, 0.0)
+        filled = away + conditions.mean(away)
+        centers.append(mean + filled)
+        square = ((filled @ gaussians.precision) * filled).sum(1)
+        log_known.append(gaussians.log_weights[k] - 0.5 * square + code @ gaussians.log_values[k])
+    known = torch.stack(log_known, dim=1).masked_fill(~law.open_classes(y), -torch.inf)
+    classes = torch.multinomial(known.softmax(1), n_draws, replacement=True, generator=generator).mT
+    noise = torch.randn(n_draws, n, n_features, generator=generator, dtype=x.dtype)
+    moved = torch.stack([conditions.spread(part) for part in noise])
+    drawn = torch.stack(centers)[classes, torch.arange(n)] + moved
+    free = (~mask).sum(1)
+    roots = conditions.roots.diagonal(dim1=1, dim2=2)
+    log_volume = torch.where(roots > 0, roots.clamp(min=1e-300).log(), 0.0).sum(1)[conditions.pattern]
+    log_density = known.logsumexp(1) + 0.5 * free * math.log(2 * math.pi) + log_volume
+    labels = y.repeat(n_draws, 1, 1)
+    for place, (begin, size) in enumerate(zip(law.others.offsets, law.others.cardinalities, strict=True)):
+        column = labels[:, :, law.n_targets + place]
+        shares = gaussians.log_values[:, begin : begin + size].exp()[classes.flatten()]
+        values = torch.multinomial(shares, 1, generator=generator)[:, 0].view(n_draws, n)
+        column.copy_(torch.where(column == MISSING, values, column))
+    return torch.where(mask, held, drawn), labels, log_density

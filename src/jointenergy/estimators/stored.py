@@ -1,0 +1,152 @@
+"""estimators: a fitted estimator as one safetensors file: tensors, and the rest as JSON in its metadata; no pickle."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from jointenergy.errors import InputError
+from jointenergy.estimators.anchors import empty_model
+from jointenergy.estimators.columns import Columns, label_space, plain
+from jointenergy.estimators.gaussians import Gaussians
+from jointenergy.estimators.law import Law
+from jointenergy.estimators.targets import Targets
+from jointenergy.training.health import Health
+
+FORMAT = "1"
+E = TypeVar("E")
+
+
+def write(estimator: Any, path: Path) -> Path:  # noqa: ANN401 (one of the two)
+    """Settings, columns, classes, law and what a fit left; replaced whole where there is one."""
+    law, columns, targets = estimator._law, estimator._columns, getattr(estimator, "_targets", None)
+    tensors: dict[str, Tensor] = {f"model/{k}": v for k, v in law.model.state_dict().items()}
+    tensors |= {f"gaussians/{f.name}": getattr(law.gaussians, f.name) for f in fields(Gaussians)}
+    tensors |= {"chains/x": law.chains_x, "chains/y": law.chains_y, "scores": torch.from_numpy(estimator._scores)}
+    tensors |= {"columns/mean": torch.from_numpy(columns.mean), "columns/scale": torch.from_numpy(columns.scale)}
+    left = {k: v for k, v in vars(estimator).items() if k in LEFT}
+    known = {
+        "estimator": type(estimator).__name__,
+        "params": {k: _as_json(v, k) for k, v in estimator.get_params(deep=False).items()},
+        "columns": {"n_columns": columns.n_columns, "numbers": columns.numbers, "names": columns.names},
+        "categories": [[k, values] for k, values in columns.categories.items()],
+        "targets": None
+        if targets is None
+        else {
+            "kind": targets.kind,
+            "classes": [[c.dtype.str, [plain(v) for v in c]] for c in targets.classes],
+            "missing_label": plain(targets.missing_label),
+        },
+        "model": {
+            "hidden": [m.out_features for m in law.model.network.modules() if isinstance(m, torch.nn.Linear)][:-1],
+            "n_targets": law.n_targets,
+            "spaces": dict(zip(law.model.labels.names, law.model.labels.values, strict=True)),
+            "event_shape": law.model.event_shape,
+        },
+        "step_size": law.step_size,
+        "health": None if estimator.health_ is None else asdict(estimator.health_),
+        "left": {k: _as_json(v, k) for k, v in left.items()},
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f".{path.name}.part")
+    save_file(
+        {k: v.detach().cpu().clone().contiguous() for k, v in tensors.items()},
+        part,
+        {"jointenergy": FORMAT, "estimator": json.dumps(known)},
+    )
+    part.replace(path)
+    return path
+
+
+LEFT = (
+    "n_iter_",
+    "loss_curve_",
+    "validation_scores_",
+    "n_features_in_",
+    "feature_names_in_",
+    "offset_",
+    "transduction_",
+)
+
+
+def read(cls: type[E], path: Path) -> E:
+    """The estimator of a file, or one sentence about what is wrong with it."""
+    try:
+        with safe_open(path, "pt") as file:
+            metadata = file.metadata() or {}
+            if metadata.get("jointenergy") != FORMAT or "estimator" not in metadata:
+                raise InputError(f"{path} is no file that an estimator's save has written")
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (the file is no mapping)
+        known = json.loads(metadata["estimator"])
+    except (SafetensorError, OSError, ValueError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"{path} is no saved estimator, or is damaged: {error}") from None
+    if known["estimator"] != cls.__name__:
+        raise InputError(f"{path} holds a {known['estimator']}: open it with {known['estimator']}.load")
+    estimator: Any = cls(**{k: _from_json(v) for k, v in known["params"].items()})
+    _restore(estimator, known, tensors)
+    restored: E = estimator
+    return restored
+
+
+def _restore(estimator: Any, known: dict[str, Any], tensors: dict[str, Tensor]) -> None:  # noqa: ANN401
+    form = known["columns"]
+    names = None if form["names"] is None else tuple(form["names"])
+    estimator._columns = Columns(
+        form["n_columns"],
+        tuple(form["numbers"]),
+        dict(known["categories"]),
+        tensors["columns/mean"].numpy(),
+        tensors["columns/scale"].numpy(),
+        names,
+    )
+    space: dict[str, list[str]] = {}
+    if known["targets"] is not None:
+        classes = [np.array(values, dtype=np.dtype(kind)) for kind, values in known["targets"]["classes"]]
+        estimator._targets = Targets(known["targets"]["kind"], classes, known["targets"]["missing_label"])
+        estimator.classes_ = estimator._targets.public()
+        space = estimator._targets.space
+    model = known["model"]
+    n_targets = model["n_targets"]
+    labels = label_space(space or dict(list(model["spaces"].items())[:n_targets]), estimator._columns)
+    built = empty_model(tuple(model["hidden"]), tuple(model["event_shape"]), labels, n_targets)
+    built.load_state_dict({k.removeprefix("model/"): v for k, v in tensors.items() if k.startswith("model/")})
+    gaussians = Gaussians(*(tensors[f"gaussians/{f.name}"] for f in fields(Gaussians)))
+    estimator._law = Law(
+        built.requires_grad_(False).eval(), gaussians, known["step_size"], tensors["chains/x"], tensors["chains/y"]
+    )
+    estimator._scores = tensors["scores"].numpy()
+    estimator.health_ = None if known["health"] is None else Health(**known["health"])
+    for name, value in known["left"].items():
+        setattr(estimator, name, _from_json(value))
+
+
+def _as_json(value: Any, name: str) -> Any:  # noqa: ANN401
+    """A plain value, or an array as its dtype and entries."""
+    if isinstance(value, np.ndarray):
+        return {"dtype": value.dtype.str, "values": value.tolist()}
+    if isinstance(value, tuple):
+        return {"tuple": [_as_json(v, name) for v in value]}
+    value = plain(value)
+    try:
+        json.dumps(value)
+    except TypeError:
+        raise InputError(f"{name} is a {type(value).__name__}, which a file without pickle cannot hold") from None
+    return value
+
+
+def _from_json(value: Any) -> Any:  # noqa: ANN401
+    if isinstance(value, dict) and "dtype" in value:
+        return np.array(value["values"], dtype=np.dtype(value["dtype"]))
+    if isinstance(value, dict) and "tuple" in value:
+        return tuple(_from_json(v) for v in value["tuple"])
+    return value
