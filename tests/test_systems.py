@@ -15,7 +15,7 @@ from jointenergy.errors import InputError, NormalizerError
 from jointenergy.kernels import Target, last
 from jointenergy.labels import MISSING, LabelSpace
 from jointenergy.training import measure, runs, state
-from jointenergy.training.feeds import TrainingData, data_of
+from jointenergy.training.feeds import TrainingData, data_of, with_few_labels
 from jointenergy.training.order import seeded
 from jointenergy.training.statistics import frozen
 from jointenergy.training.trainer import Trainer
@@ -152,6 +152,47 @@ def test_few_labels_are_enough_to_learn_from(tmp_path):
     assert 0.75 < hidden < 0.85
     assert run.trainer.needs == {"negatives"}  # the sum over labels is exact
     assert accuracy(run) > 0.8
+
+
+def test_a_number_of_labels_is_shared_by_the_classes_and_drawn_by_the_seed():
+    recipe = small("data.labeled=53")
+    kept = []
+    for seed in (0, 1):
+        data = data_of(recipe, seed=seed)
+        full = data_of(small(), seed=seed)
+        rows = (data.y[:, 0] != MISSING).nonzero()[:, 0]
+        assert len(rows) == 53
+        assert torch.equal(data.y[rows], full.y[rows])
+        assert set(data.y[rows, 0].bincount(minlength=10).tolist()) == {5, 6}
+        assert bool((data.y_held != MISSING).all())
+        kept.append(set(rows.tolist()))
+    assert len(kept[0] & kept[1]) < 20
+    # Where a class has too few, the others fill up.
+    y = torch.tensor([[0]] * 2 + [[1]] * 20)
+    few = with_few_labels(y, 12, generator=seeded(0))
+    assert [(few == k).sum().item() for k in (0, 1, MISSING)] == [2, 10, 10]
+    with pytest.raises(InputError, match=r"data\.labeled asks for 23 labeled rows, and 22 are there"):
+        with_few_labels(y, 23, generator=seeded(0))
+
+
+@pytest.mark.parametrize("separate", [True, False])
+def test_what_learns_from_labels_alone_sees_labeled_rows_alone(separate):
+    recipe = small("data.labeled=30", f"data.separate_batches={str(separate).lower()}")
+    baseline = Trainer(recipe.baseline(), data_of(recipe), 0)
+    trainer = Trainer(recipe, data_of(recipe), 0)
+    for feed in (baseline.feeds[0], trainer.feeds[-1] if separate else None):
+        if feed is None:
+            continue
+        batch, rows = next_of(feed)
+        assert batch.complete
+        assert batch.y is not None
+        assert bool(torch.ne(batch.y, MISSING).all())
+        assert torch.equal(batch.y, trainer.data.y[rows])
+        assert len(rows.unique()) == 30  # of a batch of 64: the few rows come again and again
+    batch, _ = next_of(trainer.feeds[0])
+    assert batch.y is not None
+    assert int(torch.eq(batch.y, MISSING).sum()) > 0  # the density learns from all rows
+    trainer.step()
 
 
 def test_labels_beyond_enumeration_are_completed_by_chains_that_persist():

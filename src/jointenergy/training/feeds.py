@@ -81,6 +81,8 @@ def data_of(
         dataset = Dataset(dataset.x, dataset.y[:, :0], labels, dataset.name)
     rest, held = split(dataset, settings.validation, seed=0)
     y, mask = rest.y, None
+    if settings.labeled is not None:
+        y = with_few_labels(y, settings.labeled, generator=seeded(seed, "labeled"))
     if settings.missing_labels > 0:
         hidden = torch.rand(y.shape, generator=seeded(seed, "missing labels")) < settings.missing_labels
         y = y.masked_fill(hidden, MISSING)
@@ -91,6 +93,23 @@ def data_of(
         rest = Dataset(torch.where(mask, rest.x, mean), rest.y, labels, rest.name)
         mask = mask.to(device)
     return TrainingData(rest.x.to(device), y.to(device), held.x.to(device), held.y.to(device), labels, mask)
+
+
+def with_few_labels(y: Tensor, n: int, *, generator: torch.Generator) -> Tensor:
+    """The labels of n rows, as many of each class as can be; all others are missing."""
+    if n > len(y):
+        raise InputError(f"data.labeled asks for {n} labeled rows, and {len(y)} are there to train on")
+    order = torch.randperm(len(y), generator=generator)
+    _, of_class = y[order].unique(dim=0, return_inverse=True)
+    # The first of each class, then the second of each, and so on.
+    within = torch.empty_like(order)
+    for k in range(int(of_class.max()) + 1):
+        own = (of_class == k).nonzero()[:, 0]
+        within[own] = torch.arange(len(own))
+    kept = order[within.argsort(stable=True)[:n]]
+    few = torch.full_like(y, MISSING)
+    few[kept] = y[kept]
+    return few
 
 
 def dataset_of(settings: DataSettings, folder: Path | None, split: str) -> Dataset:
@@ -155,12 +174,25 @@ class Feed:
     """Batches of changed rows. The order of rows is the run's; of each batch a process has its own share."""
 
     def __init__(
-        self, data: TrainingData, recipe: Recipe, seed: int, world: World, name: str, *, augment: bool
+        self,
+        data: TrainingData,
+        recipe: Recipe,
+        seed: int,
+        world: World,
+        name: str,
+        *,
+        augment: bool,
+        labeled: bool = False,
     ) -> None:
         self.data, self.seed, self.world, self.name = data, seed, world, name
-        self.complete = not bool((data.y == MISSING).any())
+        # Which rows the batches are made of: of those without any label an objective of labels would learn nothing.
+        labeled = labeled and len(data.labels) > 0
+        self.among = (data.y != MISSING).any(1).nonzero()[:, 0].cpu() if labeled else torch.arange(len(data.x))
+        if len(self.among) == 0:
+            raise InputError("no row has a label to learn from: keep some with data.labeled or data.missing_labels")
+        self.complete = not bool((data.y[self.among.to(data.y.device)] == MISSING).any())
         self.share = world.share(recipe.batch_size, "batch_size")
-        self.order = Order(len(data.x), recipe.batch_size, seeded(seed, name, "order"))
+        self.order = Order(len(self.among), recipe.batch_size, seeded(seed, name, "order"))
         self.changes = changes_of(recipe.data, augment=augment)
         if augment and recipe.data.augment and len(data.event_shape) != 3:
             raise InputError(f"data.augment changes images, and rows of {recipe.data.name!r} are {data.event_shape}")
@@ -185,7 +217,7 @@ class Feed:
 
     def _put(self, batch: Tensor, storage: Tensor) -> None:
         """This process's share of the rows of a batch; from pinned memory the host need not wait for the copy."""
-        rows = batch[self.share * self.world.rank :][: self.share]
+        rows = self.among[batch][self.share * self.world.rank :][: self.share]
         storage.copy_(rows.pin_memory() if storage.is_cuda else rows, non_blocking=True)
 
     def batch(self) -> Batch:

@@ -116,6 +116,10 @@ def _check(recipe: Recipe) -> None:
             "batch norm makes each row's density depend on the rows beside it: set model.allow_batch_statistics = true "
             "to train it all the same, or model.network.norm = 'none' or 'group'"
         )
+    if recipe.data.labeled is not None and recipe.data.missing_labels > 0:
+        raise InputError("data.labeled and data.missing_labels both hide labels: set one of them")
+    if recipe.data.labeled is not None and family == "unconditional":
+        raise InputError("an unconditional model sees no labels: leave data.labeled out")
     if recipe.data.separate_batches and not (density > 0 and objective.log_p_y_given_x > 0):
         raise InputError("data.separate_batches needs log_p_y_given_x and a density term: set it to false")
     if recipe.chain.augment_every > 0 and not recipe.chain.augment:

@@ -31,6 +31,8 @@ class DataSettings(Strict):
 
     With `separate_batches` the augmentation is for log p(y | x) alone: the other terms have a batch of their own rows,
     not augmented. `missing_labels` and `missing_x` are the shares of entries hidden from training, chosen by the seed.
+    `labeled` is the number of training rows that keep their labels, as many of each class as can be, chosen by the
+    seed; the terms that need labels then see those rows alone where they have batches of their own.
     `options` are those of the data set: `data.Options` describes them.
     """
 
@@ -43,6 +45,7 @@ class DataSettings(Strict):
     augment: tuple[Augmentation, ...] = ()
     separate_batches: bool = False
     noise: NotNegative = 0.0
+    labeled: Count | None = None
     missing_labels: Share = 0.0
     missing_x: Share = 0.0
 

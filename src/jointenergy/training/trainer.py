@@ -61,7 +61,10 @@ class Trainer:
         self.needs = frozenset().union(*self.needs_of)
         # The classifier's batch, the last one, is augmented; the density's is not, where it has one of its own.
         names = ["data"] if len(self.objectives) == 1 else ["data", "labels"]
-        self.feeds = [Feed(data, recipe, seed, world, n, augment=n == names[-1]) for n in names]
+        self.feeds = [
+            Feed(data, recipe, seed, world, n, augment=n == names[-1], labeled=all(t.labeled_only for t in o.terms))
+            for n, o in zip(names, self.objectives, strict=True)
+        ]
         self.chains: Chains = self.make_chains()
         self.completions = Completions(data, self.chains.kernel, recipe.chain.completion_steps, self.needs, world)
         self.iteration, self.attempt = 0, 0
