@@ -17,6 +17,7 @@ from jointenergy.data.transforms import (
     Resize,
     Scale,
 )
+from jointenergy.data.views import View
 
 __all__ = [
     "READERS",
@@ -34,6 +35,7 @@ __all__ = [
     "Resize",
     "Scale",
     "Split",
+    "View",
     "eight_gaussians",
     "idx_files",
     "idx_folder",

@@ -7,6 +7,7 @@ import math
 from PIL import Image
 from torch import Tensor
 
+from jointenergy.data.views import View
 from jointenergy.errors import InputError
 
 
@@ -15,8 +16,7 @@ def image_grid(x: Tensor, columns: int, bounds: tuple[float, float], zoom: int =
     if x.ndim != 4 or x.shape[1] not in (1, 3):
         raise InputError(f"images must be [n, 1 or 3, height, width], got {tuple(x.shape)}")
     n, channels, height, width = x.shape
-    low, high = bounds
-    levels = ((x.detach().cpu().float() - low) / (high - low) * 255).round().clamp(0, 255).byte()
+    levels = (View.of(bounds).unit(x.detach().cpu().float()) * 255).round().clamp(0, 255).byte()
     rows = -(-n // columns)
     cell = height + gap, width + gap
     grid = levels.new_full((channels, rows * cell[0] + gap, columns * cell[1] + gap), 128)

@@ -27,8 +27,12 @@ def _floats(x: Tensor, name: str) -> None:
 
 
 def _dequantized(x: Tensor, levels: int, generator: torch.Generator) -> Tensor:
-    """(x + u) / levels, held below x + 1: without that, rounding would lift some pixels to the next level."""
     noise = torch.rand(x.shape, generator=generator, device=generator.device, dtype=x.dtype).to(x.device)
+    return dequantized(x, levels, noise)
+
+
+def dequantized(x: Tensor, levels: int, noise: Tensor) -> Tensor:
+    """(x + u) / levels, held below x + 1: without that, rounding would lift some pixels to the next level."""
     return torch.minimum(x + noise, torch.nextafter(x + 1, x)) / levels
 
 
@@ -116,8 +120,17 @@ class Logit:
     def __call__(self, x: Tensor) -> Tensor:
         _floats(x, "Logit")
         _within_unit(x, "Logit")
+        return self.unchecked(x)
+
+    def unchecked(self, x: Tensor) -> Tensor:
+        """The same of floats between 0 and 1, for callers who know that they are."""
         log_s, log_rest = self._logs(x)
         return log_s - log_rest
+
+    @property
+    def bound(self) -> float:
+        """The logit of 1, and minus that of 0: all results lie between the two."""
+        return math.log1p(-self.epsilon) - math.log(self.epsilon)
 
     def inverse(self, z: Tensor) -> Tensor:
         """The x of a logit; a z that no x in [0, 1] has gives a value up to epsilon outside."""

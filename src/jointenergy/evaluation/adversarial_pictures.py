@@ -9,6 +9,7 @@ import torch
 from matplotlib.ticker import PercentFormatter
 from torch import Tensor
 
+from jointenergy.data import View
 from jointenergy.evaluation.attacked import Attacked
 from jointenergy.evaluation.defended import Norm
 from jointenergy.evaluation.sections import COLORS, Picture, drawing, picture
@@ -101,4 +102,4 @@ def _unit(x: Tensor, bounds: tuple[float, float]) -> Tensor:
     """Images as matplotlib takes them, `[n, height, width]` or with colors last."""
     images = as_images(x)
     assert images is not None
-    return ((images - bounds[0]) / (bounds[1] - bounds[0])).clamp(0, 1).movedim(1, -1).squeeze(-1)
+    return View.of(bounds).unit(images).clamp(0, 1).movedim(1, -1).squeeze(-1)

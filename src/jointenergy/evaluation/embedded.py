@@ -15,7 +15,7 @@ from sklearn.datasets import load_sample_images
 from torch import Tensor
 
 from jointenergy import streams
-from jointenergy.data import Scale
+from jointenergy.data import Scale, View
 from jointenergy.data.fitting import Form, fitted, image_form
 from jointenergy.trained import Run
 from jointenergy.training.order import seeded
@@ -120,7 +120,7 @@ def patches(run: Run, form: Form, pictures: list[NDArray[Any]], n: int, seed: in
             top = int(down * (photo.shape[1] - form[1] + 1))
             left = int(across * (photo.shape[2] - form[2] + 1))
             cut.append(photo[:, top : top + form[1], left : left + form[2]])
-        return run.rows(torch.stack(cut).reshape(end - begin, *run.event_shape))
+        return run.rows(View.of(run.bounds).seen(torch.stack(cut).reshape(end - begin, *run.event_shape)))
 
     says = (
         f"Patches are pieces of {form[1]} x {form[2]} pixels of scikit-learn's two sample photographs"
@@ -136,4 +136,5 @@ def _keys(name: str, n: int, seed: int) -> Tensor:
 def _rows(run: Run, values: Tensor) -> Tensor:
     """Values between 0 and 1 as rows between the bounds."""
     low, high = run.bounds
-    return run.rows((low + (high - low) * values).reshape(len(values), *run.event_shape))
+    x = (low + (high - low) * values).reshape(len(values), *run.event_shape)
+    return run.rows(View.of(run.bounds).seen(x))

@@ -9,6 +9,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from jointenergy.data import View
 from jointenergy.errors import InputError
 from jointenergy.evaluation.sections import Extractor, Subject
 from jointenergy.models import LogitModel
@@ -53,10 +54,10 @@ class Rescaled(nn.Module):
     @torch.no_grad()
     def forward(self, x: Tensor) -> Tensor:
         weight = next((p for p in self.network.parameters() if p.is_floating_point()), x)
-        (low, high), (own_low, own_high) = self.bounds, self.own
         x = x.to(weight)
         if self.bounds != self.own:
-            x = own_low + (x - low) * ((own_high - own_low) / (high - low))
+            own = View.of(self.own)
+            x = own.seen(own[0] + (own[1] - own[0]) * View.of(self.bounds).unit(x))
         value: Tensor = self.network(x)
         return value
 

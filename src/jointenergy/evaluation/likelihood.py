@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from jointenergy.data import View
 from jointenergy.evaluation import likelihood_page as page
 from jointenergy.evaluation.bounds import Annealer, Bounds, Effort, Points, how_labels, temperature_grid
 from jointenergy.evaluation.cells import Cells
@@ -64,7 +65,8 @@ def likelihood(subject: Subject, suite: Suite) -> Section:
         return Section(page.NAME, page.TITLE, says=(reason,))
     run, generator = subject.run, torch.Generator().manual_seed(subject.seed)
     how = how_labels(run.model)
-    cells = Cells.of(subject.test.x, run.bounds, run.recipe)
+    view = View.of(run.bounds)
+    cells = None if view.levels else Cells.of(subject.test.x, run.bounds, run.recipe)
 
     def rows(x: Tensor) -> Tensor:
         x = run.rows(x)
@@ -89,6 +91,15 @@ def likelihood(subject: Subject, suite: Suite) -> Section:
     found = [annealer.bounds(test, chosen, effort, generator=generator) for effort in sizes.test]
     peers = {} if how == "moved" else _peers(run, rows, test, generator)
     n_dims = test.x[0].numel()
+    n_levels, log_cell = (None, None) if cells is None else (cells.n, cells.log_volume(n_dims))
+    jacobian = None
+    if view.levels:
+        # Rows were dequantized when they were read: a density of logits becomes one of pixels between 0 and 1.
+        n_levels, log_cell = view.levels, -n_dims * math.log(view.levels)
+        jacobian = float(view.log_jacobian(test.x).mean())
+        scan = [b.shifted(float(view.log_jacobian(held.x).mean())) for b in scan]
+        found = [b.shifted(jacobian) for b in found]
+        peers = {name: value + jacobian for name, value in peers.items()}
     facts = page.Facts(
         how=how,
         domain=str(run.model.domain),
@@ -97,8 +108,9 @@ def likelihood(subject: Subject, suite: Suite) -> Section:
         effort=sizes.test[-1],
         n_test=len(test.x),
         n_left_out=len(kept) - len(test.x),
-        n_levels=None if cells is None else cells.n,
-        log_cell=None if cells is None else cells.log_volume(n_dims),
+        n_levels=n_levels,
+        log_cell=log_cell,
+        jacobian=jacobian,
         has_baseline=subject.baseline is not None and subject.baseline.is_cross_entropy,
         assumptions=run.model.assumptions,
     )

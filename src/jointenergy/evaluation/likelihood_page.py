@@ -43,6 +43,8 @@ class Facts:
     """The log-volume of the cell of one row of values, where rows were spread over cells."""
     has_baseline: bool
     assumptions: tuple[str, ...]
+    jacobian: float | None = None
+    """The mean log-Jacobian that is counted, where the model sees logits of pixels."""
 
     def bits(self, nats: float | None) -> float | None:
         """Per dimension, of the values themselves."""
@@ -108,6 +110,11 @@ def _method(facts: Facts, last: Bounds) -> list[str]:
         says.append(
             f"The data take few values: each was moved at random within its cell, one {facts.n_levels}th of the range "
             "wide; bits per dimension are of the values."
+        )
+    if facts.jacobian is not None:
+        says.append(
+            "The model sees logits; figures are of dequantized pixels between 0 and 1, so the Jacobian is counted: "
+            f"{facts.jacobian:.1f} nats a row on average."
         )
     if facts.has_baseline:
         says.append("The baseline's likelihood is not estimated: cross-entropy alone leaves log p(x) free.")

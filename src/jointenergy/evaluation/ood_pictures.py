@@ -8,6 +8,7 @@ from collections.abc import Mapping
 import numpy as np
 from torch import Tensor
 
+from jointenergy.data import View
 from jointenergy.data.fitting import Form, image_form
 from jointenergy.evaluation.sections import COLORS, Picture, drawing, picture
 from jointenergy.evaluation.separation import Values
@@ -52,12 +53,12 @@ def examples(rows: Mapping[str, Tensor], run: Run) -> Picture | None:
     form = image_form(run.event_shape)
     if form is None:
         return None
-    most, (low, high) = max(len(x) for x in rows.values()), run.bounds
+    most, view = max(len(x) for x in rows.values()), View.of(run.bounds)
     height, width = form[1] + _gap(form), form[2] + _gap(form)
     # One large image: an axis for each small one would take seconds to draw.
     page = np.ones((len(rows) * height, most * width, form[0]))
     for line, x in enumerate(rows.values()):
-        images = (x.detach().cpu().double().reshape(-1, *form).permute(0, 2, 3, 1) - low) / (high - low)
+        images = view.unit(x.detach().cpu().double()).reshape(-1, *form).permute(0, 2, 3, 1)
         for place, image in enumerate(images.clamp(0, 1).numpy()):
             top, left = line * height, place * width
             page[top : top + form[1], left : left + form[2]] = image

@@ -11,7 +11,7 @@ from typing import final
 import torch
 from torch import Tensor
 
-from jointenergy.data import Scale
+from jointenergy.data import Scale, View
 from jointenergy.data.arrays import array_pieces
 from jointenergy.data.fitting import Form, fitted, image_form
 from jointenergy.data.folders import decode, images_in
@@ -45,11 +45,15 @@ class _Count:
 class Outside:
     """Rows of a file or a folder, fitted to the run as they are read; only one batch is in memory.
 
-    `pieces(size)` gives floating-point images `[n, C, H, W]` of one size on the run's scale, or rows `[n, *event]`.
+    `pieces(size)` gives floating-point images `[n, C, H, W]` of one size, scaled to the run's bounds, or rows
+    `[n, *event]`. What is `seen` is seen as the run sees pixels once it fits.
     """
 
-    def __init__(self, name: str, place: Path, run: Run, pieces: Callable[[int], Iterator[Tensor]]) -> None:
+    def __init__(
+        self, name: str, place: Path, run: Run, pieces: Callable[[int], Iterator[Tensor]], seen: bool = True
+    ) -> None:
         self._name, self.place, self._run, self._pieces = name, place, run, pieces
+        self._view = View.of(run.bounds if seen else (*run.bounds,))
         self._counts: dict[str, _Count] = {}
 
     @property
@@ -80,7 +84,7 @@ class Outside:
     def _fit(self, x: Tensor) -> Tensor:
         shape = self._run.event_shape
         if tuple(x.shape[1:]) == shape:
-            return x
+            return self._view.seen(x)
         form = image_form(shape)
         if form is None or x.ndim != 4 or x.shape[1] not in (1, 3):
             raise InputError(
@@ -90,7 +94,7 @@ class Outside:
         x_fitted, how = fitted(x, form)
         size = (x.shape[2], x.shape[3])
         self._counts.setdefault(how, _Count(0, size, size)).add(len(x), size)
-        return x_fitted.reshape(len(x), *shape)
+        return self._view.seen(x_fitted.reshape(len(x), *shape))
 
 
 def _told(how: str, count: _Count) -> str:
@@ -116,7 +120,8 @@ def read_outside(name: str, place: Path, run: Run) -> Outside:
     if name in embedded.NAMES:
         raise InputError(f"{name} is the name of a set that is always measured: give yours another")
     found = _file_of(place)
-    outside = Outside(name, found, run, _pieces_of(found, run))
+    # Arrays of floats are on the run's scale already; those of pixels are told apart when they are read.
+    outside = Outside(name, found, run, _pieces_of(found, run), seen=found.suffix.lower() not in ARRAYS)
     if next(outside.batches(1), None) is None:
         raise InputError(f"{found} holds no images: a set unlike the data is {KINDS}")
     return outside
@@ -175,7 +180,7 @@ def _arrays(place: Path, run: Run, size: int) -> Iterator[Tensor]:
     for array in array_pieces(place, size):
         x = tensor_of(array, place.name)
         if x.dtype == torch.uint8:
-            x = Scale(low, high)(x)
+            x = View.of(run.bounds).of_pixels(x)
         x = x.float()
         if not bool(x.isfinite().all()):
             raise InputError(f"{place} has values that are no numbers: leave those rows out")

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from jointenergy.data import View
 from jointenergy.evaluation.adversarial_pictures import adversarial_images, curves
 from jointenergy.evaluation.attacked import Attacked, median_radius, metrics_of, tables_of
 from jointenergy.evaluation.defended import NORMS, Budget, Defended, Gradient, Norm, units
@@ -96,6 +97,8 @@ def robustness(subject: Subject, suite: Suite, sizes: Sizes | None = None) -> Se
     sizes = sizes or SIZES[suite]
     if importlib.util.find_spec("foolbox") is None:
         return Section(NAME, TITLE, ("Attacks need foolbox: pip install 'jointenergy[robust]', then evaluate again.",))
+    if View.of(subject.run.bounds).levels is not None:
+        return Section(NAME, TITLE, ("Radii are changes of pixels, and this run sees logits of them: not measured.",))
     able, said = predictors(subject)
     for name in [n for n, run in able.items() if not can_sum(run.model, run.labels.given(None, 1))]:
         del able[name]

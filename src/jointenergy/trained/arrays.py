@@ -10,7 +10,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from jointenergy.data import Scale
+from jointenergy.data import View
 from jointenergy.errors import InputError
 from jointenergy.labels import Given
 
@@ -20,14 +20,14 @@ Labels = Given | NDArray[Any]
 
 
 def rows_of(x: Array, event_shape: tuple[int, ...], bounds: tuple[float, float], like: Tensor) -> Tensor:
-    """x in the dtype and on the device of `like`: uint8 is pixels, 0 to 255, and is scaled to the bounds.
+    """x in the dtype and on the device of `like`: uint8 is pixels, 0 to 255, seen as the bounds say.
 
     A single row may come without its first dimension, and images without the dimensions of size 1; a run of flat rows
     takes grey images too.
     """
     x = tensor_of(x, "x")
     if x.dtype == torch.uint8:
-        x = Scale(*bounds)(x)
+        x = View.of(bounds).of_pixels(x)
     if x.is_floating_point():  # others are refused by the model, with a sentence
         x = x.to(like)
     return shaped(x, event_shape)

@@ -25,7 +25,7 @@ from jointenergy.training import checkpoints, runs
 from jointenergy.training.build import model_of
 from jointenergy.training.checkpoints import Checkpoint
 from jointenergy.training.distributed import device_of
-from jointenergy.training.feeds import TrainingData, data_of
+from jointenergy.training.feeds import TrainingData, data_of, view_of
 from jointenergy.training.recipe import Recipe, read
 from jointenergy.training.state import under
 
@@ -74,8 +74,7 @@ def _from_file(path: Path, data_folder: Path | None, device: torch.device) -> Ru
 
 
 def _trained(model: JointModel, origin: Origin, recipe: Recipe, thresholds: Thresholds, notes: Sequence[str]) -> Run:
-    bounds = (recipe.data.low, recipe.data.high)
-    return Run(model, origin, Sampling.of(recipe), bounds, thresholds, notes)
+    return Run(model, origin, Sampling.of(recipe), view_of(recipe.data), thresholds, notes)
 
 
 def _form(known: Mapping[str, Any], recipe: Recipe, data_folder: Path | None) -> tuple[LabelSpace, tuple[int, ...]]:

@@ -13,7 +13,8 @@ from typing import Any
 import tomli_w
 from pydantic import TypeAdapter, ValidationError
 
-from jointenergy.data import Options
+from jointenergy.data import Options, View
+from jointenergy.data.views import BYTES
 from jointenergy.errors import InputError
 from jointenergy.labels import nearest
 from jointenergy.objectives import preset
@@ -95,6 +96,7 @@ def _check(recipe: Recipe) -> None:
         raise InputError(f"the name {recipe.name!r} is a folder's too: use letters, digits, '-', '_' and '.'")
     if not recipe.data.low < recipe.data.high:
         raise InputError(f"data.low must lie below data.high, got {recipe.data.low} and {recipe.data.high}")
+    _check_pixels(recipe)
     density = objective.log_p_x + objective.log_p_xy + objective.log_p_x_given_y
     joint = objective.log_p_x + objective.log_p_y_given_x + objective.log_p_xy
     if density + objective.log_p_y_given_x == 0:
@@ -139,6 +141,19 @@ def _check(recipe: Recipe) -> None:
         raise InputError("a conditional model knows p(x | y) alone: use objective.log_p_x_given_y and no other term")
     if family == "unconditional" and joint + objective.log_p_x_given_y > objective.log_p_x:
         raise InputError("an unconditional model knows p(x) alone: use objective.log_p_x and no other term")
+
+
+def _check_pixels(recipe: Recipe) -> None:
+    """Settings of how pixels are seen that contradict each other."""
+    data = recipe.data
+    if data.transform == "logit":
+        if data.dequantize == "none":
+            raise InputError("the logit takes dequantized pixels: set data.dequantize to 'bytes' or 'binary'")
+        if {"color", "blur"} & {*data.augment, *recipe.chain.augment}:
+            raise InputError("color and blur change pixels and no logits: augment by 'crop' and 'flip' alone")
+        View(data.low, data.high, BYTES)
+    if data.noise_clamp and data.noise == 0:
+        raise InputError("data.noise_clamp holds noise within the bounds: set data.noise above 0, or leave it false")
 
 
 def read(path: Path, overrides: Sequence[str] = (), *, variant: str = "", size: Size = "full") -> Recipe:

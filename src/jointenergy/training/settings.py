@@ -33,7 +33,8 @@ class DataSettings(Strict):
     not augmented. `missing_labels` and `missing_x` are the shares of entries hidden from training, chosen by the seed.
     `labeled` is the number of training rows that keep their labels, as many of each class as can be, chosen by the
     seed; the terms that need labels then see those rows alone where they have batches of their own.
-    `options` are those of the data set: `data.Options` describes them.
+    `options` are those of the data set: `data.Options` describes them. With `transform = "logit"` x is the logit of
+    dequantized pixels, and `low` and `high` are bounds of logits. Noise may leave the bounds unless `noise_clamp`.
     """
 
     name: str = "digits"
@@ -42,9 +43,11 @@ class DataSettings(Strict):
     high: float = 1.0
     validation: Annotated[float, Field(gt=0, lt=0.5)] = 0.1
     dequantize: Literal["none", "bytes", "binary"] = "none"
+    transform: Literal["none", "logit"] = "none"
     augment: tuple[Augmentation, ...] = ()
     separate_batches: bool = False
     noise: NotNegative = 0.0
+    noise_clamp: bool = False
     labeled: Count | None = None
     missing_labels: Share = 0.0
     missing_x: Share = 0.0

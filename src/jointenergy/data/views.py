@@ -1,0 +1,92 @@
+"""data: how a model sees pixels: scaled to its bounds, or dequantized and through the logit."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from jointenergy.data.transforms import Logit, Scale, dequantized
+from jointenergy.errors import InputError
+
+LOGIT = Logit()
+BYTES, BINARY = 256, 8
+"""Levels of dequantized bytes, and of dequantized binary images."""
+
+
+class View(tuple[float, float]):
+    """The bounds of x, (low, high), which also know how pixels lie between them.
+
+    A pair of bounds is the plain view: black is the lower, white the upper bound. With `levels` x is the logit of
+    dequantized pixels, ((levels - 1) v + u) / levels with v in [0, 1]: 256 levels for bytes, 8 for binary images, as
+    the mixed joint EBM prints them. Whoever passes bounds on passes the view on.
+    """
+
+    levels: int | None
+
+    def __new__(cls, low: float, high: float, levels: int | None = None) -> View:
+        view = super().__new__(cls, (low, high))
+        view.levels = levels
+        if levels is not None and not (low <= -LOGIT.bound and LOGIT.bound <= high):
+            raise InputError(
+                f"logits of pixels lie between {-LOGIT.bound:.1f} and {LOGIT.bound:.1f}: set data.low = -14 and "
+                f"data.high = 14, not {low:g} and {high:g}"
+            )
+        return view
+
+    @classmethod
+    def of(cls, bounds: tuple[float, float]) -> View:
+        """The view that bounds are, the plain one where they are a pair of numbers."""
+        return bounds if isinstance(bounds, View) else cls(*bounds)
+
+    def __eq__(self, other: object) -> bool:
+        return tuple.__eq__(self, other) is True and self.levels == getattr(other, "levels", None)
+
+    def __ne__(self, other: object) -> bool:
+        return not self == other
+
+    def __hash__(self) -> int:
+        return hash((*self, self.levels))
+
+    def __repr__(self) -> str:
+        return f"({self[0]}, {self[1]})" + (f" of logits of {self.levels} levels" if self.levels else "")
+
+    def of_pixels(self, x: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
+        """uint8 pixels as x. Noise is drawn for every row, or is one fixed draw that all rows share."""
+        scaled = Scale(*self)(x)
+        if self.levels is None:
+            return scaled
+        # Bytes are their own levels, exactly.
+        cells = x.float() if self.levels == BYTES else x.float() / 255.0 * (self.levels - 1)
+        return LOGIT.unchecked(dequantized(cells, self.levels, _noise(cells, generator)))
+
+    def seen(self, x: Tensor) -> Tensor:
+        """x scaled to the bounds as pixels are, made what the model takes; the same in the plain view."""
+        if self.levels is None:
+            return x
+        cells = (x - self[0]) / (self[1] - self[0]) * (self.levels - 1)
+        return LOGIT.unchecked(dequantized(cells, self.levels, _noise(cells, None)))
+
+    def unit(self, x: Tensor) -> Tensor:
+        """x as pixels from 0, black, to 1, white, for pictures and for other networks."""
+        if self.levels is None:
+            return (x - self[0]) / (self[1] - self[0])
+        return LOGIT.inverse(x).clamp(0, 1)
+
+    def dequantized_again(self, x: Tensor, *, generator: torch.Generator) -> Tensor:
+        """x of the same pixels with another draw of the noise; a value that rounding puts beyond its cell goes on."""
+        assert self.levels is not None
+        cell = (LOGIT.inverse(x).clamp(0, 1) * self.levels).floor().clamp(max=self.levels - 1)
+        return LOGIT.unchecked(dequantized(cell, self.levels, _noise(cell, generator)))
+
+    def log_jacobian(self, x: Tensor) -> Tensor:
+        """log |det dx/dv| of each row, `[n]`, v being dequantized pixels: it turns a density of x into one of v."""
+        if self.levels is None:
+            return x.new_zeros(len(x))
+        return LOGIT.log_jacobian(LOGIT.inverse(x.double()).clamp(0, 1))
+
+
+def _noise(x: Tensor, generator: torch.Generator | None) -> Tensor:
+    if generator is None:
+        fixed = torch.rand(x.shape[1:], generator=torch.Generator().manual_seed(0), dtype=x.dtype)
+        return fixed.to(x.device).expand_as(x)
+    return torch.rand(x.shape, generator=generator, device=generator.device, dtype=x.dtype).to(x.device)
