@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from jointenergy import labels as label_room
 from jointenergy import tasks
 from jointenergy.data import Dataset
 from jointenergy.errors import InputError
@@ -125,6 +126,8 @@ def label_log_probs(model: JointModel, x: Tensor) -> list[Tensor]:
         }
         return [found[k] for k in range(len(model.labels))]
     n_labels = len(model.labels)
+    if model.labels.n_states > label_room.ENUMERATION_LIMIT:
+        model.labels.enumerate()  # says that they are too many, before memory is asked for all of them
     table = log_table(model, model.check_x(x), y, range(n_labels)).double()
     others = [[1 + j for j in range(n_labels) if j != k] for k in range(n_labels)]
     return [(table.logsumexp(o) if o else table).log_softmax(1) for o in others]
