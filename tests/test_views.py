@@ -193,6 +193,21 @@ def test_a_run_on_logits(tmp_path):
     assert opened.predict_proba(raw)["digit"].shape == (3, 10)
 
 
+def test_data_that_do_not_fit_are_one_sentence(tmp_path, monkeypatch):
+    recipe = recipes.load("digits-jem", LOGITS)
+    folder = write_idx_set(tmp_path / "data", 100, 20)
+    plain = torch.Tensor.to
+
+    def full(self, *args, **kwargs):
+        if "cuda" in args:
+            raise torch.OutOfMemoryError
+        return plain(self, *args, **kwargs)
+
+    monkeypatch.setattr(torch.Tensor, "to", full)
+    with pytest.raises(InputError, match=r"100 rows of 'mnist' take 0\.0 GB, more than is free on cuda, .*image_size"):
+        data_of(recipe, folder, "cuda")
+
+
 TINY = likelihood_part.Sizes(
     scan=(Effort(8, 8, 8),),
     test=(Effort(8, 8, 8),),

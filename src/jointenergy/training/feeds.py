@@ -91,8 +91,15 @@ def data_of(
         # What is hidden is hidden from all: in its place stands the mean of what is seen there.
         mean = torch.where(mask, rest.x, 0.0).sum(0) / mask.sum(0).clamp(min=1)
         rest = Dataset(torch.where(mask, rest.x, mean), rest.y, labels, rest.name)
-        mask = mask.to(device)
-    return TrainingData(rest.x.to(device), y.to(device), held.x.to(device), held.y.to(device), labels, mask)
+    try:
+        mask = None if mask is None else mask.to(device)
+        return TrainingData(rest.x.to(device), y.to(device), held.x.to(device), held.y.to(device), labels, mask)
+    except torch.OutOfMemoryError:
+        size = (rest.x.nbytes + held.x.nbytes + (0 if mask is None else mask.nbytes)) / 1e9
+        raise InputError(
+            f"{len(dataset)} rows of {settings.name!r} take {size:.1f} GB, more than is free on {device}, where all "
+            "data live: take smaller images (data.options.image_size), or train with --device cpu"
+        ) from None
 
 
 def with_few_labels(y: Tensor, n: int, *, generator: torch.Generator) -> Tensor:
