@@ -12,8 +12,11 @@ import torch
 from jointenergy import recipes
 from jointenergy.data import Dequantize, DequantizeBinary, Logit, Scale, View, image_grid
 from jointenergy.errors import InputError
+from jointenergy.evaluation import embedded
 from jointenergy.evaluation import likelihood as likelihood_part
 from jointenergy.evaluation.bounds import Effort
+from jointenergy.evaluation.extractors import Rescaled
+from jointenergy.evaluation.outside import read_outside
 from jointenergy.evaluation.suite import subject_of
 from jointenergy.trained.opening import open_run
 from jointenergy.training import runs
@@ -21,7 +24,7 @@ from jointenergy.training.distributed import World
 from jointenergy.training.feeds import Feed, changes_of, data_of, dataset_of, view_of
 from jointenergy.training.recipe import parse
 from jointenergy.training.settings import DataSettings
-from tests.generated_data import write_idx_set
+from tests.generated_data import picture_bytes, write_idx_set
 
 BOUND = math.log((1 - 1e-6) / 1e-6)
 
@@ -125,6 +128,17 @@ def test_pictures_of_logits_show_pixels():
     assert (shown.int() - x.int()).abs().max() <= 1
 
 
+def test_other_networks_are_asked_with_pixels():
+    """An extractor of pixels between 0 and 1 sees what the logits stand for; one of logits sees logits."""
+    logits, x = View(-14.0, 14.0, 256), pixels(4, 30)
+    z = logits.of_pixels(x)
+    to_pixels = Rescaled(torch.nn.Identity(), logits, (0.0, 1.0))
+    assert (to_pixels(z) - x / 255).abs().max() < 1 / 128
+    to_logits = Rescaled(torch.nn.Identity(), (0.0, 1.0), logits)
+    assert (to_logits(x / 255) - z).abs().max() < 0.05
+    assert torch.equal(Rescaled(torch.nn.Identity(), logits, logits)(z), z)
+
+
 @pytest.mark.parametrize(
     ("data", "sentence"),
     [
@@ -191,6 +205,16 @@ def test_a_run_on_logits(tmp_path):
     raw = torch.randint(256, (3, 1, 28, 28), generator=seeded(), dtype=torch.uint8)
     assert torch.equal(opened.rows(raw), View(-14.0, 14.0, 256).of_pixels(raw))
     assert opened.predict_proba(raw)["digit"].shape == (3, 10)
+    # A set of images from elsewhere is seen the same way, and so is what is made of values between 0 and 1.
+    (tmp_path / "other").mkdir()
+    for i, image in enumerate(raw):
+        (tmp_path / "other" / f"{i}.png").write_bytes(picture_bytes(image[0].numpy()))
+    np.save(tmp_path / "other.npy", raw.numpy())
+    for place in (tmp_path / "other", tmp_path / "other.npy"):
+        (rows,) = read_outside("other", place, opened).batches(10)
+        assert (rows - opened.rows(raw)).abs().max() < 0.05
+    flat = embedded.constant(opened, 3, 0).make(0, 3)
+    assert ((Logit().inverse(flat.double()) * 256).floor().flatten(1).std(1) < 1).all()
 
 
 def test_data_that_do_not_fit_are_one_sentence(tmp_path, monkeypatch):
