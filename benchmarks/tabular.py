@@ -13,6 +13,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+import torch
 from rounds import told, versions
 from tabular_cells import Cell, every_cell, measure_all
 from tabular_methods import METHODS
@@ -83,10 +84,11 @@ def run(arguments: argparse.Namespace) -> None:
         if (len(sets), len(methods), len(tasks)) != (len(SETS), len(METHODS), len(TASKS)):
             raise InputError("what is published has all sets, methods and tasks: leave those options or --write out")
         provenance.commit()  # before the work, not after it
-    seeds, threads = range(arguments.seeds), max(1, (os.cpu_count() or 1) // arguments.jobs)
+    seeds, jobs = range(arguments.seeds), arguments.jobs
+    threads = torch.get_num_threads() if jobs == 1 else max(1, (os.cpu_count() or 1) // jobs)
     cells = every_cell(sets, tasks, methods, seeds)
     failed: list[str] = []
-    for name, failures in measure_all(cells, arguments.folder, arguments.jobs, threads):
+    for name, failures in measure_all(cells, arguments.folder, jobs, threads):
         print(f"{name} measured", file=sys.stderr)
         failed += failures
     kept = {cell: cell.read(arguments.folder, threads) for cell in cells}
@@ -100,7 +102,7 @@ def run(arguments: argparse.Namespace) -> None:
     if failed and arguments.write:
         raise InputError("nothing is published while a cell fails")
     if arguments.write:
-        notes = f"Times are wall clock, {threads} thread(s) in each of {arguments.jobs} process(es). {peers}"
+        notes = f"Times are wall clock, {threads} thread(s) in each of {jobs} process(es). {peers}"
         publish(values, seeds, minutes, notes)
 
 

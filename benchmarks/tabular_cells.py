@@ -91,6 +91,10 @@ def every_cell(sets: Sequence[str], tasks: Sequence[str], methods: Sequence[str]
 def work(cells: Sequence[Cell], folder: Path, threads: int) -> list[str]:
     """Measures cells of one set, task and seed; a sentence for each that failed, which the next run tries again."""
     torch.set_num_threads(threads)
+    if any(cell.method == OURS for cell in cells):
+        torch.optim.SGD(
+            [torch.zeros(1)]
+        )  # a process's first imports torch's compiler: seconds that are no part of a fit
     failed, measure = [], Cells(cells[0].task, split_of(cells[0].set, cells[0].seed))
     for cell in cells:
         began = time.perf_counter()

@@ -41,7 +41,7 @@ Model = Any
 class Method:
     """How a model is made for a set, and for which tasks.
 
-    What a model can be asked, its methods say: `predict_proba`, `score_samples`, `interval`. Without `unlabeled` it
+    What a model can be asked, its methods say: `predict_proba`, `score_samples`, `impute`. Without `unlabeled` it
     learns from labeled rows alone. `detector` is what takes its place where only one class is left to learn from.
     """
 
@@ -149,6 +149,15 @@ def joint_detector(split: Split) -> Model:
     from jointenergy import JointEnergyDetector
 
     return JointEnergyDetector(categorical_features=split.categorical or None, random_state=split.seed)
+
+
+def interval_of(model: Model, x: Floats, numbers: Ints) -> tuple[Floats, Floats] | None:
+    """Between which ends the missing numbers lie, both `[n, numbers]`; None where a model does not say."""
+    if hasattr(model, "impute"):
+        found = model.impute(x, level=LEVEL)
+        return found.low[:, numbers], found.high[:, numbers]
+    own: Callable[[Floats], tuple[Floats, Floats]] | None = getattr(model, "interval", None)
+    return None if own is None else own(x)
 
 
 # Everyone.

@@ -13,7 +13,20 @@ import numpy as np
 import torch
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics import log_loss, roc_auc_score
-from tabular_methods import EVERY, FEW, FULL, HELD_OUT, IMPUTER, METHODS, TRUTH, Method, Model, Preparation, Truth
+from tabular_methods import (
+    EVERY,
+    FEW,
+    FULL,
+    HELD_OUT,
+    IMPUTER,
+    METHODS,
+    TRUTH,
+    Method,
+    Model,
+    Preparation,
+    Truth,
+    interval_of,
+)
 from tabular_sets import UNLABELED, Split, few_labels, hidden, left_out, noise, without
 from tabular_truth import Floats, Ints
 
@@ -21,6 +34,7 @@ from jointenergy.evaluation.confidence import expected_calibration_error
 
 Figures = dict[str, float]
 TASKS = EVERY
+N_IMPUTED = 400  # test rows whose hidden numbers get intervals
 
 
 def applies(task: str, name: str, split: Split) -> bool:
@@ -106,19 +120,19 @@ def full(method: Method, rows: Rows) -> Figures:
         found |= {"accuracy_missing": right(p, split.y_test), "nll_missing": nll(p, split.y_test)}
     if hasattr(model, "predict_proba") or hasattr(model, "score_samples"):
         found["ood_auroc_noise"] = auroc(scores(model, x), scores(model, rows(noise(split), method)))
-    if split.truth is not None and hasattr(model, "interval"):
-        low, high = model.interval(seen)
-        found |= coverage(low, high, split)
+    if split.truth is not None:
+        ends = interval_of(model, seen[:N_IMPUTED], split.numbers)
+        found |= {} if ends is None else coverage(*ends, split)
     return found
 
 
 def coverage(low: Floats, high: Floats, split: Split) -> Figures:
-    """The share of the hidden numbers between the ends, and how wide those are against the true law's."""
-    columns = split.numbers
-    gone = hidden(split)[:, columns]
-    seen, x = np.where(hidden(split), np.nan, split.x_test), split.x_test[:, columns]
+    """The share of the first rows' hidden numbers between the ends, and how wide those are against the true law's."""
+    rows, columns = split.x_test[: len(low)], split.numbers
+    unknown = hidden(split)[: len(low)]
+    gone, x = unknown[:, columns], rows[:, columns]
     inside = (low <= x) & (x <= high)
-    true_low, true_high = Truth(split).interval(seen)
+    true_low, true_high = Truth(split).interval(np.where(unknown, np.nan, rows))
     return {
         "interval_coverage": float(inside[gone].mean()),
         "interval_width_times": float((high - low)[gone].mean() / (true_high - true_low)[gone].mean()),

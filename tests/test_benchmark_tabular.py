@@ -248,7 +248,7 @@ class Known:
 
 def test_figures_of_a_method_known_by_heart(benchmark):
     sets, methods, tasks = benchmark("tabular_sets"), benchmark("tabular_methods"), benchmark("tabular_tasks")
-    fits = []
+    fits: list[tuple[np.ndarray, np.ndarray]] = []
     method = methods.Method(lambda split: Known(fits), methods.EVERY, native=True)
     split = sets.split_of("iris", 0)
     found = tasks.full(method, tasks.Rows(split))
