@@ -82,6 +82,7 @@ def test_whole_files_are_got_once_and_read(server, tmp_path):
     assert torch.equal(load("mnist", tmp_path / "data").x, load("mnist", tmp_path / "origin").x)
     before = list(server.asked)
     assert get("mnist", tmp_path / "data", sources=sources) == paths
+    assert get("mnist-masks", tmp_path / "data", sources=sources) == paths  # made of the same files
     assert server.asked == before
 
 

@@ -25,7 +25,8 @@ def list_sets() -> None:
     for head in ("name", "what is read", "get", "options"):
         table.add_column(head)
     for name, entry in READERS.items():
-        got = "yes" if name in downloads.SOURCES else "by hand" if name in downloads.BY_HAND else ""
+        own = downloads.MADE_OF.get(name, name)
+        got = "yes" if own in downloads.SOURCES else "by hand" if name in downloads.BY_HAND else ""
         table.add_row(name, entry.about, got, ", ".join(entry.takes))
     console.print(table)
 

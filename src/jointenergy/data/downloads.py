@@ -75,9 +75,11 @@ BY_HAND = {
     "celeba": "its terms are agreed to and its files given at mmlab.ie.cuhk.edu.hk/projects/CelebA.html",
     "zappos": "it is given at vision.cs.utexas.edu/projects/finegrained/utzap50k, for work that is not commercial",
     "footwear": "it is the footwear of the Fashion Product Images at kaggle.com, which asks for an account",
-    "mnist-masks": "it is made of MNIST: get mnist",
 }
 """Sets that nothing is downloaded of, and where they are to be had."""
+
+MADE_OF = {"mnist-masks": "mnist"}
+"""Sets that are read from the files of another."""
 
 
 def get(
@@ -92,7 +94,7 @@ def get(
 
     A file of the same name and another content is never overwritten: it may be a copy that was packed anew.
     """
-    sources = SOURCES if sources is None else sources
+    sources, name = SOURCES if sources is None else sources, MADE_OF.get(name, name)
     if name not in sources:
         raise _not_to_be_had(name)
     import pooch  # here, as it loads more than most programs need
