@@ -12,6 +12,7 @@ from jointenergy.estimators.gaussians import Gaussians
 from jointenergy.labels import MISSING, LabelSpace
 from jointenergy.models import AnchoredModel
 from jointenergy.networks import MLP, WideResNet
+from jointenergy.pullbacks import Pullback, with_pullback
 from jointenergy.starts import FrequencyLabels
 from jointenergy.training.feeds import TrainingData
 
@@ -69,14 +70,43 @@ def anchored_model(gaussians: Gaussians, data: TrainingData, n_targets: int, hid
     return model.float()
 
 
+class Corrections(nn.Module):
+    """A network of logits and one of a value that all logits share: f(x, y) = logits(x)[y] + shared(x).
+
+    What all logits share has no part in p(y | x). So however much that weighs in an objective, the shared network
+    learns the density at its own pace.
+    """
+
+    def __init__(self, n_in: int, hidden: tuple[int, ...], n_outputs: int) -> None:
+        super().__init__()
+        self.logits, self.shared = MLP((n_in, *hidden, n_outputs)), MLP((n_in, *hidden, 1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        value: Tensor = self.logits(x) + self.shared(x)
+        return value
+
+    def with_pullback(self, x: Tensor) -> tuple[Tensor, Pullback] | None:
+        own, common = with_pullback(self.logits, x), with_pullback(self.shared, x)
+        if own is None or common is None:
+            return None
+        return own[0] + common[0], lambda g: own[1](g) + common[1](g.sum(1, keepdim=True))
+
+
 def _network(hidden: tuple[int, ...], shape: tuple[int, ...], n_in: int, n_outputs: int) -> nn.Module:
-    if len(shape) == 1:
-        network: nn.Module = MLP((n_in, *hidden, n_outputs))
+    """Zero everywhere at first: the last layers are."""
+    if len(shape) > 1:
+        network: nn.Module = WideResNet(10, 1, n_classes=n_outputs, in_channels=shape[0], residual_gain=0.2)
+        parts = [network]
+    elif n_outputs == 1:
+        network = MLP((n_in, *hidden, 1))
+        parts = [network]
     else:
-        network = WideResNet(10, 1, n_classes=n_outputs, in_channels=shape[0], residual_gain=0.2)
-    last = [m for m in network.modules() if isinstance(m, nn.Linear)][-1]
-    nn.init.zeros_(last.weight)
-    nn.init.zeros_(last.bias)
+        network = Corrections(n_in, hidden, n_outputs)
+        parts = [network.logits, network.shared]
+    for part in parts:
+        last = [m for m in part.modules() if isinstance(m, nn.Linear)][-1]
+        nn.init.zeros_(last.weight)
+        nn.init.zeros_(last.bias)
     return network
 
 

@@ -25,6 +25,7 @@ from jointenergy.labels import MISSING
 from jointenergy.training.feeds import TrainingData
 from jointenergy.training.loop import Report
 
+SMALL = 1000  # rows below which the network is narrow and batches are small
 LOOKS = 40  # of early stopping in a whole fit
 DRAWS, STEPS = 16, 20  # of rows that miss features, where a probability or a density is asked for
 SAMPLE_STEPS = 100
@@ -110,7 +111,7 @@ class TableEstimator(BaseEstimator):  # type: ignore[misc]
         held, rest = held_out(y[:, :n_targets], mask, self.early_stopping, self.validation_fraction, seed)
         filled = _filled(anchor, x)
         data = self._data(filled, y, mask, rows, rest, held if len(held) else rest, labels)
-        plan = self._plan(len(rest), x.shape[1], iterations, decay=decay)
+        plan = self._plan(len(rest), iterations, decay=decay)
         recipe = plan.recipe(bound_of(filled), labels)
         trainer = TableTrainer(recipe, data, seed, gaussians=anchor, n_targets=n_targets, plan=plan, before=before)
         watch = self._watch(data, n_targets, iterations) if len(held) else None
@@ -145,9 +146,11 @@ class TableEstimator(BaseEstimator):  # type: ignore[misc]
             None if equal else share.float().to(device),
         )
 
-    def _plan(self, n_rows: int, n_features: int, iterations: int, *, decay: bool) -> Plan:
-        size = min(128, max(32, n_rows)) if self.batch_size == "auto" else self.batch_size
-        hidden = (128, 128) if self.hidden_layer_sizes is None else tuple(self.hidden_layer_sizes)
+    def _plan(self, n_rows: int, iterations: int, *, decay: bool) -> Plan:
+        small = n_rows < SMALL
+        size = (min(64, max(32, n_rows)) if small else 128) if self.batch_size == "auto" else self.batch_size
+        chosen = (64, 64) if small else (128, 128)
+        hidden = chosen if self.hidden_layer_sizes is None else tuple(self.hidden_layer_sizes)
         return Plan(
             iterations,
             batch_size=check_count("batch_size", size),  # type: ignore[arg-type]

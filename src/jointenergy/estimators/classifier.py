@@ -32,11 +32,11 @@ class JointEnergyClassifier(ClassifierMixin, TableEstimator):  # type: ignore[mi
 
     Parameters
     ----------
-    max_iter : int, default=1000
+    max_iter : int, default=800
         The most iterations: one batch and a few steps of the chains each.
     hidden_layer_sizes : sequence of int or None, default=None
         The network's hidden layers; None chooses them.
-    label_weight : float, default=10
+    label_weight : float, default=30
         The weight of log p(y | x) beside that of log p(x), which is 1. At 1 the sum is the joint likelihood.
     missing_label : default=-1
         What marks a row without a label in `y`; None: nothing does. A `y` of -1 and +1 alone has two classes.
@@ -73,9 +73,9 @@ class JointEnergyClassifier(ClassifierMixin, TableEstimator):  # type: ignore[mi
     def __init__(
         self,
         *,
-        max_iter: int = 1000,
+        max_iter: int = 800,
         hidden_layer_sizes: Sequence[int] | None = None,
-        label_weight: float = 10.0,
+        label_weight: float = 30.0,
         missing_label: Any = -1,  # noqa: ANN401 (any class may stand for none)
         early_stopping: bool | str = "auto",
         validation_fraction: float = 0.1,

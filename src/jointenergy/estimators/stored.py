@@ -14,7 +14,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from jointenergy.errors import InputError
-from jointenergy.estimators.anchors import empty_model
+from jointenergy.estimators.anchors import Corrections, empty_model
 from jointenergy.estimators.columns import Columns, label_space, plain
 from jointenergy.estimators.gaussians import Gaussians
 from jointenergy.estimators.law import Law
@@ -46,7 +46,7 @@ def write(estimator: Any, path: Path) -> Path:  # noqa: ANN401 (one of the two)
             "missing_label": plain(targets.missing_label),
         },
         "model": {
-            "hidden": [m.out_features for m in law.model.network.modules() if isinstance(m, torch.nn.Linear)][:-1],
+            "hidden": _hidden(law.model.network),
             "n_targets": law.n_targets,
             "spaces": dict(zip(law.model.labels.names, law.model.labels.values, strict=True)),
             "event_shape": law.model.event_shape,
@@ -128,6 +128,12 @@ def _restore(estimator: Any, known: dict[str, Any], tensors: dict[str, Tensor]) 
     estimator.health_ = None if known["health"] is None else Health(**known["health"])
     for name, value in known["left"].items():
         setattr(estimator, name, _from_json(value))
+
+
+def _hidden(network: torch.nn.Module) -> list[int]:
+    """The widths of an MLP's hidden layers; of logits and shared value they are the same."""
+    network = network.shared if isinstance(network, Corrections) else network
+    return [m.out_features for m in network.modules() if isinstance(m, torch.nn.Linear)][:-1]
 
 
 def _as_json(value: Any, name: str) -> Any:  # noqa: ANN401

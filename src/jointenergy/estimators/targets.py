@@ -117,10 +117,10 @@ def _columns(y: object) -> AnyArray:
 def _is_missing(column: AnyArray, missing_label: object) -> npt.NDArray[np.bool_]:
     if missing_label is None:
         return np.zeros(len(column), dtype=bool)
-    if column.dtype.kind in "USO":
-        return np.array([not isinstance(v, str) and v == missing_label for v in column], dtype=bool)
-    if isinstance(missing_label, str):
-        return np.zeros(len(column), dtype=bool)
+    # One by one: numpy compares no strings with numbers.
+    if column.dtype.kind in "USO" or isinstance(missing_label, str):
+        text = isinstance(missing_label, str)
+        return np.array([isinstance(v, str) == text and bool(v == missing_label) for v in column], dtype=bool)
     return np.asarray(column == missing_label)
 
 

@@ -55,10 +55,10 @@ class Plan:
     """The sizes of a fit, chosen from the data, and the weights of its terms."""
 
     iterations: int
-    batch_size: int = 128
-    hidden: tuple[int, ...] = (128, 128)
-    steps: int = 8
-    label_weight: float = 10.0
+    batch_size: int = 64
+    hidden: tuple[int, ...] = (64, 64)
+    steps: int = 6
+    label_weight: float = 30.0
     learning_rate: float = 2e-3
     weight_decay: float = 0.05
     noise: float = 0.1
@@ -77,7 +77,7 @@ class Plan:
                 steps=self.steps,
                 step_size=0.3,
                 noise_scale=math.sqrt(2 * 0.3),
-                sampling_steps=max(4, min(40, 4 * self.iterations)),
+                sampling_steps=max(4, min(40, 2 * self.iterations)),
                 label_kernel="exact" if labels.n_states <= FEW_STATES else "gibbs-with-gradients",
                 completion_steps=self.steps,
             ),
