@@ -11,7 +11,18 @@ from torch import Tensor, nn
 from jointenergy.buffers import Buffer, ReplayBuffer, ReservoirBuffer
 from jointenergy.errors import InputError
 from jointenergy.kernels import BlockGibbs, ExactGibbs, GibbsWithGradients, Kernel, Langevin, SingleSiteGibbs
-from jointenergy.models import Box, Concat, Domain, EnergyModel, JointModel, LogitModel, Normalizer, PairModel, Reals
+from jointenergy.models import (
+    Box,
+    Concat,
+    Domain,
+    EnergyModel,
+    InnerProduct,
+    JointModel,
+    LogitModel,
+    Normalizer,
+    PairModel,
+    Reals,
+)
 from jointenergy.networks import (
     MLP,
     DSpritesFeatures,
@@ -48,6 +59,7 @@ from jointenergy.training.feeds import TrainingData, augmentation_of, view_of
 from jointenergy.training.order import seeded
 from jointenergy.training.recipe import Recipe
 from jointenergy.training.settings import (
+    BilinearNetwork,
     DSpritesNetwork,
     GibbsJemNetwork,
     IgebmNetwork,
@@ -120,8 +132,8 @@ def _of_x(recipe: Recipe, data: TrainingData, n_out: int) -> nn.Module:
         )
     if isinstance(network, IgebmNetwork):
         return _igebm(network, data, n_outputs=n_out)
-    if isinstance(network, DSpritesNetwork):
-        raise InputError("the dsprites-cnn is a network of x and labels: use model.family = 'pair' or 'conditional'")
+    if isinstance(network, DSpritesNetwork | BilinearNetwork):
+        raise InputError(f"the {network.kind} is a network of x and labels: use model.family = 'pair' or 'conditional'")
     if shape != (3, 64, 64):
         raise InputError(f"the gibbs-jem-cnn takes images of 3 x 64 x 64, and rows of {recipe.data.name!r} are {shape}")
     return GibbsJemCNN(n_out, activation=network.activation)
@@ -133,6 +145,12 @@ def _of_pairs(recipe: Recipe, data: TrainingData) -> tuple[nn.Module, nn.Module]
     if isinstance(network, MLPNetwork):
         mlp = MLP((math.prod(shape) + n_codes, *network.hidden, 1), activation=network.activation)
         return nn.Flatten(), Concat(mlp)
+    if isinstance(network, BilinearNetwork):
+        of_x, of_y = (
+            MLP((n, *network.hidden, network.features), activation=network.activation)
+            for n in (math.prod(shape), n_codes)
+        )
+        return nn.Sequential(nn.Flatten(), of_x), InnerProduct(of_y)
     if isinstance(network, DSpritesNetwork):
         if shape != (1, 32, 32):
             raise InputError(

@@ -61,6 +61,16 @@ class MLPNetwork(Strict):
 
 
 @dataclass(frozen=True)
+class BilinearNetwork(Strict):
+    """g(x)^T h(y) of the mixed joint EBM, an MLP each with `features` outputs: for labels that are a structure."""
+
+    kind: Literal["bilinear"] = "bilinear"
+    hidden: tuple[Count, ...] = (256,)
+    features: Count = 128
+    activation: str = "silu"
+
+
+@dataclass(frozen=True)
 class WideResNetNetwork(Strict):
     """`norm = "batch"` needs `model.allow_batch_statistics`: its chains sample a function of the batch.
 
@@ -117,10 +127,24 @@ class IgebmNetwork(Strict):
 
 
 Network = Annotated[
-    MLPNetwork | WideResNetNetwork | NFWideResNetNetwork | GibbsJemNetwork | DSpritesNetwork | IgebmNetwork,
+    MLPNetwork
+    | BilinearNetwork
+    | WideResNetNetwork
+    | NFWideResNetNetwork
+    | GibbsJemNetwork
+    | DSpritesNetwork
+    | IgebmNetwork,
     Field(discriminator="kind"),
 ]
-NETWORKS = (MLPNetwork, WideResNetNetwork, NFWideResNetNetwork, GibbsJemNetwork, DSpritesNetwork, IgebmNetwork)
+NETWORKS = (
+    MLPNetwork,
+    BilinearNetwork,
+    WideResNetNetwork,
+    NFWideResNetNetwork,
+    GibbsJemNetwork,
+    DSpritesNetwork,
+    IgebmNetwork,
+)
 
 
 @dataclass(frozen=True)
