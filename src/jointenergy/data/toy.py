@@ -1,8 +1,9 @@
 """data: eight Gaussians on a circle with three binary attributes (mixed joint EBM, 6.1), and their exact density.
 
-Mode k of 0 to 7 lies at the angle k * 45 degrees, counterclockwise from the right. The attributes are the binary digits
-of k, so each parts the modes evenly and the three together name one: `half` is the upper or the lower half of the
-circle, `pair` the first or the second two modes of a half, `parity` the modes on the axes or on the diagonals.
+Mode k of 0 to 7 has the binary digits of k as its attributes, each of which parts the modes evenly: `half` is the upper
+or the lower half of the circle, `side` its right or left, `steep` the modes nearer to a steep diameter. Around the
+circle the modes stand in Gray's order, so that neighbors differ in one attribute: chains that change a label at a time
+can go from any mode to any other on ways where the density is not nothing.
 """
 
 from __future__ import annotations
@@ -16,15 +17,17 @@ from jointenergy.data.base import Dataset, Split
 from jointenergy.errors import InputError
 from jointenergy.labels import MISSING, LabelSpace
 
-LABELS = LabelSpace.binary(["half", "pair", "parity"])
+LABELS = LabelSpace.binary(["half", "side", "steep"])
 N_MODES = 8
+PLACES = (0, 1, 3, 2, 7, 6, 4, 5)
+"""Where mode k stands, in eighths of a turn counterclockwise from the right."""
 RADIUS = 4.0 / 1.414
 SD = 0.5 / 1.414
 
 
 def modes() -> Tensor:
     """The centers of the eight modes, float64 `[8, 2]`; mode k has the labels `LABELS.enumerate()[k]`."""
-    angle = torch.arange(N_MODES, dtype=torch.float64) * (2.0 * math.pi / N_MODES)
+    angle = torch.tensor(PLACES, dtype=torch.float64) * (2.0 * math.pi / N_MODES)
     return RADIUS * torch.stack([angle.cos(), angle.sin()], dim=1)
 
 
