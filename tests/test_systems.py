@@ -14,6 +14,7 @@ from jointenergy.data import load
 from jointenergy.errors import InputError, NormalizerError
 from jointenergy.kernels import Target, last
 from jointenergy.labels import MISSING, LabelSpace
+from jointenergy.models import InnerProduct, PairModel
 from jointenergy.training import measure, runs, state
 from jointenergy.training.feeds import TrainingData, data_of, with_few_labels
 from jointenergy.training.order import seeded
@@ -402,6 +403,7 @@ def test_settings_that_contradict_each_other(overrides, sentence):
         (("model.network={kind='gibbs-jem-cnn'}",), "3 x 64 x 64"),
         (("model.network={kind='dsprites-cnn'}",), "'pair' or 'conditional'"),
         (("model.network={kind='dsprites-cnn'}", "model.family=pair"), "1 x 32 x 32"),
+        (("model.network={kind='bilinear'}",), "the bilinear is a network of x and labels"),
         (("model.network={kind='wide-resnet'}", "model.family=pair"), "a network of x alone"),
         (("chain.augment=['flip']",), "changes images"),
     ],
@@ -418,6 +420,22 @@ def test_the_dsprites_network_trains_on_images_of_its_size():
     data = TrainingData(x, y, x[:20], y[:20], LabelSpace({"across": 16, "down": 16}))
     overrides = ("model.network={kind='dsprites-cnn'}", "model.family=pair", "objective=mixed", "batch_size=8")
     trainer = Trainer(small(*FEW, *overrides, "chain.label_kernel=gibbs-with-gradients", "chain.steps=2"), data, 0)
+    loss, _, _ = trainer.step()
+    assert loss.total.isfinite()
+
+
+def test_a_bilinear_network_is_an_inner_product_of_two():
+    overrides = ("model.network={kind='bilinear', hidden=[8], features=5}", "model.family=pair", "objective=mixed")
+    recipe = small(*FEW, *overrides, "chain.label_kernel=gibbs-with-gradients", "chain.steps=2")
+    data = data_of(recipe)
+    trainer = Trainer(recipe, data, 0)
+    x, y = data.x[:7], data.y[:7]
+    model = trainer.model
+    assert isinstance(model, PairModel)
+    assert isinstance(model.head, InnerProduct)
+    of_x, of_y = model.features(x), model.head.network(data.labels.code_of(y, x.dtype))
+    assert of_x.shape == of_y.shape == (7, 5)
+    assert torch.allclose(model.log_density(x, y), (of_x * of_y).sum(1))
     loss, _, _ = trainer.step()
     assert loss.total.isfinite()
 

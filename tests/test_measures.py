@@ -1,0 +1,199 @@
+"""What is measured of every run: the law of points by quadrature, labels by sampling, pairs; and its picture."""
+
+import io
+import math
+
+import pytest
+import torch
+from PIL import Image
+from torch import Tensor, nn
+
+from jointenergy import MISSING, Box, LabelSpace, LogitModel, PairModel, recipes
+from jointenergy.data import Dataset, toy_log_density
+from jointenergy.data.toy import LABELS, eight_gaussians, modes
+from jointenergy.evaluation import by_sampling, gallery, truth
+from jointenergy.evaluation.metrics import check_value
+from jointenergy.evaluation.sections import Subject
+from jointenergy.kernels import ExactGibbs, GibbsWithGradients, Kernel, Langevin, SingleSiteGibbs
+from jointenergy.models import Concat
+from jointenergy.models.base import JointModel
+from jointenergy.networks import MLP
+from jointenergy.recipes import measures, papers
+from jointenergy.trained.origin import Origin, Sampling
+from jointenergy.trained.run import Run
+from jointenergy.trained.thresholds import Thresholds
+from jointenergy.training.feeds import TrainingData
+
+
+class Known(JointModel):
+    """The toy's own law at a temperature, one mode lifted by some nats."""
+
+    def __init__(self, temperature: float, lift: float = 0.0) -> None:
+        super().__init__(LABELS, domain=Box(-20.0, 20.0), event_shape=(2,))
+        self.temperature, self.lift = temperature, lift
+        self.weight = nn.Parameter(torch.zeros(1))
+
+    def log_density_of_complete(self, x: Tensor, y: Tensor) -> Tensor:
+        lifted = self.lift * (y == 1).all(1)
+        return self.temperature * (toy_log_density(x, y) + lifted + 3.0)  # a constant says nothing
+
+
+def made(model: JointModel, shape: tuple[int, ...], bounds: tuple[float, float], label_kernel: Kernel | None) -> Run:
+    """A run of a model that was not trained; its data are noise."""
+    origin = Origin("a test's", model.labels, shape, torch.device("cpu"), recipes.load("digits-jem"))
+    x = torch.rand(40, *shape, generator=torch.Generator().manual_seed(0)) * (bounds[1] - bounds[0]) + bounds[0]
+    y = torch.stack([torch.arange(40) % c for c in model.labels.cardinalities], dim=1)
+    vars(origin)["data"] = TrainingData(x, y, x, y, model.labels)
+    kernel = Langevin(0.01, 0.1, bounds=bounds)
+    return Run(model, origin, Sampling(kernel, label_kernel, 1, 3), bounds, Thresholds())
+
+
+@pytest.mark.parametrize("lift", [0.0, 1.0])
+def test_divergence_of_a_known_density_is_that_of_its_weights(lift):
+    run = made(Known(0.5, lift), (2,), (-20.0, 20.0), SingleSiteGibbs())
+    weights = torch.tensor([1.0] * 7 + [math.exp(lift)], dtype=torch.float64)
+    weights /= weights.sum()
+    exact = float((torch.log(torch.tensor(1 / 8)) - weights.log()).mean())
+    found = truth.divergences(run, toy_log_density)
+    assert found["kl_nats.xy"] == pytest.approx(exact, abs=1e-5)
+    # Modes overlap a little, so that x alone is told apart a little less.
+    assert found["kl_nats.x"] == pytest.approx(exact, abs=2e-3)
+    assert found["kl_nats.x"] <= found["kl_nats.xy"] + 1e-6
+
+
+def test_a_density_at_another_temperature_is_told():
+    """A twin that forgets the temperature of the chains has twice the law's precision."""
+    found = truth.divergences(made(Known(1.0), (2,), (-20.0, 20.0), SingleSiteGibbs()), toy_log_density)
+    # Two dimensions of half the variance: (2 - 1 - log 2) nats.
+    assert found["kl_nats.xy"] == pytest.approx(1 - math.log(2), abs=5e-3)
+
+
+def test_modes_are_counted_by_where_samples_fall(monkeypatch):
+    run = made(Known(0.5), (2,), (-20.0, 20.0), SingleSiteGibbs())
+    y = LABELS.enumerate()[[0] * 6 + [3] * 2]
+    drawn = type("Drawn", (), {"x": modes()[[0] * 5 + [3] * 3].float(), "y": y})
+    monkeypatch.setattr(run, "sample", lambda n, seed: drawn)
+    found = truth.mode_shares(run, toy_log_density, seed=0)
+    assert found == {"mode_share.lowest": 0.0, "mode_share.highest": 5 / 8, "mode_share.labeled": 7 / 8}
+
+
+def test_labels_by_sampling_are_those_of_the_model():
+    """Three labels that x decides: chains from anywhere find them, and one that never moves would not."""
+    labels = LabelSpace.binary(["a", "b", "c"])
+    network = nn.Linear(3, 6)
+    with torch.no_grad():
+        network.weight.copy_(12.0 * torch.kron(torch.eye(3), torch.tensor([[-1.0], [1.0]])))
+        network.bias.zero_()
+    model = LogitModel(network, labels, domain=Box(-1.0, 1.0), event_shape=(3,))
+    generator = torch.Generator().manual_seed(0)
+    y = torch.randint(2, (60, 3), generator=generator)
+    test = Dataset(2.0 * y - 1.0, y, labels, "signs")
+    run = made(model, (3,), (-1.0, 1.0), GibbsWithGradients())
+    found = by_sampling.by_sampling(run, test, seed=0)
+    assert found["accuracy_by_sampling"] == found["exact_match_by_sampling"] == 1.0
+    assert found["accuracy_by_one_sample"] > 0.99
+    assert found["accuracy_by_sampling_of.b"] == 1.0
+    # Labels that are not known count nowhere; wrong ones count as wrong.
+    hidden = y.clone()
+    hidden[:, 0] = MISSING
+    hidden[0, 1] = 1 - hidden[0, 1]
+    found = by_sampling.by_sampling(run, Dataset(test.x, hidden, labels, "signs"), seed=0)
+    assert found["accuracy_by_sampling"] == pytest.approx(119 / 120)
+    assert found["exact_match_by_sampling"] == pytest.approx(59 / 60)
+    assert "accuracy_by_sampling_of.a" not in found
+
+
+def attributes_run(n: int, label_kernel: Kernel | None) -> tuple[Run, Dataset]:
+    labels = LabelSpace.binary([f"a{i}" for i in range(n)])
+    torch.manual_seed(0)
+    head = Concat(MLP((16 + 2 * n, 8, 1)))
+    run = made(PairModel(head, labels, domain=Box(-1.0, 1.0), event_shape=(16,)), (16,), (-1.0, 1.0), label_kernel)
+    y = torch.arange(20)[:, None].expand(20, n) % 2
+    return run, Dataset(run.data.x[:20], y, labels, "noise")
+
+
+@pytest.mark.parametrize(
+    ("n", "kernel", "has", "lacks"),
+    [
+        (2, GibbsWithGradients(), ("accuracy", "f1_micro", "exact_match", "accuracy_by_sampling"), ("mse",)),
+        (2, ExactGibbs(), ("accuracy_of.a0", "consistency_pairs", "diversity"), ("by_sampling", "kl_nats", "mse")),
+        (40, GibbsWithGradients(), ("accuracy_by_sampling", "inpainting_mse.given_labels"), ("pairs", "ece")),
+    ],
+)
+def test_measures_follow_from_labels_and_chains(n, kernel, has, lacks, monkeypatch):
+    monkeypatch.setattr(measures, "PER_PAIR", 2)
+    run, test = attributes_run(n, kernel)
+    figures, remark = measures.take_all(Subject(run, test))
+    assert set(has) <= set(figures)
+    assert not [name for name in figures if any(part in name for part in lacks)]
+    assert ("too many states" in remark) == (n == 40)
+    for name, value in figures.items():
+        assert value is not None
+        check_value(name, value)
+
+
+def test_pairs_that_no_row_has_are_judged_apart(monkeypatch):
+    monkeypatch.setattr(measures, "PER_PAIR", 2)
+    monkeypatch.setattr(measures, "SPREAD", 10)
+    run, test = attributes_run(2, ExactGibbs())  # its training rows have both labels or none
+    figures, _ = measures.take_all(Subject(run, test, baseline=run))
+    names = {f"consistency_{kind}{judge}" for kind in ("pairs", "novel") for judge in ("", "_baseline")}
+    assert names | {"novel_share.samples"} <= set(figures)
+    assert figures["consistency_novel"] == figures["consistency_novel_baseline"]
+
+
+def picture_run(labels: LabelSpace, shape: tuple[int, ...]) -> tuple[Run, Dataset]:
+    torch.manual_seed(0)
+    head = Concat(MLP((math.prod(shape) + labels.n_codes, 4, 1)))
+    run = made(PairModel(head, labels, domain=Box(-1.0, 1.0), event_shape=shape), shape, (-1.0, 1.0), ExactGibbs())
+    if labels.n_states > 4096:
+        run = made(run.model, shape, (-1.0, 1.0), GibbsWithGradients())
+    return run, Dataset(run.data.x, run.data.y, labels, "noise")
+
+
+@pytest.mark.parametrize(
+    ("labels", "shape", "ratio"),
+    [
+        ({"class": 5}, (1, 8, 8), None),
+        ({"across": 4, "up": 4}, (1, 8, 8), None),
+        ({f"p{i}": 2 for i in range(16)}, (16,), None),
+        ({"only": 2}, (5,), "none"),
+    ],
+)
+def test_every_kind_of_run_has_its_picture(labels, shape, ratio):
+    png = gallery.portrait(Subject(*picture_run(LabelSpace(labels), shape)))
+    if ratio == "none":
+        assert png is None
+        return
+    assert png is not None
+    assert len(png) <= gallery.LARGEST
+    assert Image.open(io.BytesIO(png)).width > 100
+
+
+def test_points_are_drawn_beside_their_law(monkeypatch):
+    monkeypatch.setattr(gallery, "SIDE", 16)
+    monkeypatch.setattr(gallery, "POINTS", 5)
+    run = made(Known(0.5), (2,), (-20.0, 20.0), SingleSiteGibbs())
+    test = eight_gaussians(50, generator=torch.Generator().manual_seed(0))
+    png = gallery.portrait(Subject(run, test))
+    assert png is not None
+    assert len(png) <= gallery.LARGEST
+
+
+def test_a_large_picture_is_made_small():
+    noise = Image.effect_noise((900, 700), 90.0).convert("RGB")
+    buffer = io.BytesIO()
+    noise.save(buffer, "PNG")
+    assert buffer.tell() > 150_000
+    assert len(gallery.small(buffer.getvalue())) <= 150_000
+
+
+def test_papers_figures_stand_beside_results_of_the_library():
+    results = {recipes.result_name(name) for name in recipes.names()}
+    for name, figures in papers.PAPERS.items():
+        assert name.removesuffix("-baseline") in results
+        assert isinstance(figures["source"], str)
+        for metric, value in figures.items():
+            if metric != "source":
+                assert isinstance(value, float)
+                check_value(metric, value)
