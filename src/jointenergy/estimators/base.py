@@ -161,16 +161,16 @@ class TableEstimator(BaseEstimator):  # type: ignore[misc]
         )
 
     def _watch(self, data: TrainingData, n_targets: int, iterations: int) -> Watch:
-        def score(trainer: TableTrainer) -> float:
+        def score(trainer: TableTrainer) -> Tensor:
             x, y = data.x_held, data.y_held
             with torch.no_grad():
                 both = trainer.ema.log_density_unchecked(x, y)
                 if n_targets:
                     both = both - trainer.ema.log_density_unchecked(x, trainer.scored(y))
-            return float(both.mean())
+            return both
 
         patience = check_count("n_iter_no_change", self.n_iter_no_change)
-        return Watch(score, max(1, iterations // LOOKS), patience, [])
+        return Watch(score, max(1, iterations // LOOKS), patience)
 
     def _report(self, said: Report) -> None:
         every = max(1, said.iterations // 10)

@@ -41,11 +41,12 @@ class JointEnergyClassifier(ClassifierMixin, TableEstimator):  # type: ignore[mi
     missing_label : default=-1
         What marks a row without a label in `y`; None: nothing does. A `y` of -1 and +1 alone has two classes.
     early_stopping : bool or "auto", default="auto"
-        Whether rows are held out to stop at the best log p(y | x); "auto": where at least 30 labeled rows would be.
+        Whether rows are held out to stop where log p(y | x) gets worse; "auto": where at least 30 would be held out.
     validation_fraction : float, default=0.1
         The share of labeled, complete rows that is held out.
     n_iter_no_change : int, default=10
-        Looks at the held-out rows, of 40 in a whole fit, without a better one before it stops.
+        Looks at the held-out rows, of 40 in a whole fit, that may be worse than the best by more than its standard
+        error, one after the other, before it stops. The newest weights that are not worse are kept.
     batch_size : int or "auto", default="auto"
     learning_rate_init : float, default=0.002
     categorical_features : "from_dtype", None or a sequence of columns, default="from_dtype"

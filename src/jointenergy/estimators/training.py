@@ -7,7 +7,7 @@ import math
 import tempfile
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
@@ -212,24 +212,36 @@ class Trained:
 
 @dataclass
 class Watch:
-    """Early stopping: keeps the weights of the best look, and says when there is no better one to be hoped for."""
+    """Early stopping: keeps the newest weights that are within a standard error of the best, and says when to stop.
 
-    score: Callable[[TableTrainer], float]
+    The newest, not the best: the density goes on learning where the classes have nothing left to learn.
+    """
+
+    score: Callable[[TableTrainer], Tensor]
+    """The held-out log-probabilities, one for each row."""
     every: int
     patience: int
-    scores: list[float]
-    best: dict[str, Tensor] | None = None
-    best_at: int = 0
+    scores: list[float] = field(default_factory=list)
+    kept: dict[str, Tensor] | None = None
+    error: float = 0.0
+    """The standard error of the best score."""
+    worse: int = 0
+    """Looks in a row that were worse than the best by more than that."""
 
     def look(self, run: Fit, trainer: TableTrainer) -> None:
-        if trainer.iteration == 0 or trainer.iteration % self.every:
+        if trainer.iteration % self.every:
             return
-        score = self.score(trainer)
+        found = self.score(trainer)
+        score, best = float(found.mean()), max(self.scores, default=-math.inf)
         self.scores.append(score)
-        if self.best is None or score > max(self.scores[:-1]):
-            self.best = {k: v.clone() for k, v in trainer.ema.state_dict().items()}
-            self.best_at = len(self.scores)
-        run.enough = len(self.scores) - self.best_at >= self.patience
+        if score > best:
+            self.error = float(found.std(correction=0)) / math.sqrt(len(found))
+            best = score
+        near = score >= best - self.error
+        self.worse = 0 if near else self.worse + 1
+        if near:
+            self.kept = {k: v.clone() for k, v in trainer.ema.state_dict().items()}
+        run.enough = self.worse >= self.patience
 
 
 def train(
@@ -250,6 +262,8 @@ def train(
         run.begin()
         try:
             run.fit()
+            if watch is not None:
+                watch.look(run, trainer)
         except Diverged:
             where = run.checkpoint_folder / run.last_healthy
             trainer.ema.load_state_dict(under(load_checkpoint(where).tensors, "ema/"))
@@ -260,8 +274,8 @@ def train(
                 stacklevel=3,
             )
     health = run.health
-    if watch is not None and watch.best is not None:
-        trainer.ema.load_state_dict(watch.best)
+    if watch is not None and watch.worse and watch.kept is not None:
+        trainer.ema.load_state_dict(watch.kept)
         health = measure.check(trainer)
     model = copy.deepcopy(trainer.ema).cpu().double()
     assert isinstance(model, AnchoredModel)

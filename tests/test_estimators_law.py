@@ -1,0 +1,262 @@
+"""What the estimators claim of their law, against sums and quadrature: densities, missing features, imputations."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from scipy.stats import kstest
+
+from jointenergy import JointEnergyClassifier, JointEnergyDetector
+from jointenergy.estimators import law as law_room
+from jointenergy.estimators.gaussians import Conditions, Gaussians, fit
+from jointenergy.estimators.law import Law
+from jointenergy.labels import MISSING, LabelSpace
+from jointenergy.models import AnchoredModel
+from jointenergy.networks import MLP
+
+GRID = np.linspace(-9, 9, 721)
+
+
+def small_law(labels=None, n_targets=1, seed=0, strength=3.0):
+    """A law of two features whose network matters: nothing of it is Gaussian."""
+    labels = labels or LabelSpace({"class": 3})
+    n_classes = labels.cardinalities[0]
+    others = labels.subspace(labels.names[n_targets:])
+    g = torch.Generator().manual_seed(seed)
+    means = torch.randn(n_classes, 2, generator=g, dtype=torch.float64) * 1.5
+    covariance = torch.tensor([[1.0, 0.5], [0.5, 0.8]], dtype=torch.float64)
+    blocks = [torch.rand(n_classes, c, generator=g, dtype=torch.float64) + 0.2 for c in others.cardinalities]
+    log_values = (
+        torch.cat([(b / b.sum(1, keepdim=True)).log() for b in blocks], 1) if blocks else torch.zeros(n_classes, 0)
+    )
+    weights = torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64).log()
+    gaussians = Gaussians(weights, means, covariance, log_values.double())
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        network = MLP((2 + others.n_codes, 16, n_classes)).double()
+        with torch.no_grad():
+            network[2].weight.mul_(strength)
+    white = means @ gaussians.whitening
+    model = AnchoredModel(
+        network,
+        labels,
+        n_targets=n_targets,
+        center=torch.zeros(2),
+        whitening=gaussians.whitening,
+        slope=torch.cat((white, gaussians.log_values), dim=1),
+        offset=weights - 0.5 * white.square().sum(1),
+        event_shape=(2,),
+    )
+    return Law(
+        model.double().requires_grad_(False), gaussians, 0.4, torch.zeros(1, 2), torch.zeros(1, len(labels)).long()
+    )
+
+
+def fitted(n=150, seed=0, **settings):
+    g = np.random.default_rng(seed)
+    y = g.integers(0, 2, n)
+    x = g.normal(size=(n, 2)) + 3 * y[:, None] * [1, -1]
+    return JointEnergyClassifier(max_iter=30, random_state=0, **settings).fit(x, y), x, y
+
+
+def test_an_anchored_model_without_a_network_is_its_gaussians_and_frequencies():
+    labels = LabelSpace({"class": 3, "a": 2, "b": 3})
+    law = small_law(labels, strength=0.0)
+    law.model.network[2].bias.data.zero_()
+    g = torch.Generator().manual_seed(1)
+    x = torch.randn(20, 2, generator=g, dtype=torch.float64)
+    y = torch.stack([torch.randint(c, (20,), generator=g) for c in labels.cardinalities], 1)
+    gaussians = law.gaussians
+    normal = torch.distributions.MultivariateNormal(gaussians.means[y[:, 0]], gaussians.covariance)
+    values = gaussians.log_values[y[:, 0]]
+    wanted = (
+        gaussians.log_weights[y[:, 0]]
+        + normal.log_prob(x)
+        + (labels.subspace(["a", "b"]).one_hot(y[:, 1:], torch.float64) * values).sum(1)
+    )
+    found = law.model.log_density(x, y) - wanted
+    torch.testing.assert_close(found, found[:1].expand(20))  # one constant
+
+
+@pytest.mark.parametrize("given", [None, 1])
+def test_chains_at_temperature_1_complete_rows_by_the_law_of_quadrature(given):
+    """Sees a distribution function that is off by .03; a right program fails once in a thousand seeds."""
+    law = small_law()
+    n = 2000
+    x = torch.tensor([[0.7, math.nan]], dtype=torch.float64).repeat(n, 1)
+    y = torch.full((n, 1), MISSING if given is None else given)
+    drawn = law.complete_rows(x, y, n_draws=1, steps=20, generator=torch.Generator().manual_seed(0))
+    assert (drawn.x[0, :, 0] == 0.7).all()
+    points = torch.stack((torch.full((721,), 0.7, dtype=torch.float64), torch.from_numpy(GRID)), 1)
+    density = law.log_density(points, torch.full((721, 1), MISSING if given is None else given))
+    mass = density.softmax(0).cumsum(0).numpy()
+    distance = kstest(drawn.x[0, :, 1].numpy(), lambda v: np.interp(v, GRID, mass))
+    assert distance.pvalue > 1e-3
+    # The anchor alone is another law: the network's part is seen.
+    joint = law.gaussians.log_joint(points, torch.zeros(721, 0, dtype=torch.float64))
+    anchor = (joint.logsumexp(1) if given is None else joint[:, given]).softmax(0).cumsum(0).numpy()
+    assert kstest(drawn.x[0, :, 1].numpy(), lambda v: np.interp(v, GRID, anchor)).pvalue < 1e-6
+
+
+def test_the_density_and_the_classes_of_rows_with_missing_features_are_those_of_quadrature(monkeypatch):
+    law = small_law()
+    monkeypatch.setattr(law_room, "CANDIDATES", 4000)
+    at = torch.tensor([[0.7, math.nan], [-1.5, math.nan]], dtype=torch.float64)
+    y = torch.full((2, 1), MISSING)
+    drawn = law.complete_rows(at, y, n_draws=3000, steps=2, generator=torch.Generator().manual_seed(0))
+    probs = law.target_probs(drawn.x.flatten(0, 1), torch.full((6000, 1), MISSING))[0].view(3000, 2, 3).mean(0)
+    for row in range(2):
+        points = torch.stack((at[row, 0].expand(721), torch.from_numpy(GRID)), 1)
+        density = torch.stack([law.log_density(points, torch.full((721, 1), k)) for k in range(3)], 1)
+        exact = density.flatten().logsumexp(0) + math.log(GRID[1] - GRID[0])
+        assert float(drawn.log_density[row]) == pytest.approx(float(exact), abs=0.03)
+        torch.testing.assert_close(probs[row], density.logsumexp(0).softmax(0), atol=0.02, rtol=0)
+
+
+def test_missing_discrete_features_are_drawn_from_their_law(monkeypatch):
+    labels = LabelSpace({"class": 3, "a": 2, "b": 3})
+    law = small_law(labels)
+    monkeypatch.setattr(law_room, "CANDIDATES", 64)
+    n = 4000
+    x = torch.tensor([[0.3, -0.4]], dtype=torch.float64).repeat(n, 1)
+    y = torch.tensor([[MISSING, 1, MISSING]]).repeat(n, 1)
+    drawn = law.complete_rows(x, y, n_draws=1, steps=3, generator=torch.Generator().manual_seed(0))
+    assert (drawn.y[0, :, 1] == 1).all()
+    wanted = law.model.label_probs(x[:1], torch.tensor([[MISSING, 1, MISSING]]))
+    for column, name in ((0, "class"), (2, "b")):
+        shares = torch.bincount(drawn.y[0, :, column], minlength=3).double() / n
+        torch.testing.assert_close(shares, wanted[name][0], atol=0.03, rtol=0)
+
+
+def test_sums_of_mixed_rows_equal_enumeration():
+    labels = LabelSpace({"class": 3, "a": 2, "b": 3})
+    law = small_law(labels)
+    x = torch.randn(6, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    y = torch.tensor(
+        [[0, 1, 2], [MISSING, 1, 2], [1, MISSING, 0], [MISSING] * 3, [2, 1, MISSING], [MISSING, 0, MISSING]]
+    )
+    states = labels.enumerate()
+    for row in range(6):
+        agrees = ((states == y[row]) | (y[row] == MISSING)).all(1)
+        chosen = states[agrees]
+        wanted = law.model.log_density_of_complete(x[row].expand(len(chosen), 2), chosen).logsumexp(0)
+        assert float(law.model.log_density(x[row : row + 1], y[row : row + 1])) == pytest.approx(float(wanted))
+
+
+@pytest.mark.parametrize("labels", [LabelSpace({"class": 3}), LabelSpace({"class": 3, "a": 2})])
+def test_the_gradient_without_a_graph_is_torchs(labels):
+    law = small_law(labels)
+    x = torch.randn(8, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    y = torch.zeros(8, len(labels), dtype=torch.int64)
+    for known in (y, None) if len(labels) == 1 else (y,):
+        value, gradient = law.model.with_gradient(x, known)
+        at = x.clone().requires_grad_()
+        wanted = law.model.log_density(at, known)
+        torch.testing.assert_close(value, wanted.detach())
+        torch.testing.assert_close(gradient, torch.autograd.grad(wanted.sum(), at)[0])
+
+
+def test_gaussians_condition_as_gaussians_do():
+    g = torch.Generator().manual_seed(0)
+    root = torch.randn(4, 4, generator=g, dtype=torch.float64)
+    covariance = root @ root.mT + torch.eye(4)
+    mask = torch.tensor([[True, False, True, False], [True] * 4, [False] * 4])
+    x = torch.randn(3, 4, generator=g, dtype=torch.float64)
+    conditions = Conditions.of(covariance.inverse(), mask)
+    mean = conditions.mean(torch.where(mask, x, 0.0))
+    o, m = [0, 2], [1, 3]
+    inner = covariance[m][:, o] @ covariance[o][:, o].inverse()
+    torch.testing.assert_close(mean[0, m], inner @ x[0, o])
+    torch.testing.assert_close(conditions.covariance()[0][m][:, m], covariance[m][:, m] - inner @ covariance[o][:, m])
+    assert (mean[1:] == 0).all()
+    torch.testing.assert_close(conditions.covariance()[2], covariance)
+
+
+def test_em_finds_classes_from_few_labels_and_features_that_are_missing():
+    g = torch.Generator().manual_seed(0)
+    n = 600
+    y = torch.randint(2, (n,), generator=g)
+    x = torch.randn(n, 2, generator=g, dtype=torch.float64) + 4.0 * y[:, None] * torch.tensor([1.0, -1.0])
+    few = torch.where(torch.arange(n) < 6, y, MISSING)
+    mask = torch.rand(n, 2, generator=g) > 0.2
+    found = fit(x, mask, few, 2, torch.zeros(n, 0).long(), LabelSpace.none(), torch.ones(n, dtype=torch.float64))
+    torch.testing.assert_close(found.means, torch.tensor([[0.0, 0.0], [4.0, -4.0]]).double(), atol=0.4, rtol=0)
+    alone = fit(
+        x[:6], torch.ones(6, 2).bool(), y[:6], 2, torch.zeros(6, 0).long(), LabelSpace.none(), torch.ones(6).double()
+    )
+    assert float((alone.means - torch.tensor([[0.0, 0.0], [4.0, -4.0]])).abs().max()) > 0.4
+
+
+def test_probabilities_densities_and_joint_densities_are_one_law():
+    model, x, _ = fitted()
+    probs = model.predict_proba(x)
+    np.testing.assert_allclose(probs.sum(1), 1)
+    joint = np.stack([model.joint_log_density(x, np.full(len(x), k)) for k in (0, 1)], 1)
+    np.testing.assert_allclose(np.logaddexp(joint[:, 0], joint[:, 1]), model.score_samples(x), rtol=1e-9)
+    np.testing.assert_allclose(joint - model.score_samples(x)[:, None], model.predict_log_proba(x), atol=1e-9)
+    np.testing.assert_allclose(model.decision_function(x), joint[:, 1] - joint[:, 0], atol=1e-8)
+    np.testing.assert_allclose(model.joint_log_density(x, np.full(len(x), -1)), model.score_samples(x))
+
+
+@pytest.mark.slow
+def test_a_trained_law_is_that_of_a_known_mixture():
+    """Two Gaussian classes of different covariance, which the anchor cannot have: log p(x) is known."""
+    g = np.random.default_rng(0)
+    n = 1500
+    y = g.integers(0, 2, n)
+    x = np.where(y[:, None] == 0, g.normal(size=(n, 2)) * [1.0, 0.4], g.normal(size=(n, 2)) * [0.4, 1.2] + 2.5)
+    model = JointEnergyClassifier(max_iter=400, random_state=0, label_weight=2.0).fit(x, y)
+
+    def exact(rows):
+        parts = []
+        for mean, scale in ((0.0, [1.0, 0.4]), (2.5, [0.4, 1.2])):
+            z = (rows - mean) / scale
+            parts.append(math.log(0.5) - 0.5 * (z**2).sum(1) - np.log(scale).sum())
+        return np.logaddexp(*parts)
+
+    found, wanted = model.score_samples(x), exact(x)
+    anchor = (
+        model._law.gaussians.log_joint(model._columns.encode(_table(x))[0], torch.zeros(n, 0).double())
+        .logsumexp(1)
+        .numpy()
+    )
+    spread = np.std(found - wanted)
+    assert spread < 0.5
+    assert spread < 0.6 * np.std(anchor - wanted)
+
+
+def _table(x):
+    from jointenergy.estimators.columns import Table
+
+    return Table(list(x.T), (), len(x))
+
+
+def test_imputations_keep_what_is_known_and_follow_the_class():
+    model, x, y = fitted()
+    holes = x.copy()
+    holes[::2, 1] = np.nan
+    found = model.impute(holes, y, n_draws=39, random_state=1)
+    assert not np.isnan(found.X).any()
+    known = ~np.isnan(holes)
+    np.testing.assert_array_equal(found.X[known], holes[known])
+    assert (found.low <= found.X + 1e-9).all()
+    assert (found.high + 1e-9 >= found.X).all()
+    assert found.draws.shape == (39, *x.shape)
+    missing = ~known[:, 1]
+    inside = (found.low[missing, 1] <= x[missing, 1]) & (x[missing, 1] <= found.high[missing, 1])
+    assert inside.mean() > 0.75
+    other = model.impute(holes, 1 - y, n_draws=39, random_state=1)
+    # The classes lie 3 apart in the feature that is missing.
+    assert np.abs(other.X[missing, 1] - found.X[missing, 1]).mean() > 1.5
+
+
+def test_a_detector_shares_the_law_of_its_classifier():
+    model, x, _ = fitted()
+    detector = JointEnergyDetector.of(model, contamination=0.1)
+    np.testing.assert_array_equal(detector.score_samples(x), model.score_samples(x))
+    assert (detector.predict(x) == -1).mean() == pytest.approx(0.1, abs=0.01)
+    assert (detector.predict([[50.0, 50.0]]) == -1).all()
+    assert (np.sign(detector.decision_function(x)) >= 0).tolist() == (detector.predict(x) == 1).tolist()
