@@ -38,7 +38,7 @@ def small_law(labels=None, n_targets=1, seed=0, strength=3.0):
         torch.manual_seed(seed)
         network = MLP((2 + others.n_codes, 16, n_classes)).double()
         with torch.no_grad():
-            network[2].weight.mul_(strength)
+            list(network.parameters())[2].mul_(strength)
     white = means @ gaussians.whitening
     model = AnchoredModel(
         network,
@@ -65,7 +65,7 @@ def fitted(n=150, seed=0, **settings):
 def test_an_anchored_model_without_a_network_is_its_gaussians_and_frequencies():
     labels = LabelSpace({"class": 3, "a": 2, "b": 3})
     law = small_law(labels, strength=0.0)
-    law.model.network[2].bias.data.zero_()
+    list(law.model.network.parameters())[3].data.zero_()
     g = torch.Generator().manual_seed(1)
     x = torch.randn(20, 2, generator=g, dtype=torch.float64)
     y = torch.stack([torch.randint(c, (20,), generator=g) for c in labels.cardinalities], 1)

@@ -72,12 +72,13 @@ def test_completed_rows_are_asked_for_their_targets():
     model, x = make("pair"), rows()
     mask = torch.ones(5, D, dtype=torch.bool)
     mask[:, 0] = False
-    completed = Samples(x, torch.where(Y == MISSING, 0, Y))
+    filled = torch.where(Y == MISSING, 0, Y)
+    completed = Samples(x, filled)
     term = LogPTargetsGivenRest(1.0, 1)
     assert term.needs(model, masked_x=True) == {"given_xy"}
     assert term.needs(model, missing_labels=True) == frozenset()
     found = Objective((term,))(model, Batch(x, Y, mask), Draws(given_xy=completed)).total
-    asked = torch.cat((Y[:, :1], completed.y[:, 1:]), 1)
+    asked = torch.cat((Y[:, :1], filled[:, 1:]), 1)
     torch.testing.assert_close(found, -targets_by_hand(model, x, asked, 1))
 
 

@@ -148,13 +148,13 @@ class JointEnergyClassifier(ClassifierMixin, TableEstimator):  # type: ignore[mi
             labels = torch.where(labels == MISSING, guessed, labels)
         self.transduction_ = self._targets.decode(labels)
 
-    def predict_proba(self, X: Any) -> AnyArray | list[AnyArray]:  # noqa: N803, ANN401
+    def predict_proba(self, X: Any) -> Any:  # noqa: N803, ANN401
         """p(class | x): `[n, classes]`; `[n, labels]`, the probability of each, for binary labels; a list for several
         outputs. Features that are missing are averaged over draws from the law."""
         check_is_fitted(self)
         return self._targets.shaped([p.numpy() for p in self._probs(tables.read(self, X, reset=False))])
 
-    def predict_log_proba(self, X: Any) -> AnyArray | list[AnyArray]:  # noqa: N803, ANN401
+    def predict_log_proba(self, X: Any) -> Any:  # noqa: N803, ANN401
         """The logarithms of `predict_proba`."""
         probs = self.predict_proba(X)
         with np.errstate(divide="ignore"):
@@ -166,7 +166,7 @@ class JointEnergyClassifier(ClassifierMixin, TableEstimator):  # type: ignore[mi
         probs = self._probs(tables.read(self, X, reset=False))
         return self._targets.decode(torch.stack([p.argmax(1) for p in probs], dim=1))
 
-    def decision_function(self, X: Any) -> AnyArray | list[AnyArray]:  # noqa: N803, ANN401
+    def decision_function(self, X: Any) -> Any:  # noqa: N803, ANN401
         """The log-odds of each class against the others; of two classes, and of binary labels, those of the second."""
         check_is_fitted(self)
         probs = self._probs(tables.read(self, X, reset=False))

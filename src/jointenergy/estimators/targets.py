@@ -78,13 +78,13 @@ class Targets:
         columns = [c[labels[..., k].numpy()] for k, c in enumerate(self.classes)]
         return columns[0] if self.kind == "one" else np.stack(columns, axis=-1)
 
-    def public(self) -> AnyArray | list[AnyArray]:
+    def public(self) -> Any:  # noqa: ANN401 (an array or a list of them)
         """`classes_`: of one output its classes, of binary labels their numbers, of several outputs a list."""
         if self.kind == "one":
             return self.classes[0]
         return np.arange(len(self.classes)) if self.kind == "multilabel" else self.classes
 
-    def shaped(self, values: Sequence[AnyArray]) -> AnyArray | list[AnyArray]:
+    def shaped(self, values: Sequence[AnyArray]) -> Any:  # noqa: ANN401 (an array or a list of them)
         """One array `[n, classes]` for each output in the form of `predict_proba`."""
         if self.kind == "one":
             return values[0]
