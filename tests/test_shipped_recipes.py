@@ -1,0 +1,149 @@
+"""Every recipe and study that comes with the library, and every variant: complete, and run at its smoke size on small
+files of the real formats; at its quick size in the slow tests."""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterator
+from dataclasses import fields, replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from jointenergy import recipes
+from jointenergy.data.cifar import CIFAR10_ROWS, CIFAR100_ROWS
+from jointenergy.data.registry import READERS
+from jointenergy.recipes import study
+from jointenergy.recipes.parts import Place, plainly
+from jointenergy.trained.opening import open_run
+from jointenergy.training import runs
+from jointenergy.training.recipe import Recipe
+from jointenergy.training.variants import Size
+from tests import generated_data as generated
+
+ALL = recipes.names()
+STUDIES = study.names()
+FILES = {**{n: recipes.FOLDER / f"{n}.toml" for n in ALL}, **{n: study.FOLDER / f"{n}.toml" for n in STUDIES}}
+PLAIN = [name for name in FILES if ":" not in name]
+
+# What changes a result and must be read in the recipe itself; all else has the documented default of its setting.
+STATED = {
+    "": ("name", "description", "iterations", "batch_size"),
+    "data": ("name", "low", "high", "validation"),
+    "model": ("family", "domain", "network"),
+    "objective": ("log_p_x", "log_p_y_given_x"),
+    "chain": ("steps", "step_size", "noise_scale", "sampling_steps", "label_kernel"),
+    "buffer": ("kind", "size", "restart"),
+    "start": ("x",),
+    "optimizer": ("name", "learning_rate", "ema"),
+    "cadence": ("log", "check", "checkpoint", "keep"),
+}
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """Small files of every public layout that a recipe reads; what is decoded of them is not kept."""
+    folder = tmp_path_factory.mktemp("files")
+    generated.write_idx_set(folder / "mnist")
+    generated.write_cifar_binary(folder / "cifar10", "cifar10")
+    generated.write_cifar_binary(folder / "cifar100", "cifar100", n=2000)
+    generated.write_svhn(folder / "svhn", n_train=100)
+    generated.write_celeba(folder / "celeba", n=80)
+    generated.write_footwear(folder / "footwear", n=80)
+    generated.write_zappos(folder / "zappos")
+    with pytest.MonkeyPatch.context() as patch:
+        for rows, n in ((CIFAR10_ROWS, (100, 20)), (CIFAR100_ROWS, (2000, 2000))):
+            for split, count in zip(("train", "test"), n, strict=True):
+                patch.setitem(rows, split, count)
+        # All ellipses are drawn; a few are enough to train on.
+        ellipses = READERS["dsprites"]
+        patch.setitem(READERS, "dsprites", replace(ellipses, read=lambda r: ellipses.read(r).rows(slice(0, 200))))
+        patch.setenv("JOINTENERGY_CACHE", str(folder / "cache"))
+        patch.setenv("JOINTENERGY_DATA", str(folder))
+        yield folder
+
+
+@pytest.mark.parametrize("name", PLAIN)
+def test_it_says_all_that_changes_its_result_and_what_it_costs(name: str) -> None:
+    text = FILES[name].read_text()
+    values = tomllib.loads(text)
+    for table, keys in STATED.items():
+        stated = values if not table else values.get(table, {})
+        assert [key for key in keys if key not in stated] == [], f"[{table}] of {name}"
+    assert "smoke" in values
+    assert "quick" in values
+    head = text[: text.index("name =")]
+    about = head + values["description"]
+    assert any(word in about for word in ("second", "minute", "hour")), "it states its cost"
+    # What takes a GPU is not tried in passing: the head says what came of it, or that nobody has run it in full.
+    if "GPU" in values["description"]:
+        assert any(word in head for word in ("Measured", "seed", "ot yet run", "Not run")), "it says what was measured"
+
+
+@pytest.mark.parametrize("name", [n for n in FILES if ":" in n])
+def test_a_variant_says_what_it_is(name: str) -> None:
+    own, plain = (loaded(n, "full") for n in (name, name.partition(":")[0]))
+    assert own.description != plain.description
+    assert own.name == recipes.result_name(name)
+
+
+def loaded(name: str, size: Size) -> Recipe:
+    return recipes.load(name, size=size) if name in ALL else study.load(name, size=size).recipe
+
+
+@pytest.mark.parametrize("name", list(FILES))
+def test_sizes_change_sizes_and_not_the_experiment(name: str) -> None:
+    full = loaded(name, "full")
+    for size in ("quick", "smoke"):
+        small = loaded(name, size)
+        for part in ("family", "domain"):
+            assert getattr(small.model, part) == getattr(full.model, part)
+        assert small.model.network.kind == full.model.network.kind
+        for room in (full.objective, full.data):
+            own = small.objective if room is full.objective else small.data
+            changed = [f.name for f in fields(room) if getattr(own, f.name) != getattr(room, f.name)]
+            assert set(changed) <= {"labeled", "options"}
+        assert small.chain.label_kernel == full.chain.label_kernel
+
+
+def trained(name: str, size: Size, folder: Path, files: Path) -> None:
+    """Every step of it, and the run that a user loads."""
+    recipe = recipes.load(name, size=size)
+    run = runs.create(folder, recipe, 0, data_folder=files)
+    run.fit()
+    assert run.trainer.iteration == recipe.iterations
+    assert all(bool(p.isfinite().all()) for p in run.trainer.model.parameters())
+    again = open_run(folder, data=files)
+    x, y = run.trainer.data.x_held[:3], run.trainer.data.y_held[:3]
+    y = y.clamp(min=0) if again.model.normalizer == "conditional" else y
+    torch.testing.assert_close(again.model.log_density(x, y), run.trainer.ema.log_density(x, y))
+    assert bool(again.model.log_density(x, y).isfinite().all())
+
+
+def studied(name: str, size: Size, folder: Path, files: Path) -> None:
+    chosen = study.load(name, size=size)
+    figures, _ = chosen.kind.measure(chosen.recipe, Place(folder, 0, files), plainly)
+    assert "healthy" in figures
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_a_recipe_runs_at_its_smoke_size(name: str, files: Path, tmp_path: Path) -> None:
+    trained(name, "smoke", tmp_path / "run", files)
+
+
+@pytest.mark.parametrize("name", STUDIES)
+def test_a_study_runs_at_its_smoke_size(name: str, files: Path, tmp_path: Path) -> None:
+    studied(name, "smoke", tmp_path / "run", files)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ALL)
+def test_a_recipe_runs_at_its_quick_size(name: str, files: Path, tmp_path: Path) -> None:
+    trained(name, "quick", tmp_path / "run", files)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", STUDIES)
+def test_a_study_runs_at_its_quick_size(name: str, files: Path, tmp_path: Path) -> None:
+    studied(name, "quick", tmp_path / "run", files)
