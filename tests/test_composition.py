@@ -21,7 +21,7 @@ from jointenergy.objectives import regularizers
 from jointenergy.recipes import composition, study
 from jointenergy.recipes.parts import Place, plainly
 from jointenergy.starts import UniformStart
-from jointenergy.training.feeds import data_of
+from jointenergy.training.feeds import TrainingData, data_of
 
 TINY = (
     "iterations=6",
@@ -153,16 +153,16 @@ def test_figures_of_the_data_themselves_are_those_of_a_perfect_composition():
     kind = chosen.kind
     assert isinstance(kind, composition.Composition)
     data = data_of(chosen.recipe)
-    groups = kind.groups(data)
+    groups, parts = kind.groups(data), kind.parts(data)
     judge = Judge.of(data.x, data.y[:, 0])
     labels = [LabelSpace({name: tuple(values)}) for name, values in kind.factors.items()]
     product = Product([ConditionalModel(Knows(judge, groups[n.names[0]]), n, event_shape=(64,)) for n in labels])
     y = torch.stack([group[data.y[:, 0]] for group in groups.values()], dim=1)
-    right = kind.figures(product, judge, groups, data, data.x, y)
+    right = kind.figures(product, kind.judge(data), parts, data.x, y)
     assert right["consistency_composed.svm"] > 0.99
     assert right["consistency_composed.model"] == right["consistency_composed.svm"]
     assert right["diversity_composed.mean"] == pytest.approx(1.0)
-    one_wrong = kind.figures(product, judge, groups, data, data.x, torch.stack([y[:, 0], 1 - y[:, 1]], dim=1))
+    one_wrong = kind.figures(product, kind.judge(data), parts, data.x, torch.stack([y[:, 0], 1 - y[:, 1]], dim=1))
     assert one_wrong["consistency_composed.svm"] < 0.01
 
 
@@ -202,6 +202,7 @@ def test_one_command_writes_the_result_and_a_stopped_one_goes_on():
         (("composition.factors.size.small=['0']",), "composition.factors.size must put every class"),
         (("composition.factors.size.small=['0','1','2','3','zero']",), "there is no class 'zero'"),
         (("composition.factors={a={b=['0']}}",), "at least two factors"),
+        (("composition.attributes=['digit', 'parity']",), "factors or attributes: give one of the two"),
         (("composition.steps=0",), "composition.steps: input should be greater"),
     ],
 )
@@ -209,10 +210,35 @@ def test_what_is_wrong_is_one_sentence(overrides, sentence):
     def use() -> None:
         chosen = study.load("digits-composition", (*TINY, *overrides))
         assert isinstance(chosen.kind, composition.Composition)
-        chosen.kind.groups(data_of(chosen.recipe))
+        chosen.kind.parts(data_of(chosen.recipe))
 
     with pytest.raises(InputError, match=sentence):
         use()
+
+
+def by_attributes(*names: str) -> tuple[composition.Composition, TrainingData]:
+    """Attributes of digits: each a label of the data, and a model of its own."""
+    data = data_of(study.load("digits-composition", (*TINY, "data.name=digits-attributes")).recipe)
+    return settings(factors={}, attributes=names), data
+
+
+def test_attributes_are_factors_of_their_own_and_the_judge_sees_them():
+    kind, data = by_attributes("loop", "parity")
+    parts = kind.parts(data)
+    for name, part in parts.items():
+        assert part.labels.names == (name,)
+        assert torch.equal(part.y[:, 0], data.y[:, data.labels.names.index(name)])
+        assert torch.equal(part.x, data.x)
+    y = torch.cat([part.y for part in parts.values()], dim=1)
+    right = (kind.judge(data)(data.x) == y).double().mean(0)
+    assert right.min() > 0.95
+    large = torch.arange(2 * 3 * 64 * 64, dtype=torch.float32).view(2, 3, 64, 64)
+    assert composition.shrunk(large).shape == (2, 3, 16, 16)
+    assert composition.shrunk(large).mean() == pytest.approx(float(large.mean()))
+    for names, sentence in ((("loop",), "at least two attributes"), (("loop", "partiy"), "did you mean 'parity'")):
+        wrong, _ = by_attributes(*names)
+        with pytest.raises(InputError, match=sentence):
+            wrong.parts(data)
 
 
 def test_a_composition_has_no_baseline():

@@ -22,7 +22,7 @@ from jointenergy import MISSING, Box, LabelSpace, LogitModel, recipes
 from jointenergy.cli.main import app
 from jointenergy.data import Dataset, load
 from jointenergy.errors import InputError
-from jointenergy.evaluation import provenance, results
+from jointenergy.evaluation import bounds, likelihood, provenance, results
 from jointenergy.evaluation.classification import classify
 from jointenergy.recipes.reproduce import Plan, parse_seeds, reproduce
 from jointenergy.recipes.seeds import Child, Record, Seed
@@ -306,3 +306,30 @@ def test_what_is_not_finite_has_no_accuracy():
     assert all(v != v for v in vars(classify(model, data)).values())
     with pytest.raises(InputError, match="no observed label"):
         classify(model, Dataset(data.x, data.y - 1, model.labels, "unlabeled"))
+
+
+def test_bounds_on_the_likelihood_join_the_figures_once(monkeypatch):
+    few = bounds.Effort(5, 4, 4)
+    monkeypatch.setattr(likelihood, "FULL", replace(likelihood.QUICK, scan=(few,), test=(few,), most_rows=20))
+    before = reproduce(tiny(seeds=(0,)))
+    assert "log_likelihood_upper_nats" not in before.metrics
+    result = reproduce(tiny(seeds=(0,), likelihood=True))
+    assert "--likelihood" in result.command
+    upper = result.metrics["log_likelihood_upper_nats"].values[0]
+    assert upper is not None
+    assert "log_likelihood_lower_nats" in result.metrics
+    assert result.metrics["likelihood_temperature"].values[0] is not None
+    assert "annealed importance sampling" in result.notes
+    assert result.metrics["accuracy"] == before.metrics["accuracy"]
+    # What was seen is kept: other efforts, which would find other figures, are not made.
+    monkeypatch.setattr(likelihood, "likelihood", None)
+    assert reproduce(tiny(seeds=(0,), likelihood=True)).metrics == result.metrics
+    with pytest.raises(InputError, match="is no density: leave --likelihood or --baseline out"):
+        tiny(likelihood=True, baseline=True)
+
+
+def test_a_run_without_a_likelihood_says_why(monkeypatch):
+    monkeypatch.setattr(likelihood, "FULL", replace(likelihood.QUICK, most_dims=10))
+    result = reproduce(tiny(seeds=(0,), likelihood=True))
+    assert result.metrics["log_likelihood_upper_nats"].values == (None,)
+    assert "x has 64 dimensions" in result.notes

@@ -47,6 +47,9 @@ def reproduce(
         Path | None,
         typer.Option(help="A run that judges samples too, as the recipe's baseline does if trained."),
     ] = None,
+    likelihood: Annotated[
+        bool, typer.Option("--likelihood", help="Bound the log-likelihood of the test rows by annealing both ways.")
+    ] = False,
     gallery: Annotated[Path | None, typer.Option(help="Put a picture of the first seed into this folder.")] = None,
     overrides: Annotated[
         list[str], typer.Option("--set", help="Set a key of the recipe, as in --set chain.steps=20; needs --name.")
@@ -77,6 +80,7 @@ def reproduce(
             chosen_size(quick=quick, smoke=smoke),
             judge,
             gallery,
+            likelihood,
         )
         for recipe in named
     ]

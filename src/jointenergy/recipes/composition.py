@@ -9,14 +9,15 @@ entropy H out, and prints it with the wrong sign.
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from jointenergy.errors import InputError
-from jointenergy.evaluation.tasks import Judge
+from jointenergy.evaluation.tasks import JUDGE_ROWS, Judge
 from jointenergy.kernels import Langevin, State, Target, last
 from jointenergy.labels import LabelSpace, nearest
 from jointenergy.models import JointModel, Product
@@ -33,17 +34,22 @@ from jointenergy.training.settings import Count, NotNegative, Positive, Strict
 from jointenergy.training.trainer import Trainer
 
 LONG = 10  # times the fine-tuned steps: what longer chains do
+SMALL = 16  # the side of images that the judge of attributes sees
+Told = Callable[[Tensor], Tensor]
+"""The values of all factors, `[n, factors]`, that a judge sees in x."""
 
 
 @dataclass(frozen=True)
 class Composition(Strict):
-    """Factors, each a label of its own that groups the classes of the data, and the fine-tuning of their product.
+    """Factors, each a label of its own, and the fine-tuning of their product.
 
+    `factors` group the classes of data with one label; of data with several, `attributes` are those that are composed.
     One model is trained for each factor, on all rows, with that label alone. Chains of `steps` from the recipe's start
     are fine-tuned and measured, for every combination of conditions, one value of each factor.
     """
 
-    factors: Mapping[str, Mapping[str, tuple[str, ...]]]
+    factors: Mapping[str, Mapping[str, tuple[str, ...]]] = field(default_factory=dict)
+    attributes: tuple[str, ...] = ()
     steps: Count = 20
     iterations: Count = 200
     chains: Count = 64
@@ -58,13 +64,12 @@ class Composition(Strict):
     def measure(self, recipe: Recipe, place: Place, fit: Fitting) -> tuple[Figures, str]:
         """Train the factors, fine-tune their product, and measure samples of each combination before and after."""
         full = data_of(recipe, place.data, place.device, place.seed)
-        groups = self.groups(full)
+        parts = self.parts(full)
         models, healthy, interventions = [], True, 0
-        for i, (name, group) in enumerate(groups.items()):
-            data = regrouped(full, name, tuple(self.factors[name]), group)
+        for i, (name, data) in enumerate(parts.items()):
             # Trained apart: with weights, chains and batches of its own.
-            trainer = Trainer(recipe, data, place.seed * len(groups) + i)
-            says = f"factor {i + 1} of {len(groups)} ({name})"
+            trainer = Trainer(recipe, data, place.seed * len(parts) + i)
+            says = f"factor {i + 1} of {len(parts)} ({name})"
             try:
                 run = fitted(place.folder / name, trainer, says, fit)
             except loop.Diverged:
@@ -79,7 +84,7 @@ class Composition(Strict):
             products["after_without_entropy"] = tuned(
                 before, kernel, start, replace(self, entropy=0.0), seed=place.seed
             )
-        judge = Judge.of(full.x, full.y[:, 0])
+        judge = self.judge(full)
         y = before.labels.enumerate(device=full.x.device).repeat_interleave(self.samples, dim=0)
         figures: Figures = {}
         for when, product in products.items():
@@ -88,7 +93,7 @@ class Composition(Strict):
             short = run_chains(product, kernel, start, y, self.steps, generator=generator)
             long = last(kernel, Target(product, given_y=y), short, (LONG - 1) * self.steps)
             for key, x in ((when, short.x), (f"{when}_long", long.x)):
-                figures |= {f"{k}.{key}": v for k, v in self.figures(before, judge, groups, full, x, y).items()}
+                figures |= {f"{k}.{key}": v for k, v in self.figures(before, judge, parts, x, y).items()}
         figures |= {"healthy": float(healthy), "interventions": float(interventions)}
         says = (
             "The models' own judgment compares log p(x | label) up to unknown constants: all labels have equal ones. "
@@ -96,24 +101,24 @@ class Composition(Strict):
         return figures, says + f"Chains move at temperature {kernel.temperature:.3g}."
 
     def figures(
-        self, product: Product, judge: Judge, groups: Mapping[str, Tensor], data: TrainingData, x: Tensor, y: Tensor
+        self, product: Product, judge: Told, parts: Mapping[str, TrainingData], x: Tensor, y: Tensor
     ) -> dict[str, float]:
         """The share of samples that fulfil all their conditions, by the models as trained and by the judge; how
         different they are within a combination, relative to its data; their mean log-density as trained."""
-        by_model, by_judge = torch.ones(2, len(x), dtype=torch.bool, device=x.device)
-        seen = judge(x)
-        for k, (name, group) in enumerate(groups.items()):
+        by_model = torch.ones(len(x), dtype=torch.bool, device=x.device)
+        for k, name in enumerate(parts):
             own = product.factors[k]
             assert isinstance(own, JointModel)
             related = own.with_offsets(assume_equal_constants=True) if own.normalizer == "conditional" else own
             with torch.no_grad():
                 by_model &= related.label_probs(x)[name].argmax(1) == y[:, k]
-            by_judge &= group[seen] == y[:, k]
-        of_data = torch.stack([group[data.y[:, 0]] for group in groups.values()], dim=1)
+        by_judge = (judge(x) == y).all(1)
+        of_data, rows = torch.cat([data.y for data in parts.values()], dim=1), next(iter(parts.values())).x
         ratios = []
         for state in product.labels.enumerate(device=x.device):
-            mine, theirs = (x[(y == state).all(1)], data.x[(of_data == state).all(1)])
-            ratios.append(diversity(mine) / diversity(theirs))
+            mine, theirs = (x[(y == state).all(1)], rows[(of_data == state).all(1)])
+            if len(theirs) > 1:  # what the data do not show has no diversity to be held to
+                ratios.append(diversity(mine) / diversity(theirs))
         with torch.no_grad():
             log_density = product.log_density(x, y).double().mean()
         return {
@@ -123,6 +128,29 @@ class Composition(Strict):
             "diversity_composed.lowest": min(ratios),
             "composed_log_density_nats": float(log_density),
         }
+
+    def parts(self, data: TrainingData) -> dict[str, TrainingData]:
+        """For each factor the rows under its label alone, or one sentence."""
+        if bool(self.attributes) == bool(self.factors):
+            raise InputError("a composition has factors or attributes: give one of the two, such as attributes = [...]")
+        if self.factors:
+            groups = self.groups(data)
+            return {n: regrouped(data, n, tuple(self.factors[n]), group) for n, group in groups.items()}
+        if len(self.attributes) < 2:
+            raise InputError("a composition needs at least two attributes: name more in composition.attributes")
+        for name in self.attributes:
+            if name not in data.labels.names:
+                raise InputError(f"composition.attributes: no label is {name!r}: {nearest(name, data.labels.names)}")
+        return {name: alone(data, name) for name in self.attributes}
+
+    def judge(self, data: TrainingData) -> Told:
+        """The values of all factors that a support vector machine sees in images, `[n, factors]`."""
+        if self.factors:
+            whole, groups = Judge.of(data.x, data.y[:, 0]), self.groups(data)
+            return lambda x: torch.stack([group[whole(x)] for group in groups.values()], dim=1)
+        small = shrunk(data.x[:JUDGE_ROWS])
+        judges = [Judge.of(small, data.y[:JUDGE_ROWS, data.labels.names.index(n)]) for n in self.attributes]
+        return lambda x: torch.stack([judge(shrunk(x)) for judge in judges], dim=1)
 
     def groups(self, data: TrainingData) -> dict[str, Tensor]:
         """For each factor the value that each class of the data has, or one sentence."""
@@ -147,6 +175,18 @@ class Composition(Strict):
 def regrouped(data: TrainingData, name: str, values: Sequence[str], group: Tensor) -> TrainingData:
     """The same rows under a label that groups their classes."""
     return replace(data, y=group[data.y], y_held=group[data.y_held], labels=LabelSpace({name: tuple(values)}))
+
+
+def alone(data: TrainingData, name: str) -> TrainingData:
+    """The same rows under one of their labels."""
+    k = data.labels.names.index(name)
+    return replace(data, y=data.y[:, [k]], y_held=data.y_held[:, [k]], labels=data.labels.subspace([name]))
+
+
+def shrunk(x: Tensor) -> Tensor:
+    """Large images as a support vector machine can take them: 16 x 16."""
+    large = x.ndim == 4 and max(x.shape[2:]) > SMALL
+    return F.adaptive_avg_pool2d(x, SMALL) if large else x
 
 
 def run_chains(

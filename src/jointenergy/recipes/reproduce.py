@@ -11,6 +11,7 @@ from pathlib import Path
 from jointenergy import recipes
 from jointenergy.errors import InputError
 from jointenergy.evaluation import provenance, results
+from jointenergy.evaluation.sections import Suite
 from jointenergy.recipes.measures import Figures
 from jointenergy.recipes.papers import PAPERS
 from jointenergy.recipes.seeds import (
@@ -20,6 +21,7 @@ from jointenergy.recipes.seeds import (
     Seed,
     draw_portrait,
     figures_of,
+    likelihood_figures_of,
     ood_figures_of,
     task_figures_of,
 )
@@ -64,6 +66,8 @@ class Plan:
     """A run of the same labels that judges samples, by default the recipe's baseline of the same seed, if trained."""
     gallery: Path | None = None
     """Where a picture of the first seed is put."""
+    likelihood: bool = False
+    """Bound the log-likelihood of the test rows; of a smaller size by the quick suite."""
     settings: Recipe = field(init=False)
 
     def __post_init__(self) -> None:
@@ -82,6 +86,8 @@ class Plan:
             raise InputError(f"the name {own!r} belongs to a baseline: leave the ending out and use --baseline")
         if self.tasks and self.baseline:
             raise InputError("a baseline has no chains to do tasks with: leave --tasks or --baseline out")
+        if self.likelihood and self.baseline:
+            raise InputError("a baseline's log p(x) is no density: leave --likelihood or --baseline out")
         if self.jobs < 1:
             raise InputError(f"--jobs must be at least 1, got {self.jobs}")
 
@@ -102,6 +108,7 @@ class Plan:
         words += ["--results", str(self.results)] if self.results != results.FOLDER else []
         words += ["--name", self.name] if self.name else []
         words += ["--tasks"] if self.tasks else []
+        words += ["--likelihood"] if self.likelihood else []
         words += ["--judge", str(self.judge)] if self.judge is not None else []
         words += ["--gallery", str(self.gallery)] if self.gallery is not None else []
         words += [word for name, place in self.ood for word in ("--ood", f"{name}={place}")]
@@ -249,6 +256,12 @@ class _Work:
         if unseen:
             figures = {**(record.figures or {}), **ood_figures_of(seed, self.plan.settings, self.plan.data, unseen)}
             record = replace(record, figures=figures)
+            seed.remember(record)
+        if self.plan.likelihood and "log_likelihood_upper_nats" not in (record.figures or {}):
+            suite: Suite = "full" if self.plan.size == "full" else "quick"
+            found, said = likelihood_figures_of(seed, self.plan.settings, self.plan.data, self.plan.device, suite)
+            figures = {**(record.figures or {}), **found}
+            record = replace(record, figures=figures, remark=f"{record.remark} {said}".strip())
             seed.remember(record)
         self.n_ended += 1
         accuracy = (record.figures or {}).get("accuracy")

@@ -18,9 +18,9 @@ from typing import IO, Literal
 
 from jointenergy.data import Dataset
 from jointenergy.errors import InputError
-from jointenergy.evaluation import gallery, ood, tasks
+from jointenergy.evaluation import gallery, likelihood, ood, tasks
 from jointenergy.evaluation.outside import read_outside
-from jointenergy.evaluation.sections import Subject
+from jointenergy.evaluation.sections import Subject, Suite
 from jointenergy.models import JointModel
 from jointenergy.recipes import measures
 from jointenergy.recipes.measures import Figures
@@ -254,6 +254,17 @@ def ood_figures_of(seed: Seed, settings: Recipe, data_folder: Path | None, sets:
     run = open_run(seed.run, data=data_folder)
     outside = [read_outside(name, place, run) for name, place in sets]
     return ood.aurocs(run, run.rows(_test_rows(settings, data_folder).x), outside, seed.number)
+
+
+def likelihood_figures_of(
+    seed: Seed, settings: Recipe, data_folder: Path | None, device: str, suite: Suite
+) -> tuple[Figures, str]:
+    """Bounds on the log-likelihood of the test rows under the run that a user loads, or why there are none."""
+    run = open_run(seed.run, data=data_folder, device=device)
+    section = likelihood.likelihood(Subject(run, _test_rows(settings, data_folder), seed=seed.number), suite)
+    bounds: Figures = {"log_likelihood_lower_nats": None, "log_likelihood_upper_nats": None}
+    # The first sentence puts the figures of one seed in words; the others say how they were made.
+    return {**bounds, **section.metrics}, " ".join(section.says[1:] if section.metrics else section.says)
 
 
 def _test_rows(settings: Recipe, folder: Path | None) -> Dataset:
