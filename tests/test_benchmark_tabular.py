@@ -279,6 +279,31 @@ def test_the_truth_is_not_beaten(benchmark):
         check_value(f"{name}.rare-blobs.truth", value)
 
 
+def test_this_library_answers_all_that_is_asked(benchmark):
+    """Numbers and categories, labels missing, classes left out until one is left: a fit of three iterations each."""
+    sets, methods, tasks = benchmark("tabular_sets"), benchmark("tabular_methods"), benchmark("tabular_tasks")
+    whole = sets.split_of("mixed", 0)
+    split = replace(whole, x=whole.x[:60], y=whole.y[:60], x_test=whole.x_test[:15], y_test=whole.y_test[:15])
+    short = replace(
+        methods.METHODS[methods.OURS],
+        make=lambda split: methods.joint(split).set_params(max_iter=3),
+        detector=lambda split: methods.joint_detector(split).set_params(max_iter=3),
+    )
+    found = tasks.full(short, tasks.Rows(split)) | tasks.few(short, tasks.Rows(sets.few_labels(split, 5)))
+    assert set(found) == {
+        *("accuracy", "nll", "ece", "accuracy_missing", "nll_missing", "ood_auroc_noise"),
+        *("interval_coverage", "interval_width_times", "fit_seconds", "predict_ms"),
+        *("accuracy_few", "nll_few", "fit_few_seconds"),
+    }
+    assert all(np.isfinite(value) for value in found.values())
+    # Gaussians alone tell these classes: whoever loses the order of columns or labels does not.
+    assert found["accuracy"] > 0.6
+    alone, strange = sets.without(split, (0, 1))
+    model, _ = tasks.fitted(short, tasks.Rows(alone))
+    assert not hasattr(model, "predict_proba")
+    assert tasks.scores(model, strange).shape == (len(strange),)
+
+
 def test_scores_are_a_models_own_or_its_largest_probability(benchmark):
     tasks = benchmark("tabular_tasks")
     x, y = np.random.default_rng(0).standard_normal((40, 2)), np.arange(40) % 2
