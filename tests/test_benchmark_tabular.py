@@ -279,6 +279,7 @@ def test_the_truth_is_not_beaten(benchmark):
         check_value(f"{name}.rare-blobs.truth", value)
 
 
+@pytest.mark.slow
 def test_this_library_answers_all_that_is_asked(benchmark):
     """Numbers and categories, labels missing, classes left out until one is left: a fit of three iterations each."""
     sets, methods, tasks = benchmark("tabular_sets"), benchmark("tabular_methods"), benchmark("tabular_tasks")
