@@ -333,3 +333,12 @@ def test_a_run_without_a_likelihood_says_why(monkeypatch):
     result = reproduce(tiny(seeds=(0,), likelihood=True))
     assert result.metrics["log_likelihood_upper_nats"].values == (None,)
     assert "x has 64 dimensions" in result.notes
+
+
+def test_a_conditional_model_is_compared_as_if_its_constants_were_equal():
+    """What papers call the accuracy of such a model has a name of its own, and is no accuracy."""
+    overrides = ("model.family=conditional", "objective=igebm", "iterations=2", "cadence.check=2")
+    result = reproduce(tiny(*overrides, seeds=(0,)))
+    assert "accuracy" not in result.metrics
+    assert 0.0 <= (result.metrics["accuracy_equal_constants"].mean or 0.0) <= 1.0
+    assert "as if all labels had the same normalizer" in result.notes

@@ -33,6 +33,7 @@ REAL = Range(-math.inf, math.inf, "a number")
 
 NAMES: dict[str, Range] = {
     "accuracy": FRACTION,
+    "accuracy_equal_constants": FRACTION,
     "accuracy_by_sampling": FRACTION,
     "accuracy_by_one_sample": FRACTION,
     "accuracy_by_sampling_of.<label>": FRACTION,

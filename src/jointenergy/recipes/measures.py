@@ -21,7 +21,7 @@ from jointenergy.evaluation.predictors import parts_of_names, rows_of
 from jointenergy.evaluation.samples_sets import at_once
 from jointenergy.evaluation.sections import Subject
 from jointenergy.kernels import ExactGibbs
-from jointenergy.labels import MISSING
+from jointenergy.labels import ENUMERATION_LIMIT, MISSING
 from jointenergy.tasks.chains import can_sum
 from jointenergy.training.health import diversity
 
@@ -95,6 +95,24 @@ def _by_energy(subject: Subject) -> Taken:
             names = parts_of_names([a.name for a in each])
             figures |= {f"accuracy_of.{part}": a.accuracy for part, a in zip(names, each, strict=True)}
     return figures, ""
+
+
+def _has_unknown_constants(subject: Subject) -> bool:
+    model = subject.run.model
+    return model.normalizer == "conditional" and len(model.labels) > 0 and model.labels.n_states <= ENUMERATION_LIMIT
+
+
+def _as_if_equal(subject: Subject) -> Taken:
+    """What the papers call the accuracy of a class-conditional energy: its values compared as if normalizers agreed."""
+    run = subject.run
+    told = tell(run.model.with_offsets(assume_equal_constants=True), rows_of(run, subject.test))
+    answers = told.answers[0]
+    right = float(answers.right.double().mean()) if answers.finite else None
+    remark = (
+        "accuracy_equal_constants compares log p(x | label) as if all labels had the same normalizer, which nothing in "
+        "the training says."
+    )
+    return {"accuracy_equal_constants": right}, remark
 
 
 def _draws_labels(subject: Subject) -> bool:
@@ -196,6 +214,7 @@ def _error(guess: Tensor, x: Tensor) -> float:
 
 MEASURES = (
     Measure(tells_labels, _by_energy),
+    Measure(_has_unknown_constants, _as_if_equal),
     Measure(_draws_labels, _by_sampling),
     Measure(_law_is_known, _law),
     Measure(_has_pairs, _pairs),
