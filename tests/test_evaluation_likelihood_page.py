@@ -167,6 +167,12 @@ def test_no_likelihood_is_said_in_a_sentence(toy_run: Run) -> None:
     unbounded = EnergyModel(nn.Linear(2, 1), event_shape=(2,))
     assert "no domain" in likelihood(Subject(changed(toy_run, unbounded), test), "quick").says[0]
 
+    # Rows outside the domain have density 0: a mean over the others would flatter the model.
+    far = replace(test, x=torch.where(torch.arange(len(test))[:, None] % 20 == 0, test.x + 20, test.x))
+    found = likelihood(Subject(toy_run, far), "quick")
+    assert "lie outside Box" in found.says[0]
+    assert not found.metrics
+
 
 def test_too_many_dimensions_are_left_to_the_full_suite(toy_run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(part, "QUICK", replace(SMALL, most_dims=1))

@@ -44,7 +44,8 @@ def embedded(run: Run, test: Tensor, n: int, seed: int) -> list[Made]:
     makers = [noise(run, n, seed), constant(run, n, seed)]
     if len(test) > 1:
         makers.append(interpolations(run, test, n, seed))
-    makers.append(shuffled_pixels(run, test, n, seed))
+    if form is not None:
+        makers.append(shuffled_pixels(run, form, test, n, seed))
     pictures = load_sample_images().images
     if form is not None and all(form[1] <= p.shape[0] and form[2] <= p.shape[1] for p in pictures):
         makers.append(patches(run, form, pictures, n, seed))
@@ -87,16 +88,14 @@ def interpolations(run: Run, test: Tensor, n: int, seed: int) -> Made:
     return Made("interpolations", says, min(n, len(test)), make)
 
 
-def shuffled_pixels(run: Run, test: Tensor, n: int, seed: int) -> Made:
+def shuffled_pixels(run: Run, form: Form, test: Tensor, n: int, seed: int) -> Made:
     """Test rows, the pixels of each in an order of its own; the channels of a pixel stay together."""
     n = min(n, len(test))
     keys = _keys("shuffled_pixels", n, seed)
     chosen = torch.randperm(len(test), generator=seeded(seed, "outside", "shuffled rows"))[:n].to(test.device)
-    form = image_form(run.event_shape)
-    channels = 1 if form is None else form[0]
 
     def make(begin: int, end: int) -> Tensor:
-        x = test[chosen[begin:end]].reshape(end - begin, channels, -1)
+        x = test[chosen[begin:end]].reshape(end - begin, form[0], -1)
         order = streams.uniform(keys[begin:end], x.shape[2], torch.float64).argsort(1).to(x.device)
         return run.rows(x.gather(2, order[:, None].expand_as(x)).reshape(end - begin, *run.event_shape))
 

@@ -22,6 +22,8 @@ from jointenergy.evaluation.simple_densities import CHOICE_ROWS, FIT_ROWS, Gauss
 from jointenergy.models import Box
 from jointenergy.trained import Run
 
+OUTSIDE = 0.01  # the share of test rows that may lie outside the domain, and are then left out
+
 
 @dataclass(frozen=True)
 class Sizes:
@@ -75,6 +77,8 @@ def likelihood(subject: Subject, suite: Suite) -> Section:
     kept, kept_held = evenly(len(subject.test.x), sizes.most_rows), evenly(len(run.data.x_held), sizes.most_rows)
     held = Points.of(run.model, rows(run.data.x_held[kept_held]), run.data.y_held[kept_held], how)
     test = Points.of(run.model, rows(subject.test.x[kept]), subject.test.y[kept], how)
+    if (outside := _outside(run, subject.test.x[kept])) is not None:
+        return Section(page.NAME, page.TITLE, says=(outside,))
     own = run.sampling.x_kernel.temperature
     grid = temperature_grid(held, own)
     annealer = Annealer.tuned(
@@ -115,6 +119,17 @@ def likelihood(subject: Subject, suite: Suite) -> Section:
         assumptions=run.model.assumptions,
     )
     return page.section(facts, scan, found, peers)
+
+
+def _outside(run: Run, x: Tensor) -> str | None:
+    """A sentence where the domain leaves out so many rows that a mean over the others would say little."""
+    n = int((~run.model.domain.contains(run.rows(x))).sum())
+    if n <= OUTSIDE * len(x):
+        return None
+    return (
+        f"No likelihood: {n} of {len(x)} test rows lie outside {run.model.domain}, where the model's density is zero. "
+        "Train with data.low and data.high that hold the data."
+    )
 
 
 def scanned(
