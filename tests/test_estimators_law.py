@@ -182,11 +182,11 @@ def test_em_finds_classes_from_few_labels_and_features_that_are_missing():
     x = torch.randn(n, 2, generator=g, dtype=torch.float64) + 4.0 * y[:, None] * torch.tensor([1.0, -1.0])
     few = torch.where(torch.arange(n) < 6, y, MISSING)
     mask = torch.rand(n, 2, generator=g) > 0.2
-    found = fit(x, mask, few, 2, torch.zeros(n, 0).long(), LabelSpace.none(), torch.ones(n, dtype=torch.float64))
+    nothing, equal = torch.zeros(n, 0).long(), torch.ones(n, dtype=torch.float64)
+    found = fit(x, mask, few, nothing, equal, n_classes=2, space=LabelSpace.none())
     torch.testing.assert_close(found.means, torch.tensor([[0.0, 0.0], [4.0, -4.0]]).double(), atol=0.4, rtol=0)
-    alone = fit(
-        x[:6], torch.ones(6, 2).bool(), y[:6], 2, torch.zeros(6, 0).long(), LabelSpace.none(), torch.ones(6).double()
-    )
+    whole = torch.ones(6, 2, dtype=torch.bool)
+    alone = fit(x[:6], whole, y[:6], nothing[:6], equal[:6], n_classes=2, space=LabelSpace.none())
     assert float((alone.means - torch.tensor([[0.0, 0.0], [4.0, -4.0]])).abs().max()) > 0.4
 
 

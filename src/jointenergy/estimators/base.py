@@ -52,8 +52,9 @@ class TableEstimator(BaseEstimator):  # type: ignore[misc]
 
     # Fitting.
 
-    def _prepare(self, X: Any, sample_weight: Any) -> tuple[Table, Floats]:  # noqa: N803, ANN401
-        table = tables.read(self, X, reset=True)
+    def _prepare(self, X: Any, sample_weight: Any, *, reset: bool = True) -> tuple[Table, Floats]:  # noqa: N803, ANN401
+        """The table and how much each row counts."""
+        table = tables.read(self, X, reset=reset)
         weight = np.ones(table.n_rows)
         if sample_weight is not None:
             like = np.zeros((table.n_rows, 1))
@@ -102,13 +103,14 @@ class TableEstimator(BaseEstimator):  # type: ignore[misc]
         one = n_targets == 1
         classes = y[:, 0] if one else torch.zeros(len(y), dtype=torch.int64)
         n_classes = labels.cardinalities[0] if one else 1
-        anchor = (
-            gaussians.fit(x, mask, classes, n_classes, discrete, labels.subspace(labels.names[n_targets:]), rows)
-            if before is None
-            else before.gaussians
-        )
         seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
         held, rest = held_out(y[:, :n_targets], mask, self.early_stopping, self.validation_fraction, seed)
+        if before is None:
+            others = labels.subspace(labels.names[n_targets:])
+            learned = (t[rest] for t in (x, mask, classes, discrete, rows))
+            anchor = gaussians.fit(*learned, n_classes=n_classes, space=others)
+        else:
+            anchor = before.gaussians
         filled = _filled(anchor, x)
         data = self._data(filled, y, mask, rows, rest, held if len(held) else rest, labels)
         plan = self._plan(len(rest), iterations, decay=decay)

@@ -32,7 +32,7 @@ class JointEnergyClassifier(ClassifierMixin, TableEstimator):  # type: ignore[mi
 
     Parameters
     ----------
-    max_iter : int, default=800
+    max_iter : int, default=500
         The most iterations: one batch and a few steps of the chains each.
     hidden_layer_sizes : sequence of int or None, default=None
         The network's hidden layers; None chooses them.
@@ -74,7 +74,7 @@ class JointEnergyClassifier(ClassifierMixin, TableEstimator):  # type: ignore[mi
     def __init__(
         self,
         *,
-        max_iter: int = 800,
+        max_iter: int = 500,
         hidden_layer_sizes: Sequence[int] | None = None,
         label_weight: float = 30.0,
         missing_label: Any = -1,  # noqa: ANN401 (any class may stand for none)
@@ -110,7 +110,7 @@ class JointEnergyClassifier(ClassifierMixin, TableEstimator):  # type: ignore[mi
         """Learn the law of rows and labels; what is missing of either is summed out."""
         check_count("max_iter", self.max_iter)
         before = getattr(self, "_law", None) if self.warm_start else None
-        table, weight = self._prepare(X, sample_weight)
+        table, weight = self._prepare(X, sample_weight, reset=before is None)
         check_consistent_length(np.empty(table.n_rows), np.asarray(y) if y is not None else np.empty(table.n_rows))
         if before is None:
             self._targets = Targets.fit(_counted(y, weight), self.missing_label)
@@ -121,12 +121,9 @@ class JointEnergyClassifier(ClassifierMixin, TableEstimator):  # type: ignore[mi
         """One pass over these rows, on from the law that there is; the first call needs all `classes`, and learns from
         its rows how columns are scaled and where the law begins."""
         before = getattr(self, "_law", None)
+        table, weight = self._prepare(X, sample_weight, reset=before is None)
         if before is None:
-            table, weight = self._prepare(X, sample_weight)
             self._targets = Targets.fit(_counted(y, weight), self.missing_label, classes)
-        else:
-            table = tables.read(self, X, reset=False)
-            weight = np.ones(table.n_rows) if sample_weight is None else np.asarray(sample_weight, dtype=np.float64)
         batch = 128 if self.batch_size == "auto" else int(self.batch_size)
         self._learn(table, y, weight, iterations=max(1, -(-table.n_rows // batch)), before=before, decay=False)
         return self

@@ -48,7 +48,7 @@ class JointEnergyDetector(OutlierMixin, TableEstimator):  # type: ignore[misc]
         self,
         *,
         contamination: float = 0.05,
-        max_iter: int = 800,
+        max_iter: int = 500,
         hidden_layer_sizes: Sequence[int] | None = None,
         early_stopping: bool = False,
         validation_fraction: float = 0.1,

@@ -44,7 +44,7 @@ class Gaussians:
 
 
 def fit(
-    x: Tensor, mask: Tensor, classes: Tensor, n_classes: int, values: Tensor, space: LabelSpace, weight: Tensor
+    x: Tensor, mask: Tensor, classes: Tensor, values: Tensor, weight: Tensor, *, n_classes: int, space: LabelSpace
 ) -> Gaussians:
     """By maximum likelihood with shrinkage; classes that are MISSING and features that are masked out by EM.
 

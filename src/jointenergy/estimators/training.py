@@ -60,7 +60,7 @@ class Plan:
     steps: int = 6
     label_weight: float = 30.0
     learning_rate: float = 2e-3
-    weight_decay: float = 0.05
+    weight_decay: float = 0.5
     noise: float = 0.1
     decay: bool = True
 
