@@ -22,6 +22,7 @@ from jointenergy.starts import (
     GivenStart,
     LabelStart,
     MissingLabels,
+    MixedStart,
     Start,
     UniformLabels,
     UniformStart,
@@ -45,6 +46,7 @@ X_STARTS: dict[str, Callable[[torch.dtype], XStart]] = {
     "uniform": lambda dtype: UniformStart(-1, 2, EVENT, dtype=dtype),
     "uniform of a batch": lambda dtype: UniformStart.of_batch(data(dtype=dtype)[0]),
     "class Gaussians": lambda dtype: ClassGaussianStart.fit(*data(dtype=dtype), LABELS, "animal"),
+    "mixed": lambda dtype: MixedStart(UniformStart(-1, 2, EVENT, dtype=dtype), GivenStart(data(20, dtype)[0]), 0.3),
     "given, all": lambda dtype: GivenStart(data(8, dtype)[0]),
     "given, some": lambda dtype: GivenStart(data(20, dtype)[0]),
 }
@@ -176,6 +178,16 @@ def class_data(n: int = 200) -> tuple[Tensor, Tensor]:
     y = (torch.arange(n) % 4 == 0).long()[:, None]  # a quarter on the right
     noise = torch.randn(n, 3, generator=seeded(5), dtype=torch.float64)
     return MEANS[y[:, 0]] + (MIXING[y[:, 0]] @ noise[:, :, None])[:, :, 0], y
+
+
+def test_mixed_starts_have_their_shares():
+    one, other = GivenStart(torch.zeros(5000, 3)), GivenStart(torch.ones(5000, 3))
+    x = MixedStart(one, other, 0.3).draw(torch.zeros(5000, 0, dtype=torch.int64), generator=seeded())
+    assert torch.equal(x.amin(1), x.amax(1))  # whole rows
+    # Four standard errors: a share of .3 that fails once in 16,000 times.
+    assert float((x[:, 0] == 0).float().mean()) == pytest.approx(0.3, abs=4 * math.sqrt(0.21 / 5000))
+    with pytest.raises(InputError, match="between 0 and 1"):
+        MixedStart(one, other, 1.5)
 
 
 def worst_deviation(start: ClassGaussianStart, x: Tensor, y: Tensor, jitter: float, n: int = 20_000) -> float:

@@ -166,6 +166,26 @@ def _gaussian(rows: Tensor, jitter: float, name: str) -> tuple[Tensor, Tensor]:
 
 
 @final
+@dataclass(frozen=True)
+class MixedStart:
+    """Each row from `one` with the probability `share`, else from `other`."""
+
+    one: XStart
+    other: XStart
+    share: float
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.share <= 1:
+            raise InputError(f"share must lie between 0 and 1, got {self.share}")
+
+    def draw(self, y: Tensor, *, generator: torch.Generator) -> Tensor:
+        # All rows of both, so that a row does not depend on what the others begin with.
+        one, other = self.one.draw(y, generator=generator), self.other.draw(y, generator=generator)
+        chosen = torch.rand(len(y), generator=generator, device=generator.device).to(one.device) < self.share
+        return torch.where(chosen.view(-1, *(1 for _ in one.shape[1:])), one, other)
+
+
+@final
 class GivenStart:
     """Rows of given data: all in their order when as many are asked for, otherwise drawn without replacement."""
 

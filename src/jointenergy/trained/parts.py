@@ -16,7 +16,7 @@ from jointenergy.inputs import check_count
 from jointenergy.kernels import State, Target
 from jointenergy.labels import MISSING, LabelSpace
 from jointenergy.models import Box, JointModel
-from jointenergy.starts import ClassGaussianStart, UniformStart, XStart
+from jointenergy.starts import ClassGaussianStart, MixedStart, UniformStart, XStart
 from jointenergy.tasks.chains import can_sum, draw_free, held_mask
 from jointenergy.trained.arrays import Array, Labels, given_of, rows_of, shaped, tensor_of
 from jointenergy.trained.origin import Origin, Sampling
@@ -122,17 +122,23 @@ class Parts:
     def _start(self, start: Begin | XStart | None, given: Labels, n: int) -> tuple[XStart | Buffer, tuple[str, ...]]:
         """Where n chains begin, None as in the recipe; and what must be said of it."""
         if start is None:
-            own = self.recipe is not None and self.recipe.start.x == "class-gaussians"
-            start = "class" if own else "noise"
+            own = None if self.recipe is None else self.recipe.start
+            start = "class" if own is not None and own.x == "class-gaussians" else "noise"
+            if own is not None and own.uniform > 0:
+                gaussians, notes = self._class_start(given, n)
+                return MixedStart(self._noise(), gaussians, own.uniform), notes
         if start == "class":
-            clamp = self.bounds if self.sampling.x_kernel.bounds is not None else None
-            data, (variable, notes) = self.data, self._class_variable(given, n)
-            return ClassGaussianStart.fit(data.x, data.y, self.labels, variable, bounds=clamp), notes
+            return self._class_start(given, n)
         if start == "buffer":
             return self._labeled_buffer
         if isinstance(start, str) and start != "noise":
             raise InputError(f"start must be 'noise', 'class' or 'buffer', or a start of your own, got {start!r}")
         return self._noise() if isinstance(start, str) else start, ()
+
+    def _class_start(self, given: Labels, n: int) -> tuple[ClassGaussianStart, tuple[str, ...]]:
+        clamp = self.bounds if self.sampling.x_kernel.bounds is not None else None
+        data, (variable, notes) = self.data, self._class_variable(given, n)
+        return ClassGaussianStart.fit(data.x, data.y, self.labels, variable, bounds=clamp), notes
 
     def _class_variable(self, given: Labels, n: int) -> tuple[str | None, tuple[str, ...]]:
         """The label whose classes have the Gaussians: of several the first that is given; and what must be said."""

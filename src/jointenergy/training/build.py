@@ -48,6 +48,7 @@ from jointenergy.starts import (
     FrequencyLabels,
     LabelStart,
     MissingLabels,
+    MixedStart,
     Start,
     UniformLabels,
     UniformStart,
@@ -187,14 +188,15 @@ def kernel_of(recipe: Recipe) -> Kernel:
 
 def start_of(recipe: Recipe, data: TrainingData) -> Start:
     """Where chains begin; those that sample log p(x) and move no labels have them all missing."""
-    x_start: XStart
-    if recipe.start.x == "uniform":
-        x_start = UniformStart(recipe.data.low, recipe.data.high, data.event_shape, device=data.x.device)
-    elif recipe.start.x == "batch":
+    uniform = UniformStart(recipe.data.low, recipe.data.high, data.event_shape, device=data.x.device)
+    x_start: XStart = uniform
+    if recipe.start.x == "batch":
         x_start = UniformStart.of_batch(data.x[: recipe.batch_size])
-    else:
+    elif recipe.start.x == "class-gaussians":
         bounds = (recipe.data.low, recipe.data.high)
         x_start = ClassGaussianStart.fit(data.x, data.y, data.labels, bounds=bounds if recipe.chain.clamp else None)
+    if recipe.start.uniform > 0:
+        x_start = MixedStart(uniform, x_start, recipe.start.uniform)
     label_start: LabelStart
     if recipe.chain.label_kernel == "none" and recipe.objective.log_p_x_given_y == 0 and not recipe.chain.keep_labels:
         label_start = MissingLabels(data.labels)

@@ -215,9 +215,13 @@ class BufferSettings(Strict):
 
 @dataclass(frozen=True)
 class StartSettings(Strict):
-    """Where fresh chains begin."""
+    """Where fresh chains begin; with `class-gaussians` the share `uniform` of them is uniform all the same.
+
+    Uniform starts find what lies far from the data; those in the classes keep the shares of the classes among chains.
+    """
 
     x: Literal["uniform", "batch", "class-gaussians"] = "uniform"
+    uniform: Fraction = 0.0
     labels: Literal["uniform", "frequency"] = "uniform"
 
 
