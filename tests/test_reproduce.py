@@ -24,8 +24,8 @@ from jointenergy.data import Dataset, load
 from jointenergy.errors import InputError
 from jointenergy.evaluation import bounds, likelihood, provenance, results
 from jointenergy.evaluation.classification import classify
-from jointenergy.recipes.reproduce import Plan, parse_seeds, reproduce
-from jointenergy.recipes.seeds import Child, Record, Seed
+from jointenergy.recipes.reproduce import Plan, reproduce
+from jointenergy.recipes.seeds import Child, Record, Seed, parse_seeds
 from jointenergy.trained.opening import open_run
 from jointenergy.training import loop, runs
 from tests.conftest import COMMIT

@@ -18,6 +18,7 @@ from jointenergy.errors import InputError
 from jointenergy.evaluation import results
 from jointenergy.evaluation.metrics import Metric
 from jointenergy.recipes import reproduce as work
+from jointenergy.recipes.seeds import parse_seeds
 
 console = Console()
 INTERRUPTED = 130  # what a shell expects of a program that Ctrl-C has ended
@@ -56,7 +57,7 @@ def reproduce(
     ] = [],  # noqa: B006
 ) -> None:
     """Train every seed of each recipe, measure it once on the test rows, write results/NAME.json from a clean tree."""
-    chosen = work.parse_seeds(seeds)
+    chosen = parse_seeds(seeds)
     sets = tuple((known, Path(place)) for known, place in named_places(ood, "--ood", "DIR").items())
     if name is not None and len(named) > 1:
         raise InputError(

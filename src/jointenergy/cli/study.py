@@ -15,7 +15,7 @@ from jointenergy.cli.reproduce import show
 from jointenergy.cli.sizes import Quick, Smoke, chosen_size
 from jointenergy.evaluation import results
 from jointenergy.recipes import study as work
-from jointenergy.recipes.reproduce import parse_seeds
+from jointenergy.recipes.seeds import parse_seeds
 from jointenergy.training import loop
 
 console = Console()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -23,6 +22,7 @@ from jointenergy.recipes.seeds import (
     figures_of,
     likelihood_figures_of,
     ood_figures_of,
+    seeds_text,
     task_figures_of,
 )
 from jointenergy.training.recipe import Recipe
@@ -132,26 +132,6 @@ class Plan:
         words += ["--baseline"] if self.baseline else []
         words += [] if self.guard else ["--no-guard"]
         return words + [word for override in self.overrides for word in ("--set", override)]
-
-
-def parse_seeds(text: str) -> tuple[int, ...]:
-    """`20` is 0 to 19; `0,1,5` are those, and `5,` is 5 alone."""
-    text = text.replace(" ", "")
-    if re.fullmatch(r"[1-9]\d*", text):
-        return tuple(range(int(text)))
-    if not re.fullmatch(r"\d+(,\d+)*,?", text) or "," not in text:
-        raise InputError(f"--seeds takes a number of seeds, as in 20, or a list of them, as in 0,1,5, got {text!r}")
-    seeds = tuple(int(s) for s in text.split(",") if s)
-    if len(set(seeds)) < len(seeds):
-        raise InputError(f"--seeds names a seed twice: {text}")
-    return tuple(sorted(seeds))
-
-
-def seeds_text(seeds: Sequence[int]) -> str:
-    """What `parse_seeds` reads as these seeds."""
-    if tuple(seeds) == tuple(range(len(seeds))):
-        return str(len(seeds))
-    return ",".join(map(str, seeds)) + ("," if len(seeds) == 1 else "")
 
 
 def reproduce(plan: Plan, report: Callable[[Progress], None] = lambda _: None) -> results.Result:

@@ -6,6 +6,7 @@ import csv
 import fcntl
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -39,6 +40,26 @@ TASKS = (
     "class, as given_class does; guessed_class_mean takes what a support vector machine guesses from the upper half."
 )
 PATIENCE = 120.0  # seconds that a process asked to stop may take to finish its step and save
+
+
+def parse_seeds(text: str) -> tuple[int, ...]:
+    """`20` is 0 to 19; `0,1,5` are those, and `5,` is 5 alone."""
+    text = text.replace(" ", "")
+    if re.fullmatch(r"[1-9]\d*", text):
+        return tuple(range(int(text)))
+    if not re.fullmatch(r"\d+(,\d+)*,?", text) or "," not in text:
+        raise InputError(f"--seeds takes a number of seeds, as in 20, or a list of them, as in 0,1,5, got {text!r}")
+    seeds = tuple(int(s) for s in text.split(",") if s)
+    if len(set(seeds)) < len(seeds):
+        raise InputError(f"--seeds names a seed twice: {text}")
+    return tuple(sorted(seeds))
+
+
+def seeds_text(seeds: Sequence[int]) -> str:
+    """What `parse_seeds` reads as these seeds."""
+    if tuple(seeds) == tuple(range(len(seeds))):
+        return str(len(seeds))
+    return ",".join(map(str, seeds)) + ("," if len(seeds) == 1 else "")
 
 
 @dataclass(frozen=True)

@@ -22,8 +22,8 @@ from jointenergy.labels import nearest
 from jointenergy.recipes.composition import Composition
 from jointenergy.recipes.continual import Continual
 from jointenergy.recipes.parts import Fitting, Place, plainly
-from jointenergy.recipes.reproduce import check_all_are_named, seeds_text
-from jointenergy.recipes.seeds import Record, Seed
+from jointenergy.recipes.reproduce import check_all_are_named
+from jointenergy.recipes.seeds import Record, Seed, seeds_text
 from jointenergy.training.distributed import device_of
 from jointenergy.training.recipe import Recipe, parse, values_of
 from jointenergy.training.variants import Size
