@@ -7,9 +7,9 @@ from jointenergy.objectives.regularizers import EnergyL2, KLTerm
 from jointenergy.objectives.terms import (
     LabelWeights,
     LikelihoodTerm,
+    LogPTargetsGivenRest,
     LogPX,
     LogPXGivenY,
-    LogPTargetsGivenRest,
     LogPXY,
     LogPYGivenX,
     frequency_weights,
