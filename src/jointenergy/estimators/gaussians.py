@@ -11,10 +11,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from jointenergy.estimators.spreading import spread
 from jointenergy.labels import MISSING, LabelSpace
 
 LEAST_SHRINKAGE = 1e-3  # of the covariance toward a round one: constant and repeated columns need some
-ROUNDS = 30  # of expectation and maximization, where classes or features are missing
+ROUNDS = 10  # of expectation and maximization, where features are missing
+CLASS_ROUNDS = 2  # where classes are: more drive classes that are no Gaussians away from their labels
 
 
 @dataclass(frozen=True, eq=False)
@@ -46,20 +48,21 @@ class Gaussians:
 def fit(
     x: Tensor, mask: Tensor, classes: Tensor, values: Tensor, weight: Tensor, *, n_classes: int, space: LabelSpace
 ) -> Gaussians:
-    """By maximum likelihood with shrinkage; classes that are MISSING and features that are masked out by EM.
+    """By maximum likelihood with shrinkage; features that are masked out by EM.
 
+    Rows whose class is MISSING begin with their neighbors' classes, and a few rounds of EM follow.
     `x` holds anything where `mask` is False. `values` are the discrete features as labels of `space`.
     """
     x, loss = _filled(x, mask, weight)
     known = classes != MISSING
     own = torch.nn.functional.one_hot(classes.clamp(min=0), n_classes).to(x.dtype) * known[:, None]
     code = space.code_of(values.clamp(min=0), x.dtype) * space.allowed(values) * (~_missing_codes(values, space))
-    share = own * weight[:, None]
-    found = _maximize(x, share, loss, code, space)
-    for _ in range(ROUNDS if not bool(known.all()) and n_classes > 1 else 0):
+    complete = bool(known.all())
+    guessed = own if complete else spread(torch.cat((x, code), dim=1), classes, n_classes)
+    found = _maximize(x, torch.where(known[:, None], own, guessed) * weight[:, None], loss, code, space)
+    for _ in range(0 if complete else CLASS_ROUNDS):
         guessed = found.log_joint(x, code).softmax(1)
-        share = torch.where(known[:, None], own, guessed) * weight[:, None]
-        found = _maximize(x, share, loss, code, space)
+        found = _maximize(x, torch.where(known[:, None], own, guessed) * weight[:, None], loss, code, space)
     return found
 
 
@@ -111,7 +114,7 @@ def _filled(x: Tensor, mask: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
     mean = (torch.where(mask, x, 0.0) * weight[:, None]).sum(0) / count
     filled = torch.where(mask, x, mean)
     lost, share = nothing, weight / weight.sum()
-    for _ in range(ROUNDS // 3):
+    for _ in range(ROUNDS):
         mean = share @ filled
         away = filled - mean
         covariance = (away * share[:, None]).mT @ away + lost
