@@ -47,6 +47,7 @@ TOY = (
     "chain.step_size=0.05",
     "chain.noise_scale=0.31622776",  # temperature 1
     "chain.sampling_steps=10",
+    "start.x=uniform",
     "cadence.check=200",
     "cadence.checkpoint=200",
     "optimizer.learning_rate=3e-3",

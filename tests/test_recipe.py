@@ -57,7 +57,6 @@ def test_a_file_of_ones_own(tmp_path):
         (["model.network.hiden=[3]"], "no key 'model.network.hiden': did you mean 'hidden'"),
         (["model.family=logit"], "'logits', 'pair', 'conditional' or 'unconditional'"),
         (["chain=3"], "'chain' got 3"),
-        (["start.uniform=0.5", "start.x=batch"], "set start.x = 'class-gaussians'"),
         (["chain.steps.more=3"], "'steps' is a value, not a table"),
         (["chain.steps"], "--set needs key=value"),
         (["optimizer.decay_at=[2.0]"], "less than or equal to 1"),

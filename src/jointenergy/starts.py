@@ -104,8 +104,9 @@ class ClassGaussianStart:
         if variable is None:
             if len(labels) != 1:
                 raise InputError(
-                    f"class Gaussians need one label variable as the class, and there are {len(labels)}"
-                    + (f": name it with variable=, for example {labels.names[0]!r}" if len(labels) else "")
+                    f"class Gaussians need one label variable as the class, and there are {len(labels)}: "
+                    + (f"name it with variable=, for example {labels.names[0]!r}, or " if len(labels) else "")
+                    + "begin elsewhere, in a recipe by start.x = 'uniform'"
                 )
             variable = labels.names[0]
         if not (jitter >= 0 and math.isfinite(jitter)):

@@ -123,8 +123,8 @@ class Parts:
         """Where n chains begin, None as in the recipe; and what must be said of it."""
         if start is None:
             own = None if self.recipe is None else self.recipe.start
-            start = "class" if own is not None and own.x == "class-gaussians" else "noise"
-            if own is not None and own.uniform > 0:
+            start = "noise" if own is None or own.x != "class-gaussians" else "class"
+            if own is not None and start == "class" and own.uniform > 0:
                 gaussians, notes = self._class_start(given, n)
                 return MixedStart(self._noise(), gaussians, own.uniform), notes
         if start == "class":

@@ -195,8 +195,8 @@ def start_of(recipe: Recipe, data: TrainingData) -> Start:
     elif recipe.start.x == "class-gaussians":
         bounds = (recipe.data.low, recipe.data.high)
         x_start = ClassGaussianStart.fit(data.x, data.y, data.labels, bounds=bounds if recipe.chain.clamp else None)
-    if recipe.start.uniform > 0:
-        x_start = MixedStart(uniform, x_start, recipe.start.uniform)
+        if recipe.start.uniform > 0:
+            x_start = MixedStart(uniform, x_start, recipe.start.uniform)
     label_start: LabelStart
     if recipe.chain.label_kernel == "none" and recipe.objective.log_p_x_given_y == 0 and not recipe.chain.keep_labels:
         label_start = MissingLabels(data.labels)

@@ -124,8 +124,6 @@ def _check(recipe: Recipe) -> None:
         raise InputError("an unconditional model sees no labels: leave data.labeled out")
     if recipe.data.separate_batches and not (density > 0 and objective.log_p_y_given_x > 0):
         raise InputError("data.separate_batches needs log_p_y_given_x and a density term: set it to false")
-    if recipe.start.uniform > 0 and recipe.start.x != "class-gaussians":
-        raise InputError("start.uniform is a share beside class Gaussians: set start.x = 'class-gaussians'")
     if recipe.chain.augment_every > 0 and not recipe.chain.augment:
         raise InputError("chain.augment_every needs something in chain.augment, such as ['flip']")
     if recipe.data.missing_x > 0 and (recipe.data.augment or recipe.chain.augment):
