@@ -20,6 +20,7 @@ from sklearn.utils.estimator_checks import estimator_checks_generator
 
 import jointenergy
 from jointenergy import InputError, JointEnergyClassifier, JointEnergyDetector
+from jointenergy.estimators import base
 from jointenergy.estimators.base import TableEstimator
 from jointenergy.estimators.training import Watch
 
@@ -315,6 +316,23 @@ def test_rows_are_held_out_where_there_are_enough():
     assert Quick().fit(x[:90], y[:90]).validation_scores_ is None
     rare = np.where(np.arange(400) < 2, 7, y)
     assert Quick().fit(x, rare).classes_.tolist() == [0, 1, 2, 7]
+
+
+@pytest.mark.parametrize(
+    ("n_rows", "n_labeled", "iterations"),
+    [(50, 50, 100), (160, 160, 160), (160, 15, 100), (800, 800, 300), (12_800, 12_800, 500), (12_800, 50, 100)],
+)
+def test_iterations_follow_the_labeled_rows(n_rows, n_labeled, iterations):
+    assert JointEnergyClassifier()._plan(n_rows, n_labeled, None, decay=True).iterations == iterations
+    assert JointEnergyClassifier()._plan(n_rows, n_labeled, 7, decay=True).iterations == 7
+
+
+def test_a_fit_without_max_iter_counts_its_labeled_rows(monkeypatch):
+    monkeypatch.setattr(base, "LEAST", 3)
+    x, y = blobs(60)
+    few = np.where(np.arange(60) < 6, y, -1)
+    assert JointEnergyClassifier(random_state=0).fit(x, few).n_iter_ == 6
+    assert JointEnergyDetector(random_state=0).fit(x[:8]).n_iter_ == 8
 
 
 def test_verbosity_is_silence_unless_asked(capsys):

@@ -25,6 +25,7 @@ from jointenergy.labels import MISSING
 from jointenergy.training.feeds import TrainingData
 from jointenergy.training.loop import Report
 
+LEAST, MOST, PASSES = 100, 300, 5  # iterations and passes over the rows, where max_iter leaves them to the rows
 SMALL = 1000  # rows below which the network is narrow and batches are small
 LOOKS = 40  # of early stopping in a whole fit
 DRAWS, STEPS = 16, 20  # of rows that miss features, where a probability or a density is asked for
@@ -35,7 +36,7 @@ class TableEstimator(BaseEstimator):  # type: ignore[misc]
     """Settings and methods of both estimators; the settings are described there."""
 
     # Set by the constructors.
-    max_iter: int
+    max_iter: int | None
     hidden_layer_sizes: Sequence[int] | None
     batch_size: int | str
     learning_rate_init: float
@@ -67,6 +68,10 @@ class TableEstimator(BaseEstimator):  # type: ignore[misc]
                 raise InputError(f"image_shape={shape} needs {int(np.prod(shape))} number columns, X has others")
         return table, weight
 
+    def _asked(self) -> int | None:
+        """The iterations that `max_iter` asks for."""
+        return None if self.max_iter is None else check_count("max_iter", self.max_iter)
+
     def _image(self) -> tuple[int, ...]:
         """Channels, height and width."""
         shape = tuple(int(s) for s in self.image_shape or ())
@@ -85,7 +90,7 @@ class TableEstimator(BaseEstimator):  # type: ignore[misc]
         target_space: dict[str, list[str]],
         weight: Floats,
         *,
-        iterations: int,
+        iterations: int | None,
         before: Law | None = None,
         decay: bool = True,
     ) -> Trained:
@@ -111,12 +116,13 @@ class TableEstimator(BaseEstimator):  # type: ignore[misc]
             anchor = gaussians.fit(*learned, n_classes=n_classes, space=others)
         else:
             anchor = before.gaussians
-        filled = _filled(anchor, x)
+        filled = anchor.filled(x)
         data = self._data(filled, y, mask, rows, rest, held if len(held) else rest, labels)
-        plan = self._plan(len(rest), iterations, decay=decay)
+        labeled = int((y[rest, :n_targets] != MISSING).any(1).sum()) if n_targets else len(rest)
+        plan = self._plan(len(rest), labeled, iterations, decay=decay)
         recipe = plan.recipe(bound_of(filled), labels)
         trainer = TableTrainer(recipe, data, seed, gaussians=anchor, n_targets=n_targets, plan=plan, before=before)
-        watch = self._watch(data, n_targets, iterations) if len(held) else None
+        watch = self._watch(data, n_targets, plan.iterations) if len(held) else None
         return train(trainer, watch=watch, report=self._report)
 
     def _data(
@@ -148,14 +154,19 @@ class TableEstimator(BaseEstimator):  # type: ignore[misc]
             None if equal else share.float().to(device),
         )
 
-    def _plan(self, n_rows: int, iterations: int, *, decay: bool) -> Plan:
+    def _plan(self, n_rows: int, n_labeled: int, iterations: int | None, *, decay: bool) -> Plan:
+        """Sizes by the number of rows. Without a number of iterations there is one for each row with a label, within
+        bounds: few rows would be learned by heart."""
         small = n_rows < SMALL
-        size = (min(64, max(32, n_rows)) if small else 128) if self.batch_size == "auto" else self.batch_size
+        auto = min(64, max(32, n_rows)) if small else 128
+        size = check_count("batch_size", auto if self.batch_size == "auto" else self.batch_size)  # type: ignore[arg-type]
+        if iterations is None:
+            iterations = min(max(n_labeled, LEAST), max(MOST, PASSES * n_rows // size))
         chosen = (64, 64) if small else (128, 128)
         hidden = chosen if self.hidden_layer_sizes is None else tuple(self.hidden_layer_sizes)
         return Plan(
             iterations,
-            batch_size=check_count("batch_size", size),  # type: ignore[arg-type]
+            batch_size=size,
             hidden=hidden,
             label_weight=float(self.label_weight),
             learning_rate=float(self.learning_rate_init),
@@ -279,16 +290,6 @@ class TableEstimator(BaseEstimator):  # type: ignore[misc]
         tags.input_tags.allow_nan = True
         tags.input_tags.categorical = True
         return tags
-
-
-def _filled(anchor: gaussians.Gaussians, x: Tensor) -> Tensor:
-    """Where chains that complete rows begin: NaN at its mean under the anchor's classes together."""
-    mask = ~x.isnan()
-    if bool(mask.all()):
-        return x
-    mean = anchor.log_weights.exp() @ anchor.means
-    away = torch.where(mask, x.nan_to_num(0.0) - mean, 0.0)
-    return torch.where(mask, x, mean + gaussians.Conditions.of(anchor.precision, mask).mean(away))
 
 
 def _rows(table: Table, chosen: npt.NDArray[np.bool_]) -> Table:

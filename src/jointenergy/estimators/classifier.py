@@ -18,7 +18,6 @@ from jointenergy.estimators import stored, tables
 from jointenergy.estimators.base import DRAWS, STEPS, TableEstimator
 from jointenergy.estimators.columns import Floats
 from jointenergy.estimators.targets import Targets
-from jointenergy.inputs import check_count
 from jointenergy.labels import MISSING
 
 AnyArray = npt.NDArray[Any]
@@ -32,8 +31,9 @@ class JointEnergyClassifier(ClassifierMixin, TableEstimator):  # type: ignore[mi
 
     Parameters
     ----------
-    max_iter : int, default=500
-        The most iterations: one batch and a few steps of the chains each.
+    max_iter : int or None, default=None
+        The most iterations: one batch and a few steps of the chains each. None: one for each labeled row (of a
+        detector, each row), at least 100, and at most 300 or five passes over all rows, whichever is more.
     hidden_layer_sizes : sequence of int or None, default=None
         The network's hidden layers; None chooses them.
     label_weight : float, default=30
@@ -74,7 +74,7 @@ class JointEnergyClassifier(ClassifierMixin, TableEstimator):  # type: ignore[mi
     def __init__(
         self,
         *,
-        max_iter: int = 500,
+        max_iter: int | None = None,
         hidden_layer_sizes: Sequence[int] | None = None,
         label_weight: float = 30.0,
         missing_label: Any = -1,  # noqa: ANN401 (any class may stand for none)
@@ -108,13 +108,13 @@ class JointEnergyClassifier(ClassifierMixin, TableEstimator):  # type: ignore[mi
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:  # noqa: N803, ANN401
         """Learn the law of rows and labels; what is missing of either is summed out."""
-        check_count("max_iter", self.max_iter)
+        iterations = self._asked()
         before = getattr(self, "_law", None) if self.warm_start else None
         table, weight = self._prepare(X, sample_weight, reset=before is None)
         check_consistent_length(np.empty(table.n_rows), np.asarray(y) if y is not None else np.empty(table.n_rows))
         if before is None:
             self._targets = Targets.fit(_counted(y, weight), self.missing_label)
-        self._learn(table, y, weight, iterations=self.max_iter, before=before)
+        self._learn(table, y, weight, iterations=iterations, before=before)
         return self
 
     def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Self:  # noqa: N803, ANN401
@@ -128,7 +128,16 @@ class JointEnergyClassifier(ClassifierMixin, TableEstimator):  # type: ignore[mi
         self._learn(table, y, weight, iterations=max(1, -(-table.n_rows // batch)), before=before, decay=False)
         return self
 
-    def _learn(self, table: Any, y: Any, weight: Floats, *, iterations: int, before: Any, decay: bool = True) -> None:  # noqa: ANN401
+    def _learn(
+        self,
+        table: Any,  # noqa: ANN401
+        y: Any,  # noqa: ANN401
+        weight: Floats,
+        *,
+        iterations: int | None,
+        before: Any,  # noqa: ANN401
+        decay: bool = True,
+    ) -> None:
         labels = self._target_labels(y, table.n_rows)
         done = self.n_iter_ if before is not None else 0
         losses = self.loss_curve_ if before is not None else []

@@ -17,7 +17,7 @@ from jointenergy.estimators import stored
 from jointenergy.estimators.base import TableEstimator
 from jointenergy.estimators.classifier import JointEnergyClassifier
 from jointenergy.estimators.columns import Floats
-from jointenergy.inputs import check_count, is_number
+from jointenergy.inputs import is_number
 from jointenergy.labels import MISSING
 
 
@@ -48,7 +48,7 @@ class JointEnergyDetector(OutlierMixin, TableEstimator):  # type: ignore[misc]
         self,
         *,
         contamination: float = 0.05,
-        max_iter: int = 500,
+        max_iter: int | None = None,
         hidden_layer_sizes: Sequence[int] | None = None,
         early_stopping: bool = False,
         validation_fraction: float = 0.1,
@@ -91,13 +91,13 @@ class JointEnergyDetector(OutlierMixin, TableEstimator):  # type: ignore[misc]
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:  # noqa: N803, ANN401
         """Learn the density of the rows; `y` is not looked at."""
-        check_count("max_iter", self.max_iter)
+        iterations = self._asked()
         self._share()
         table, weight = self._prepare(X, sample_weight)
         if table.n_rows < 2:
             raise InputError("a density of one sample is none: n_samples=1, give at least 2")
         nothing = torch.empty(table.n_rows, 0, dtype=torch.int64)
-        trained = self._train(table, nothing, {}, weight, iterations=self.max_iter)
+        trained = self._train(table, nothing, {}, weight, iterations=iterations)
         self._keep(trained, table)
         self._set_offset()
         return self

@@ -44,6 +44,15 @@ class Gaussians:
         z, m = x @ self.whitening, self.means @ self.whitening
         return self.log_weights - 0.5 * torch.cdist(z, m).square() + code @ self.log_values.mT
 
+    def filled(self, x: Tensor) -> Tensor:
+        """Where chains that complete rows begin: NaN at its mean under the classes together."""
+        mask = ~x.isnan()
+        if bool(mask.all()):
+            return x
+        mean = self.log_weights.exp() @ self.means
+        away = torch.where(mask, x.nan_to_num(0.0) - mean, 0.0)
+        return torch.where(mask, x, mean + Conditions.of(self.precision, mask).mean(away))
+
 
 def fit(
     x: Tensor, mask: Tensor, classes: Tensor, values: Tensor, weight: Tensor, *, n_classes: int, space: LabelSpace
