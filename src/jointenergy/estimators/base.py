@@ -25,7 +25,7 @@ from jointenergy.labels import MISSING
 from jointenergy.training.feeds import TrainingData
 from jointenergy.training.loop import Report
 
-LEAST, MOST, PASSES = 100, 300, 5  # iterations and passes over the rows, where max_iter leaves them to the rows
+LEAST, MOST, PASSES = 100, 500, 5  # iterations and passes over the rows, where max_iter leaves them to the rows
 SMALL = 1000  # rows below which the network is narrow and batches are small
 LOOKS = 40  # of early stopping in a whole fit
 DRAWS, STEPS = 16, 20  # of rows that miss features, where a probability or a density is asked for
@@ -155,13 +155,13 @@ class TableEstimator(BaseEstimator):  # type: ignore[misc]
         )
 
     def _plan(self, n_rows: int, n_labeled: int, iterations: int | None, *, decay: bool) -> Plan:
-        """Sizes by the number of rows. Without a number of iterations there is one for each row with a label, within
-        bounds: few rows would be learned by heart."""
+        """Sizes by the number of rows. Without a number of iterations there are five for every four rows with a
+        label, within bounds: few rows would be learned by heart."""
         small = n_rows < SMALL
         auto = min(64, max(32, n_rows)) if small else 128
         size = check_count("batch_size", auto if self.batch_size == "auto" else self.batch_size)  # type: ignore[arg-type]
         if iterations is None:
-            iterations = min(max(n_labeled, LEAST), max(MOST, PASSES * n_rows // size))
+            iterations = min(max(5 * n_labeled // 4, LEAST), max(MOST, PASSES * n_rows // size))
         chosen = (64, 64) if small else (128, 128)
         hidden = chosen if self.hidden_layer_sizes is None else tuple(self.hidden_layer_sizes)
         return Plan(

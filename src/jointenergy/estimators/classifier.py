@@ -32,8 +32,8 @@ class JointEnergyClassifier(ClassifierMixin, TableEstimator):  # type: ignore[mi
     Parameters
     ----------
     max_iter : int or None, default=None
-        The most iterations: one batch and a few steps of the chains each. None: one for each labeled row (of a
-        detector, each row), at least 100, and at most 300 or five passes over all rows, whichever is more.
+        The most iterations: one batch and a few steps of the chains each. None: five for every four labeled rows
+        (of a detector, rows), at least 100, and at most 500 or five passes over all rows, whichever is more.
     hidden_layer_sizes : sequence of int or None, default=None
         The network's hidden layers; None chooses them.
     label_weight : float, default=30
