@@ -47,6 +47,7 @@ from jointenergy.training.trainer import Trainer
 TUNE = 10  # iterations between two looks at how many moves are accepted
 ACCEPTED = 0.6  # the share of moves that MALA should accept
 LEAST_STEP, MOST_STEP = 1e-5, 1.0  # of the anchor's variance
+SAMPLING_STEPS = 20  # of the chains of a check of health, and ten times as many: twice what samples are drawn with
 SMALL_SHARE = 200.0  # uniform noise that health is judged against fills that many times the data's own box
 
 
@@ -77,7 +78,7 @@ class Plan:
                 steps=self.steps,
                 step_size=0.3,
                 noise_scale=math.sqrt(2 * 0.3),
-                sampling_steps=max(4, min(40, 2 * self.iterations)),
+                sampling_steps=max(4, min(SAMPLING_STEPS, 2 * self.iterations)),
                 label_kernel="exact" if labels.n_states <= FEW_STATES else "gibbs-with-gradients",
                 completion_steps=self.steps,
             ),
