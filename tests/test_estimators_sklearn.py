@@ -323,8 +323,14 @@ def test_rows_are_held_out_where_there_are_enough():
     [(50, 50, 100), (160, 160, 200), (160, 15, 100), (800, 800, 500), (25_600, 25_600, 1000), (25_600, 50, 100)],
 )
 def test_iterations_follow_the_labeled_rows(n_rows, n_labeled, iterations):
-    assert JointEnergyClassifier()._plan(n_rows, n_labeled, None, decay=True).iterations == iterations
-    assert JointEnergyClassifier()._plan(n_rows, n_labeled, 7, decay=True).iterations == 7
+    assert JointEnergyClassifier()._plan(n_rows, n_labeled, 3, None, decay=True).iterations == iterations
+    assert JointEnergyClassifier()._plan(n_rows, n_labeled, 3, 7, decay=True).iterations == 7
+
+
+def test_weight_decay_follows_the_features_of_a_table():
+    found = [JointEnergyClassifier()._plan(90, 90, n, 5, decay=True).weight_decay for n in (2, 10, 64)]
+    assert found == [0.5, 0.5, 3.2]
+    assert JointEnergyClassifier(image_shape=(8, 8))._plan(90, 90, 64, 5, decay=True).weight_decay == 0.5
 
 
 def test_a_fit_without_max_iter_counts_its_labeled_rows(monkeypatch):

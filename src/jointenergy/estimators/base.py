@@ -26,6 +26,7 @@ from jointenergy.training.feeds import TrainingData
 from jointenergy.training.loop import Report
 
 LEAST, MOST, PASSES = 100, 500, 5  # iterations and passes over the rows, where max_iter leaves them to the rows
+WEIGHT_DECAY, MANY = 0.5, 10  # of tables with few features; with more it grows as they do
 SMALL = 1000  # rows below which the network is narrow and batches are small
 LOOKS = 40  # of early stopping in a whole fit
 DRAWS, STEPS = 16, 20  # of rows that miss features, where a probability or a density is asked for
@@ -119,7 +120,7 @@ class TableEstimator(BaseEstimator):  # type: ignore[misc]
         filled = anchor.filled(x)
         data = self._data(filled, y, mask, rows, rest, held if len(held) else rest, labels)
         labeled = int((y[rest, :n_targets] != MISSING).any(1).sum()) if n_targets else len(rest)
-        plan = self._plan(len(rest), labeled, iterations, decay=decay)
+        plan = self._plan(len(rest), labeled, x.shape[1], iterations, decay=decay)
         recipe = plan.recipe(bound_of(filled), labels)
         trainer = TableTrainer(recipe, data, seed, gaussians=anchor, n_targets=n_targets, plan=plan, before=before)
         watch = self._watch(data, n_targets, plan.iterations) if len(held) else None
@@ -154,9 +155,9 @@ class TableEstimator(BaseEstimator):  # type: ignore[misc]
             None if equal else share.float().to(device),
         )
 
-    def _plan(self, n_rows: int, n_labeled: int, iterations: int | None, *, decay: bool) -> Plan:
-        """Sizes by the number of rows. Without a number of iterations there are five for every four rows with a
-        label, within bounds: few rows would be learned by heart."""
+    def _plan(self, n_rows: int, n_labeled: int, n_features: int, iterations: int | None, *, decay: bool) -> Plan:
+        """Sizes by the number of rows, weight decay by that of features; without a number of iterations five for every
+        four labeled rows, within bounds."""
         small = n_rows < SMALL
         auto = min(64, max(32, n_rows)) if small else 128
         size = check_count("batch_size", auto if self.batch_size == "auto" else self.batch_size)  # type: ignore[arg-type]
@@ -170,6 +171,8 @@ class TableEstimator(BaseEstimator):  # type: ignore[misc]
             hidden=hidden,
             label_weight=float(self.label_weight),
             learning_rate=float(self.learning_rate_init),
+            # The more directions there are, the sooner rows are learned by heart.
+            weight_decay=WEIGHT_DECAY * (1.0 if self.image_shape is not None else max(1.0, n_features / MANY)),
             decay=decay,
         )
 
@@ -197,8 +200,7 @@ class TableEstimator(BaseEstimator):  # type: ignore[misc]
         self.n_iter_ = trained.n_iter
         self.loss_curve_ = trained.losses
         self.validation_scores_ = trained.scores or None
-        scores = self._log_density(table)
-        self._scores = np.sort(scores)
+        self._scores = np.sort(self._log_density(table))
 
     # Questions.
 
