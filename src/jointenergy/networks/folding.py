@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -10,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 
-class FoldedConv2d(nn.Module):
+class FoldedConv2d(nn.Module, ABC):
     """A convolution by the weights and biases that `folded` makes of the parameters; a class of it writes `folded`."""
 
     def __init__(self, side: int, *, stride: int = 1) -> None:
@@ -18,9 +19,9 @@ class FoldedConv2d(nn.Module):
         self.stride, self.padding = stride, side // 2
         self.fixed: tuple[Tensor, Tensor] | None = None
 
+    @abstractmethod
     def folded(self) -> tuple[Tensor, Tensor]:
         """The weights and the biases that the convolution is computed with: functions of what the module holds."""
-        raise NotImplementedError
 
     def forward(self, x: Tensor) -> Tensor:
         weight, bias = self.folded() if self.fixed is None else self.fixed
