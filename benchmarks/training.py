@@ -44,8 +44,9 @@ OURS, PLAIN, PEER = "jointenergy", "jointenergy unguarded", "ebmkit"
 
 
 def equal_recipe(iterations: int) -> Recipe:
-    """digits-jem with the iterations of the comparison; both terms of the loss count alike, as ebmkit's do."""
-    recipe = recipes.load("digits-jem", ["objective.log_p_y_given_x=1.0"])
+    """digits-jem with the chains of the comparison; both terms of the loss count alike, as ebmkit's do."""
+    chains = ["chain.step_size=1.0", "chain.noise_scale=0.01", "start.x=uniform"]
+    recipe = recipes.load("digits-jem", ["objective.log_p_y_given_x=1.0", *chains])
     return replace(recipe, name="training", iterations=iterations)
 
 

@@ -22,6 +22,8 @@ from jointenergy.training.recipe import Recipe
 from jointenergy.training.trainer import Trainer
 from tests.faults import Fault
 
+# Chains that a few iterations do not make healthy.
+COLD = ("chain.step_size=1.0", "chain.noise_scale=0.01", "start.x=uniform", "start.uniform=0.0")
 SMALL = (
     "iterations=800",
     "batch_size=64",
@@ -29,10 +31,7 @@ SMALL = (
     "model.network.hidden=[128, 128]",
     "objective.log_p_y_given_x=1.0",
     "chain.steps=10",
-    "chain.step_size=1.0",
-    "chain.noise_scale=0.01",
-    "start.x=uniform",
-    "start.uniform=0.0",
+    *COLD,
     "chain.sampling_steps=60",
     "cadence.check=100",
     "cadence.checkpoint=100",

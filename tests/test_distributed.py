@@ -21,7 +21,7 @@ from jointenergy.training.distributed import World
 from jointenergy.training.state import shard_of
 from jointenergy.training.trainer import Trainer
 from tests.ranks import TINY
-from tests.small import small
+from tests.small import COLD, small
 
 ROOT = Path(__file__).parent.parent
 LIMIT = 200  # seconds, for processes that wait for each other in vain
@@ -110,7 +110,7 @@ def test_two_processes(tmp_path):
 
 
 def test_a_killed_and_a_stopped_run_end_like_an_unbroken_one(tmp_path):
-    overrides = [*TINY, "iterations=400", "batch_size=64", "cadence.check=200", "cadence.keep=2"]
+    overrides = [*TINY, *COLD, "iterations=400", "batch_size=64", "cadence.check=200", "cadence.keep=2"]
     changes = [part for o in overrides for part in ("--set", o)]
     folder = tmp_path / "broken"
 

@@ -29,6 +29,7 @@ from jointenergy.recipes.seeds import Child, Record, Seed, parse_seeds
 from jointenergy.trained.opening import open_run
 from jointenergy.training import loop, runs
 from tests.conftest import COMMIT
+from tests.small import COLD
 
 TINY = (
     "iterations=40",
@@ -40,6 +41,7 @@ TINY = (
     "cadence.check=20",
     "cadence.checkpoint=20",
     "cadence.log=5",
+    *COLD,
 )
 SET = tuple(word for override in TINY for word in ("--set", override))
 
