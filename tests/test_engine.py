@@ -40,6 +40,12 @@ SYSTEMS = {
         "objective.log_p_y_given_x=0.0",
         "objective.log_p_xy=1.0",
     ),
+    "mixed, with log p(y | x)": (
+        "model.family=pair",
+        "chain.label_kernel=gibbs-with-gradients",
+        "objective.log_p_x=0.0",
+        "objective.log_p_xy=1.0",
+    ),
     "single site": (
         "model.family=pair",
         "chain.label_kernel=single-site",

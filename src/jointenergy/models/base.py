@@ -121,12 +121,24 @@ class JointModel(nn.Module, ABC):
     def log_density_of_x(self, x: Tensor) -> Tensor:
         """log p(x) up to the model's constant, all labels summed out, for callers inside."""
         if not self.factorized:
-            return self.log_density_unchecked(x, self.labels.given(None, len(x), x.device))
+            return self._log_sum_of_states(x)
         closed = self.label_logits(x)
         if len(self.labels) == 1:
             return closed.bias + closed.logits.logsumexp(1)
         blocks = closed.logits.split(self.labels.cardinalities, dim=1)
         return closed.bias + torch.stack([b.logsumexp(1) for b in blocks]).sum(0)
+
+    def _log_sum_of_states(self, x: Tensor) -> Tensor:
+        """All labels summed out by enumeration. Every row has the same states, so nobody looks for rows that fit."""
+        if len(self.labels) == 0 or len(self.blocks()) > 1:
+            return self.log_density_unchecked(x, self.labels.given(None, len(x), x.device))
+        states = self.labels.enumerate(device=x.device).expand(len(x), -1, -1)
+        return torch.cat([self.log_density_of_states(x, piece) for piece in self._pieces(states)], dim=1).logsumexp(1)
+
+    @staticmethod
+    def _pieces(states: Tensor) -> tuple[Tensor, ...]:
+        """States `[n, S, L]` in pieces, so that no more than CHUNK are evaluated at once."""
+        return states.split(max(1, CHUNK // max(1, len(states))), dim=1)
 
     def log_density_unchecked(self, x: Tensor, y: Tensor) -> Tensor:
         """`log_density` for callers inside, who have checked x and y once and call this in a loop."""
@@ -151,9 +163,7 @@ class JointModel(nn.Module, ABC):
             choices = self.labels.enumerate(free.tolist(), y.device)
             states = y[rows, None, :].repeat(1, len(choices), 1)
             states[:, :, free] = choices
-            # In pieces, so that no more than CHUNK states are evaluated at once.
-            pieces = states.split(max(1, CHUNK // len(rows)), dim=1)
-            values = torch.cat([self.log_density_of_states(x[rows], piece) for piece in pieces], dim=1)
+            values = torch.cat([self.log_density_of_states(x[rows], piece) for piece in self._pieces(states)], dim=1)
             yield Completions(rows, states, values)
 
     def label_log_prob(self, x: Tensor, y: Tensor, given: Given = None) -> Tensor:

@@ -121,9 +121,8 @@ class Values:
             samples = None if exact else self.samples(name)
             complete = (self.complete and name == "given_xy") if samples is None else samples.complete
             if exact and self.model.factorized:
-                open_to_all = name == "given_x" and name not in self.labeled_only
-                value = self.closed.bias + (self.all_log_sums if open_to_all else self._log_sums(y)).sum(1)
-            elif samples is not None and samples.y is None:
+                value = self.closed.bias + (self.all_log_sums if self._open_to_all(name) else self._log_sums(y)).sum(1)
+            elif samples.y is None if samples is not None else self._open_to_all(name):
                 value = self.model.log_density_of_x(x)
             elif complete:
                 value = self.model.log_density_of_complete(x, y)
@@ -131,6 +130,10 @@ class Values:
                 value = self.model.log_density_unchecked(x, y)
             self._at[name] = Evaluated(value, samples, name != "negatives", self.n)
         return self._at[name]
+
+    def _open_to_all(self, name: DrawName) -> bool:
+        """Whether every label of every row is summed out."""
+        return name == "given_x" and (self.complete or name not in self.labeled_only)
 
     @property
     def closed(self) -> LabelLogits:

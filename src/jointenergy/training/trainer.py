@@ -97,9 +97,8 @@ class Trainer:
     def recordable(self) -> bool:
         """Whether a step asks the device nothing: completions and chains with labels given look for rows that fit, sums
         by enumeration for what is missing, and processes wait for each other."""
-        spoken_of = {name for o in self.objectives for t in o.terms for name in t.draws}
         exact = isinstance(self.chains.kernel, BlockGibbs) and isinstance(self.chains.kernel.y_kernel, ExactGibbs)
-        looks = self.missing or exact or "given_x" in spoken_of or self.chains.known != "complete"
+        looks = self.missing or exact or self.chains.known != "complete"
         sums = self.model.factorized or len(self.model.labels) == 0 or not looks
         return self.world.size == 1 and not self.needs & {"given_x", "given_xy", "given_y"} and sums
 
