@@ -138,7 +138,8 @@ class JointModel(nn.Module, ABC):
     @staticmethod
     def _pieces(states: Tensor) -> tuple[Tensor, ...]:
         """States `[n, S, L]` in pieces, so that no more than CHUNK are evaluated at once."""
-        return states.split(max(1, CHUNK // max(1, len(states))), dim=1)
+        pieces: tuple[Tensor, ...] = states.split(max(1, CHUNK // max(1, len(states))), dim=1)
+        return pieces
 
     def log_density_unchecked(self, x: Tensor, y: Tensor) -> Tensor:
         """`log_density` for callers inside, who have checked x and y once and call this in a loop."""
