@@ -319,3 +319,32 @@ def test_what_cannot_be_recorded_runs_on_and_says_so():
     assert engine.said is not None
     assert "line by line" in engine.said
     assert float(torch.ones(3, device="cuda").sum()) == 3.0
+
+
+@pytest.mark.gpu
+def test_streams_go_on_where_a_recording_failed():
+    def drawn(*, recorded: bool) -> list[float]:
+        stream = torch.Generator(device="cuda")
+        stream.manual_seed(1)
+        engine = Engine(
+            lambda: float(torch.rand((), device="cuda", generator=stream)),
+            recorded=recorded,
+            generators=lambda: [stream],
+        )
+        return [engine() for _ in range(WARM + 3)]
+
+    assert drawn(recorded=True) == drawn(recorded=False)
+
+
+@pytest.mark.gpu
+def test_a_dropped_run_does_not_spoil_the_next_recording():
+    first = trainer_of(device="cuda")
+    for _ in range(WARM + 2):
+        first.step()
+    first.itself = first  # type: ignore[attr-defined]  # a circle, which only the collector frees
+    del first
+    second = trainer_of(device="cuda")
+    for _ in range(WARM + 2):
+        second.step()
+    assert second.engine.said is None
+    assert second.engine.recordings == 1

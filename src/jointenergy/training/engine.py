@@ -8,6 +8,7 @@ it is recorded anew.
 from __future__ import annotations
 
 import copy
+import gc
 from collections.abc import Callable, Hashable, Sequence
 from typing import Generic, TypeVar
 
@@ -70,18 +71,30 @@ class Engine(Generic[T]):
 
     def _record(self) -> None:
         self._graph, self._outcome = None, None  # the memory of the old one is free before the new one is made
+        # A graph that nobody uses any more, freed by chance while this one is recorded, would spoil it.
+        gc.collect()
         graph = torch.cuda.CUDAGraph()
-        for generator in self.generators():
+        streams = [(generator, generator.get_state()) for generator in self.generators()]
+        for generator, _ in streams:
             graph.register_generator_state(generator)
         try:
             with torch.cuda.graph(graph):
                 self._outcome = self.body()
         except RuntimeError as error:
             self.recorded = False
+            for generator, state in streams:
+                _begin_anew(generator, state)
             self.said = f"the step cannot be recorded and runs line by line ({str(error).splitlines()[0]})"
             return
         self._graph, self._key = graph, self.key()
         self.recordings += 1
+
+
+def _begin_anew(generator: torch.Generator, state: torch.Tensor) -> None:
+    """A generator as it was: a recording that failed leaves it thinking that it is being recorded."""
+    fresh = torch.Generator(device=generator.device)
+    fresh.set_state(state)
+    generator.graphsafe_set_state(fresh.graphsafe_get_state())
 
 
 def precision_of(recipe: Recipe, device: torch.device) -> torch.dtype:
