@@ -150,7 +150,8 @@ def reproduce(plan: Plan, report: Callable[[Progress], None] = lambda _: None) -
     result = _result(plan, seeds, paper)
     results.write(result, plan.results)
     if plan.gallery is not None:
-        draw_portrait(seeds[0], plan.settings, plan.data, plan.gallery / f"{plan.result_name}.png")
+        picture = plan.gallery / f"{plan.result_name}.png"
+        draw_portrait(seeds[0], plan.settings, plan.data, picture, plan.device)
     return result
 
 
@@ -226,7 +227,7 @@ class _Work:
             record = replace(record, diverged=seed.state(self.plan.settings) == "diverged")
             seed.remember(record)
             if self.plan.tasks:
-                figures, remark = task_figures_of(seed, self.plan.settings, self.plan.data)
+                figures, remark = task_figures_of(seed, self.plan.settings, self.plan.data, self.plan.device)
             else:
                 judge = self.plan.judge_of(seed.number)
                 figures, remark = figures_of(seed, self.plan.settings, self.plan.data, judge)
@@ -234,8 +235,8 @@ class _Work:
             seed.remember(record)
         unseen = [(n, p) for n, p in self.plan.ood if f"ood_auroc.{n}.log_density" not in (record.figures or {})]
         if unseen:
-            figures = {**(record.figures or {}), **ood_figures_of(seed, self.plan.settings, self.plan.data, unseen)}
-            record = replace(record, figures=figures)
+            told = ood_figures_of(seed, self.plan.settings, self.plan.data, unseen, self.plan.device)
+            record = replace(record, figures={**(record.figures or {}), **told})
             seed.remember(record)
         if self.plan.likelihood and "log_likelihood_upper_nats" not in (record.figures or {}):
             suite: Suite = "full" if self.plan.size == "full" else "quick"

@@ -252,27 +252,29 @@ def _subject(seed: Seed, settings: Recipe, data_folder: Path | None, model: Join
     return Subject(run, _test_rows(settings, data_folder), baseline, seed=seed.number)
 
 
-def draw_portrait(seed: Seed, settings: Recipe, data_folder: Path | None, path: Path) -> None:
+def draw_portrait(seed: Seed, settings: Recipe, data_folder: Path | None, path: Path, device: str = "cpu") -> None:
     """A picture of the run that a user loads, as a PNG file, unless there is nothing to see."""
-    run = open_run(seed.run, data=data_folder)
+    run = open_run(seed.run, data=data_folder, device=device)
     png = gallery.portrait(Subject(run, _test_rows(settings, data_folder), seed=seed.number))
     if png is not None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(png)
 
 
-def task_figures_of(seed: Seed, settings: Recipe, data_folder: Path | None) -> tuple[Figures, str]:
+def task_figures_of(seed: Seed, settings: Recipe, data_folder: Path | None, device: str = "cpu") -> tuple[Figures, str]:
     """How well the run that a user loads does its tasks on the test rows, and what must be said of it."""
-    run = open_run(seed.run, data=data_folder)
+    run = open_run(seed.run, data=data_folder, device=device)
     if checkpoints.best(seed.run / "checkpoints") is None:
         return {"healthy": 0.0}, f"Seed {seed.number} was never healthy: its tasks are not measured."
     figures: Figures = {**tasks.measure(run, _test_rows(settings, data_folder), seed.number), "healthy": 1.0}
     return figures, " ".join([TASKS, *run.notes])
 
 
-def ood_figures_of(seed: Seed, settings: Recipe, data_folder: Path | None, sets: Sequence[tuple[str, Path]]) -> Figures:
+def ood_figures_of(
+    seed: Seed, settings: Recipe, data_folder: Path | None, sets: Sequence[tuple[str, Path]], device: str = "cpu"
+) -> Figures:
     """How well the run that a user loads tells these sets from the test rows."""
-    run = open_run(seed.run, data=data_folder)
+    run = open_run(seed.run, data=data_folder, device=device)
     outside = [read_outside(name, place, run) for name, place in sets]
     return ood.aurocs(run, run.rows(_test_rows(settings, data_folder).x), outside, seed.number)
 
