@@ -127,7 +127,7 @@ def conditional(**kwargs: object) -> ConditionalModel:
     return ConditionalModel(ByLabel(MIXED), MIXED, event_shape=(D,), **kwargs)
 
 
-def anchored(labels: LabelSpace = MIXED, n_targets: int = 1) -> AnchoredModel:
+def anchored(labels: LabelSpace = MIXED, n_targets: int = 1, trust: float = 1.0) -> AnchoredModel:
     n_outputs = max(sum(labels.cardinalities[:n_targets]), 1)
     n_in = D + sum(labels.cardinalities[n_targets:])
     return AnchoredModel(
@@ -139,6 +139,7 @@ def anchored(labels: LabelSpace = MIXED, n_targets: int = 1) -> AnchoredModel:
         slope=torch.randn(n_outputs, n_in),
         offset=torch.randn(n_outputs),
         event_shape=(D,),
+        trust=trust,
     )
 
 
@@ -163,6 +164,8 @@ MODELS: dict[str, Callable[[], JointModel]] = {
     "anchored": lambda: anchored(LabelSpace({"class": 5})),
     "anchored, several targets": lambda: anchored(n_targets=3),
     "anchored, mixed": anchored,
+    "anchored, trusted by half": lambda: anchored(LabelSpace({"class": 5}), trust=0.5),
+    "anchored, mixed, trusted by half": lambda: anchored(trust=0.5),
     "anchored, no target": lambda: anchored(n_targets=0),
     "anchored, unlabeled": lambda: anchored(LabelSpace.none(), 0),
     "conditional, offsets": lambda: conditional().with_offsets(torch.randn(3, 2, 2)),

@@ -10,11 +10,13 @@ import torch
 from scipy.stats import kstest
 
 from jointenergy import JointEnergyClassifier, JointEnergyDetector
+from jointenergy.errors import InputError
 from jointenergy.estimators import law as law_room
 from jointenergy.estimators.gaussians import Conditions, Gaussians, fit
 from jointenergy.estimators.law import Law
 from jointenergy.labels import MISSING, LabelSpace
 from jointenergy.models import AnchoredModel
+from jointenergy.models.base import JointModel
 from jointenergy.networks import MLP
 
 GRID = np.linspace(-9, 9, 721)
@@ -79,6 +81,61 @@ def test_an_anchored_model_without_a_network_is_its_gaussians_and_frequencies():
     )
     found = law.model.log_density(x, y) - wanted
     torch.testing.assert_close(found, found[:1].expand(20))  # one constant
+
+
+def test_trust_changes_the_log_odds_of_the_anchor_and_not_its_density():
+    law = small_law(LabelSpace({"class": 3, "a": 2}), strength=0.0)
+    model = law.model
+    list(model.network.parameters())[3].data.zero_()
+    g = torch.Generator().manual_seed(1)
+    x = torch.randn(20, 2, generator=g, dtype=torch.float64)
+    y = torch.cat((torch.full((20, 1), MISSING), torch.randint(2, (20, 1), generator=g)), 1)
+    sure, density = model.label_probs(x, y)["class"], model.log_density(x, y)
+    model.trust.fill_(0.5)
+    torch.testing.assert_close(model.log_density(x, y), density)
+    torch.testing.assert_close(model.label_probs(x, y)["class"], (0.5 * sure.log()).softmax(1))
+
+
+def test_trust_needs_one_target_and_a_share():
+    whole = {"center": torch.zeros(2), "whitening": torch.eye(2), "event_shape": (2,)}
+    two = LabelSpace({"a": 2, "b": 2})
+    for labels, n_targets, trust in ((two, 2, 0.5), (LabelSpace({"a": 4}), 1, 1.5)):
+        with pytest.raises(InputError, match="trust"):
+            AnchoredModel(
+                MLP((2, 4, 4)),
+                labels,
+                n_targets=n_targets,
+                slope=torch.zeros(4, 2),
+                offset=torch.zeros(4),
+                trust=trust,
+                **whole,
+            )
+
+
+@pytest.mark.parametrize("n_targets", [0, 1, 2])
+def test_completions_by_one_look_for_all_targets_are_those_of_one_look_for_each_state(n_targets):
+    labels = LabelSpace({"class": 3, "a": 2, "b": 3})
+    n_out = max(sum(labels.cardinalities[:n_targets]), 1)
+    n_in = 2 + sum(labels.cardinalities[n_targets:])
+    g = torch.Generator().manual_seed(2)
+    model = AnchoredModel(
+        MLP((n_in, 8, n_out)),
+        labels,
+        n_targets=n_targets,
+        center=torch.zeros(2),
+        whitening=torch.eye(2),
+        slope=torch.randn(n_out, n_in, generator=g),
+        offset=torch.randn(n_out, generator=g),
+        event_shape=(2,),
+    ).double()
+    x = torch.randn(300, 2, generator=g, dtype=torch.float64)
+    y = torch.stack([torch.randint(-1, c, (300,), generator=g) for c in labels.cardinalities], 1)
+    found, wanted = list(model.completions(x, y)), list(JointModel.completions(model, x, y))
+    assert len(found) == len(wanted) == 8  # all patterns of what is missing
+    for a, b in zip(found, wanted, strict=True):
+        assert torch.equal(a.rows, b.rows)
+        assert torch.equal(a.states, b.states)
+        torch.testing.assert_close(a.log_density, b.log_density)
 
 
 @pytest.mark.parametrize("given", [None, 1])

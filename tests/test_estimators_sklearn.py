@@ -327,10 +327,13 @@ def test_iterations_follow_the_labeled_rows(n_rows, n_labeled, iterations):
     assert JointEnergyClassifier()._plan(n_rows, n_labeled, 3, 7, decay=True).iterations == 7
 
 
-def test_weight_decay_follows_the_features_of_a_table():
-    found = [JointEnergyClassifier()._plan(90, 90, n, 5, decay=True).weight_decay for n in (2, 10, 64)]
-    assert found == [0.5, 0.5, 3.2]
-    assert JointEnergyClassifier(image_shape=(8, 8))._plan(90, 90, 64, 5, decay=True).weight_decay == 0.5
+def test_weight_decay_and_noise_follow_the_features_of_a_table():
+    plans = [JointEnergyClassifier()._plan(90, 90, n, 5, decay=True) for n in (2, 10, 40, 64)]
+    assert [p.weight_decay for p in plans[:3]] == pytest.approx([0.5, 0.5, 1.0])
+    assert [p.label_noise for p in plans] == pytest.approx([0.1, 0.1 * 5**0.5, 0.1 * 20**0.5, 0.5])
+    assert {p.noise for p in plans} == {0.1}  # the density's own rows are hardly blurred
+    image = JointEnergyClassifier(image_shape=(8, 8))._plan(90, 90, 64, 5, decay=True)
+    assert (image.weight_decay, image.label_noise) == (0.5, 0.1)
 
 
 def test_a_fit_without_max_iter_counts_its_labeled_rows(monkeypatch):

@@ -16,6 +16,8 @@ from jointenergy.pullbacks import Pullback, with_pullback
 from jointenergy.starts import FrequencyLabels
 from jointenergy.training.feeds import TrainingData
 
+TRUST = 0.5  # in the log-odds of Gaussian classes
+
 
 @dataclass(frozen=True, eq=False)
 class GaussianStart:
@@ -66,6 +68,7 @@ def anchored_model(gaussians: Gaussians, data: TrainingData, n_targets: int, hid
         slope=slope,
         offset=offset,
         event_shape=shape,
+        trust=TRUST if n_targets == 1 else 1.0,
     )
     return model.float()
 

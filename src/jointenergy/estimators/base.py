@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -26,7 +27,8 @@ from jointenergy.training.feeds import TrainingData
 from jointenergy.training.loop import Report
 
 LEAST, MOST, PASSES = 100, 500, 5  # iterations and passes over the rows, where max_iter leaves them to the rows
-WEIGHT_DECAY, MANY = 0.5, 10  # of tables with few features; with more it grows as they do
+WEIGHT_DECAY, MANY = 0.5, 10  # of tables with few features; with more it grows as their root does
+NOISE, MOST_NOISE = 0.1, 0.5  # of rows for the classifier, of two features and of many: these lie further apart
 SMALL = 1000  # rows below which the network is narrow and batches are small
 LOOKS = 40  # of early stopping in a whole fit
 DRAWS, STEPS = 16, 20  # of rows that miss features, where a probability or a density is asked for
@@ -121,7 +123,7 @@ class TableEstimator(BaseEstimator):  # type: ignore[misc]
         data = self._data(filled, y, mask, rows, rest, held if len(held) else rest, labels)
         labeled = int((y[rest, :n_targets] != MISSING).any(1).sum()) if n_targets else len(rest)
         plan = self._plan(len(rest), labeled, x.shape[1], iterations, decay=decay)
-        recipe = plan.recipe(bound_of(filled), labels)
+        recipe = plan.recipe(bound_of(filled), labels, n_targets)
         trainer = TableTrainer(recipe, data, seed, gaussians=anchor, n_targets=n_targets, plan=plan, before=before)
         watch = self._watch(data, n_targets, plan.iterations) if len(held) else None
         return train(trainer, watch=watch, report=self._report)
@@ -161,18 +163,19 @@ class TableEstimator(BaseEstimator):  # type: ignore[misc]
         small = n_rows < SMALL
         auto = min(64, max(32, n_rows)) if small else 128
         size = check_count("batch_size", auto if self.batch_size == "auto" else self.batch_size)  # type: ignore[arg-type]
-        if iterations is None:
-            iterations = min(max(5 * n_labeled // 4, LEAST), max(MOST, PASSES * n_rows // size))
+        chosen_iterations = min(max(5 * n_labeled // 4, LEAST), max(MOST, PASSES * n_rows // size))
         chosen = (64, 64) if small else (128, 128)
         hidden = chosen if self.hidden_layer_sizes is None else tuple(self.hidden_layer_sizes)
+        # The more directions there are, the sooner rows are learned by heart: more weight decay, more noise.
+        image = self.image_shape is not None
         return Plan(
-            iterations,
+            chosen_iterations if iterations is None else iterations,
             batch_size=size,
             hidden=hidden,
             label_weight=float(self.label_weight),
             learning_rate=float(self.learning_rate_init),
-            # The more directions there are, the sooner rows are learned by heart.
-            weight_decay=WEIGHT_DECAY * (1.0 if self.image_shape is not None else max(1.0, n_features / MANY)),
+            weight_decay=WEIGHT_DECAY * (1.0 if image else max(1.0, math.sqrt(n_features / MANY))),
+            label_noise=NOISE if image else min(NOISE * math.sqrt(n_features / 2), MOST_NOISE),
             decay=decay,
         )
 
@@ -229,7 +232,7 @@ class TableEstimator(BaseEstimator):  # type: ignore[misc]
             rest = ~complete
             drawn = self._law.complete_rows(x[rest], y[rest], n_draws=1, steps=0, generator=self._generator())
             found[rest] = drawn.log_density
-        # Standardized features are denser by their scales; of features that are not known there is no density.
+        # Standardized features are denser by their scales; those that are not known have no density.
         scales = torch.from_numpy(np.log(self._columns.scale)) if self._columns.numbers else torch.zeros(1)
         volume: Tensor = (~x.isnan()).to(scales.dtype) @ scales
         return np.asarray((found - volume).numpy())
@@ -283,9 +286,8 @@ class TableEstimator(BaseEstimator):  # type: ignore[misc]
         x = torch.full((n, self._columns.n_features), torch.nan, dtype=torch.float64)
         y = torch.cat((targets, torch.full((n, len(self._law.others)), MISSING)), dim=1)
         drawn = self._law.complete_rows(x, y, n_draws=1, steps=SAMPLE_STEPS, generator=self._generator(random_state))
-        return self._columns.decode(drawn.x[0], drawn.y[0, :, self._law.n_targets :]), drawn.y[
-            0, :, : self._law.n_targets
-        ]
+        found, n_targets = drawn.y[0], self._law.n_targets
+        return self._columns.decode(drawn.x[0], found[:, n_targets:]), found[:, :n_targets]
 
     def __sklearn_tags__(self) -> Any:  # noqa: ANN401
         tags = super().__sklearn_tags__()

@@ -36,7 +36,7 @@ class JointEnergyClassifier(ClassifierMixin, TableEstimator):  # type: ignore[mi
         (of a detector, rows), at least 100, and at most 500 or five passes over all rows, whichever is more.
     hidden_layer_sizes : sequence of int or None, default=None
         The network's hidden layers; None chooses them.
-    label_weight : float, default=30
+    label_weight : float, default=100
         The weight of log p(y | x) beside that of log p(x), which is 1. At 1 the sum is the joint likelihood.
     missing_label : default=-1
         What marks a row without a label in `y`; None: nothing does. A `y` of -1 and +1 alone has two classes.
@@ -76,7 +76,7 @@ class JointEnergyClassifier(ClassifierMixin, TableEstimator):  # type: ignore[mi
         *,
         max_iter: int | None = None,
         hidden_layer_sizes: Sequence[int] | None = None,
-        label_weight: float = 30.0,
+        label_weight: float = 100.0,
         missing_label: Any = -1,  # noqa: ANN401 (any class may stand for none)
         early_stopping: bool | str = "auto",
         validation_fraction: float = 0.1,

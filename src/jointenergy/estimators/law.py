@@ -21,7 +21,8 @@ from jointenergy.models import AnchoredModel
 from jointenergy.tasks.chains import Mover, run_chains
 
 CANDIDATES = 128  # draws of the anchor that compete for the starts of a row's chains
-FEW_STATES = 16  # label states that are drawn exactly at each step
+FEW_STATES = 128  # label states up to which all labels are drawn at once, exactly
+X_STEPS = 3  # moves of x for each such draw, which costs as much as several of them
 AT_ONCE = 4096  # rows or chains that are looked at together
 
 
@@ -107,7 +108,7 @@ class Law:
         begin, labels = drawn_x[chosen, at].flatten(0, 1), drawn_y[chosen, at].flatten(0, 1)
         given = y.repeat(n_draws, 1)
         moves = bool((given[:, self.n_targets :] == MISSING).any())
-        mover = Mover(self.kernel, label_kernel(self.model.labels) if moves else None, 1)
+        mover = mover_of(self.model.labels, self.kernel) if moves else Mover(self.kernel, None, 1)
         keys = streams.chain_keys(len(begin), generator=generator)
         end_x, end_y = run_chains(
             self.model,
@@ -115,7 +116,7 @@ class Law:
             self.rows(begin),
             labels,
             given,
-            steps=steps,
+            steps=-(-steps // mover.x_steps),
             keys=keys,
             mask=self.rows(mask.repeat(n_draws, 1)),
         )
@@ -141,9 +142,10 @@ def x_kernel(model: AnchoredModel, step_size: float) -> Kernel:
     return PreconditionedMALA(step_size, Metric(model.whitening @ model.whitening.mT))
 
 
-def label_kernel(labels: LabelSpace) -> Kernel:
-    """All labels at once where they have few states, else one at a time by gradients."""
-    return ExactGibbs() if labels.n_states <= FEW_STATES else GibbsWithGradients()
+def mover_of(labels: LabelSpace, x_kernel: Kernel) -> Mover:
+    """Labels and x in turn: all labels at once where they have few states, else one at a time by gradients."""
+    exact = labels.n_states <= FEW_STATES
+    return Mover(x_kernel, ExactGibbs(), X_STEPS) if exact else Mover(x_kernel, GibbsWithGradients(), 1)
 
 
 def anchored_draws(

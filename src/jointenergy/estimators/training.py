@@ -16,12 +16,12 @@ from torch import Tensor
 
 from jointenergy.estimators.anchors import GaussianStart, anchored_model
 from jointenergy.estimators.gaussians import Gaussians
-from jointenergy.estimators.law import FEW_STATES, Law, label_kernel, x_kernel
+from jointenergy.estimators.law import FEW_STATES, X_STEPS, Law, mover_of, x_kernel
 from jointenergy.kernels import BlockGibbs, Kernel, PreconditionedMALA
 from jointenergy.kernels.mala import MALA
 from jointenergy.labels import MISSING, LabelSpace
 from jointenergy.models import AnchoredModel, JointModel
-from jointenergy.objectives import LogPTargetsGivenRest, LogPXY, LogPYGivenX, Objective, Term
+from jointenergy.objectives import LogPTargetsGivenRest, LogPXY, Objective
 from jointenergy.starts import FrequencyLabels, MissingLabels, Start
 from jointenergy.training import build, measure
 from jointenergy.training.chains import Chains
@@ -59,14 +59,18 @@ class Plan:
     batch_size: int = 64
     hidden: tuple[int, ...] = (64, 64)
     steps: int = 6
-    label_weight: float = 30.0
+    label_weight: float = 100.0
     learning_rate: float = 2e-3
     weight_decay: float = 0.5
     noise: float = 0.1
+    label_noise: float = 0.1
     decay: bool = True
 
-    def recipe(self, bound: float, labels: LabelSpace) -> Recipe:
+    def recipe(self, bound: float, labels: LabelSpace, n_targets: int) -> Recipe:
         """As the engine's own settings; chains and objective are the table trainer's."""
+        exact = labels.n_states <= FEW_STATES
+        # Where chains draw labels too, a step is several moves of x.
+        moves = X_STEPS if exact and n_targets < len(labels) else 1
         return Recipe(
             name="table",
             iterations=self.iterations,
@@ -75,12 +79,12 @@ class Plan:
             model=ModelSettings(domain="reals"),
             objective=ObjectiveSettings(log_p_x=0.0, log_p_xy=1.0, log_p_y_given_x=self.label_weight - 1.0),
             chain=ChainSettings(
-                steps=self.steps,
+                steps=self.steps // moves,
                 step_size=0.3,
                 noise_scale=math.sqrt(2 * 0.3),
-                sampling_steps=max(4, min(SAMPLING_STEPS, 2 * self.iterations)),
-                label_kernel="exact" if labels.n_states <= FEW_STATES else "gibbs-with-gradients",
-                completion_steps=self.steps,
+                sampling_steps=max(4, min(SAMPLING_STEPS, 2 * self.iterations) // moves),
+                label_kernel="exact" if exact else "gibbs-with-gradients",
+                completion_steps=self.steps // moves,
             ),
             buffer=BufferSettings(size=max(500, 4 * self.batch_size), restart=0.02),
             optimizer=OptimizerSettings(
@@ -120,9 +124,9 @@ class TableTrainer(Trainer):
     ) -> None:
         self.gaussians, self.n_targets, self.plan, self.before = gaussians, n_targets, plan, before
         super().__init__(recipe, data, seed)
-        if plan.noise > 0 and data.mask is None:
-            for feed in self.feeds:
-                feed.changes = [self._noised()]
+        if data.mask is None:
+            for feed, noise in zip(self.feeds, (plan.noise, plan.label_noise), strict=False):
+                feed.changes = [self._noised(noise)]
 
     def make_model(self) -> JointModel:
         device = self.data.x.device
@@ -135,12 +139,14 @@ class TableTrainer(Trainer):
         return model.to(device).requires_grad_(True).train()
 
     def make_objectives(self) -> list[Objective]:
-        terms: list[Term] = [LogPXY()]
         extra = self.plan.label_weight - 1.0
-        if self.n_targets and extra > 0:
-            alone = self.n_targets == len(self.data.labels) and self.data.mask is None
-            terms.append(LogPYGivenX(extra) if alone else LogPTargetsGivenRest(extra, self.n_targets))
-        return [Objective(tuple(terms))]
+        if not self.n_targets or extra <= 0:
+            return [Objective((LogPXY(),))]
+        classes = LogPTargetsGivenRest(extra, self.n_targets)
+        # Rows that miss features are completed once for both terms.
+        if self.data.mask is not None:
+            return [Objective((LogPXY(), classes))]
+        return [Objective((LogPXY(),)), Objective((classes,))]
 
     def make_chains(self) -> Chains:
         labels, data = self.data.labels, self.data
@@ -149,7 +155,7 @@ class TableTrainer(Trainer):
         kernel = x_kernel(self.model, step_size)
         discrete = self.n_targets < len(labels)
         if discrete:
-            kernel = BlockGibbs(label_kernel(labels), kernel)
+            kernel = mover_of(labels, kernel).kernel
         label_start = FrequencyLabels.fit(data.y, labels) if discrete else MissingLabels(labels)
         start = Start(GaussianStart(self.gaussians, data.event_shape, data.x), label_start)
         chains = build.chains_of(self.recipe, data, self.seed, self.world, kernel=kernel, start=start)
@@ -187,10 +193,10 @@ class TableTrainer(Trainer):
         """Targets summed out; discrete features as they are, since they may be too many to sum."""
         return torch.cat((torch.full_like(y[:, : self.n_targets], MISSING), y[:, self.n_targets :].clamp(min=0)), dim=1)
 
-    def _noised(self) -> Change:
+    def _noised(self, noise: float) -> Change:
         if len(self.data.event_shape) > 1:
-            return lambda x, g: x + self.plan.noise * torch.randn(x.shape, generator=g, device=x.device)
-        root = torch.linalg.cholesky(self.gaussians.covariance).mT.to(self.data.x) * self.plan.noise
+            return lambda x, g: x + noise * torch.randn(x.shape, generator=g, device=x.device)
+        root = torch.linalg.cholesky(self.gaussians.covariance).mT.to(self.data.x) * noise
         return lambda x, g: x + torch.randn(x.shape, generator=g, device=x.device) @ root
 
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from jointenergy.errors import InputError
 from jointenergy.labels import MISSING, Given, LabelSpace
-from jointenergy.models.base import JointModel, LabelLogits
+from jointenergy.models.base import Completions, JointModel, LabelLogits
 from jointenergy.models.domains import Reals
 from jointenergy.pullbacks import with_pullback
 
@@ -24,6 +24,9 @@ class AnchoredModel(JointModel):
     with the means of classes in z as its `slope`, f is at first, while the network is zero, the log-density of
     Gaussian classes that share one covariance. Without targets there is one output, which is added as it is.
 
+    Gaussian classes are often too sure of themselves. With `trust` below 1 the anchor has the same density of x, and
+    that share of their log-odds: log sum exp(logits) + log softmax(trust * logits).
+
     The quadratic term is the Gaussian reference that makes R^D a domain; it lives in f and not in `domain`, because
     its covariance is a matrix. A network of images sees x, any other z and the code side by side.
     """
@@ -32,6 +35,7 @@ class AnchoredModel(JointModel):
     center: Tensor
     slope: Tensor
     offset: Tensor
+    trust: Tensor
 
     def __init__(
         self,
@@ -44,11 +48,15 @@ class AnchoredModel(JointModel):
         slope: Tensor,
         offset: Tensor,
         event_shape: Sequence[int],
+        trust: float = 1.0,
     ) -> None:
         super().__init__(labels, domain=Reals(), event_shape=tuple(event_shape))
         if not 0 <= n_targets <= len(labels):
             raise InputError(f"n_targets must lie between 0 and the number of labels, {len(labels)}, got {n_targets}")
+        if not 0 <= trust <= 1 or (trust < 1 and n_targets != 1):
+            raise InputError(f"trust must lie between 0 and 1, and be 1 unless there is one target, got {trust}")
         self.network, self.n_targets = network, n_targets
+        self.register_buffer("trust", torch.tensor(float(trust)))
         self.targets = labels.subspace(labels.names[:n_targets])
         self.others = labels.subspace(labels.names[n_targets:])
         self.factorized = n_targets == len(labels) > 0
@@ -76,8 +84,13 @@ class AnchoredModel(JointModel):
     def outputs(self, x: Tensor, z: Tensor, code: Tensor) -> Tensor:
         """Anchor and network at x and the code of the other labels, `[n, n_outputs]`."""
         seen = torch.cat((z, code), dim=1) if code.shape[1] else z
-        value: Tensor = F.linear(seen, self.slope, self.offset) + self.network(x if self.sees_images else seen)
-        return value
+        value: Tensor = self.network(x if self.sees_images else seen)
+        return value + self._anchored(F.linear(seen, self.slope, self.offset))
+
+    def _anchored(self, logits: Tensor) -> Tensor:
+        """The anchor's outputs: its density of x as it is, its log-odds as far as they are trusted."""
+        trusted = self.trust * logits
+        return trusted + (logits.logsumexp(1, keepdim=True) - trusted.logsumexp(1, keepdim=True))
 
     def label_logits(self, x: Tensor) -> LabelLogits:
         if not self.factorized:
@@ -96,6 +109,28 @@ class AnchoredModel(JointModel):
         parts = list(self._open(x, y))
         order = torch.cat([rows for rows, _, _ in parts]).argsort()
         return torch.cat([self._values(z, outputs, y[rows]).logsumexp(1) for rows, z, outputs in parts])[order]
+
+    def completions(self, x: Tensor, y: Tensor) -> Iterator[Completions]:
+        """As everywhere, but with one look at the network for all states of the targets."""
+        if self.factorized or len(self.labels) == 0:
+            yield from super().completions(x, y)
+            return
+        patterns, which = (y == MISSING).unique(dim=0, return_inverse=True)
+        for i, pattern in enumerate(patterns):
+            rows, free = (which == i).nonzero()[:, 0], pattern.nonzero()[:, 0]
+            choices = self.labels.enumerate(free.tolist(), y.device)
+            states = y[rows, None, :].repeat(1, len(choices), 1)
+            states[:, :, free] = choices
+            ((_, z, outputs),) = self._open(x[rows], y[rows])
+            # The targets come first, so that their states are the slow ones: [rows, targets' states, others' states].
+            firsts = states[:, :: outputs.shape[1], : self.n_targets]
+            n, n_own = firsts.shape[:2]
+            if self.n_targets:
+                own = self.targets.code_of(firsts.flatten(0, 1), x.dtype).view(n, n_own, -1)
+                values = own @ outputs.mT
+            else:
+                values = outputs.mT
+            yield Completions(rows, states, values.flatten(1) + _round(z)[:, None])
 
     def label_probs(self, x: Tensor, given: Given = None) -> dict[str, Tensor]:
         y = self.labels.given(given, len(x), x.device)
@@ -122,7 +157,8 @@ class AnchoredModel(JointModel):
             if offered is None or offered[0].shape != (len(x), self.n_outputs):
                 return None
             outputs, pullback = offered
-            outputs = outputs + F.linear(seen, self.slope, self.offset)
+            logits = F.linear(seen, self.slope, self.offset)
+            outputs = outputs + self._anchored(logits)
             if summed and self.n_targets == 1:  # a classifier: chains of small ones feel every operation
                 total = outputs.logsumexp(1, keepdim=True)
                 weights, value = (outputs - total).exp_(), total[:, 0]
@@ -134,7 +170,9 @@ class AnchoredModel(JointModel):
             else:
                 weights = own if self.n_targets else torch.ones_like(outputs)
                 value = self._at(outputs, own)
-            by_z = (pullback(weights) + weights @ self.slope)[:, : z.shape[1]] - z
+            total = weights.sum(1, keepdim=True)
+            by_logits = self.trust * (weights - total * (self.trust * logits).softmax(1)) + total * logits.softmax(1)
+            by_z = (pullback(weights) + by_logits @ self.slope)[:, : z.shape[1]] - z
             by_x = by_z @ self.whitening.mT if self.whitening.ndim == 2 else by_z * self.whitening
             return value + _round(z), by_x.view_as(x)
 
