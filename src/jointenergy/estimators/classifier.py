@@ -48,7 +48,7 @@ class JointEnergyClassifier(ClassifierMixin, TableEstimator):  # type: ignore[mi
         Looks at the held-out rows, of 40 in a whole fit, that may be worse than the best by more than its standard
         error, one after the other, before it stops. The newest weights that are not worse are kept.
     batch_size : int or "auto", default="auto"
-    learning_rate_init : float, default=0.002
+    learning_rate_init : float, default=0.004
     categorical_features : "from_dtype", None or a sequence of columns, default="from_dtype"
         Columns that are discrete variables, by number, name or mask; "from_dtype": those of a frame that hold
         categories, strings, objects or booleans.
@@ -82,7 +82,7 @@ class JointEnergyClassifier(ClassifierMixin, TableEstimator):  # type: ignore[mi
         validation_fraction: float = 0.1,
         n_iter_no_change: int = 10,
         batch_size: int | str = "auto",
-        learning_rate_init: float = 2e-3,
+        learning_rate_init: float = 4e-3,
         categorical_features: Any = "from_dtype",  # noqa: ANN401
         image_shape: tuple[int, ...] | None = None,
         warm_start: bool = False,

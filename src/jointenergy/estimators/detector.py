@@ -54,7 +54,7 @@ class JointEnergyDetector(OutlierMixin, TableEstimator):  # type: ignore[misc]
         validation_fraction: float = 0.1,
         n_iter_no_change: int = 10,
         batch_size: int | str = "auto",
-        learning_rate_init: float = 2e-3,
+        learning_rate_init: float = 4e-3,
         categorical_features: Any = "from_dtype",  # noqa: ANN401
         image_shape: tuple[int, ...] | None = None,
         device: str = "cpu",

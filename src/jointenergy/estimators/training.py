@@ -60,7 +60,7 @@ class Plan:
     hidden: tuple[int, ...] = (64, 64)
     steps: int = 6
     label_weight: float = 100.0
-    learning_rate: float = 2e-3
+    learning_rate: float = 4e-3
     weight_decay: float = 0.5
     noise: float = 0.1
     label_noise: float = 0.1
