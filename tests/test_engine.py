@@ -277,7 +277,8 @@ def test_more_steps_are_recorded_anew():
     steps(trainers, WARM + 2)
     for trainer in trainers:
         raise_steps(trainer)
-    steps(trainers, 3)
+    steps(trainers, WARM + 2)
+    assert trainers[1].engine.recordings == 2
     assert_same(trainers, 2e-4)
 
 
@@ -318,6 +319,7 @@ def test_what_cannot_be_recorded_runs_on_and_says_so():
     assert [engine() for _ in range(WARM + 2)] == [1.0] * (WARM + 2)
     assert engine.said is not None
     assert "line by line" in engine.said
+    assert "previous error" not in engine.said
     assert float(torch.ones(3, device="cuda").sum()) == 3.0
 
 

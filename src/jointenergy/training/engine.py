@@ -21,7 +21,7 @@ from jointenergy.training.recipe import Recipe
 
 T = TypeVar("T")
 
-WARM = 3  # steps made line by line before one is recorded: compilers and libraries choose their programs in them
+WARM = 3  # steps made line by line before any is recorded: compilers and libraries choose their programs in them
 
 
 class Engine(Generic[T]):
@@ -49,10 +49,13 @@ class Engine(Generic[T]):
     def __call__(self) -> T:
         if not self.recorded:
             return self.body()
+        if self._key != (key := self.key()):
+            # Other chains may be other programs, and none can be made while a step is recorded.
+            self._graph, self._outcome, self._made, self._key = None, None, 0, key
         if self._made < WARM:
             self._made += 1
             return self._beside()
-        if self._graph is None or self._key != self.key():
+        if self._graph is None:
             self._record()
             if self._graph is None:
                 return self.body()
@@ -70,7 +73,6 @@ class Engine(Generic[T]):
         return outcome
 
     def _record(self) -> None:
-        self._graph, self._outcome = None, None  # the memory of the old one is free before the new one is made
         # A graph that nobody uses any more, freed by chance while this one is recorded, would spoil it.
         gc.collect()
         graph = torch.cuda.CUDAGraph()
@@ -84,10 +86,17 @@ class Engine(Generic[T]):
             self.recorded = False
             for generator, state in streams:
                 _begin_anew(generator, state)
-            self.said = f"the step cannot be recorded and runs line by line ({str(error).splitlines()[0]})"
+            self.said = f"the step cannot be recorded and runs line by line ({_first_cause(error)})"
             return
-        self._graph, self._key = graph, self.key()
+        self._graph = graph
         self.recordings += 1
+
+
+def _first_cause(error: BaseException) -> str:
+    """What went wrong first: after it the recording fails once more, when it is ended."""
+    while error.__context__ is not None:
+        error = error.__context__
+    return (str(error).splitlines() or [type(error).__name__])[0]
 
 
 def _begin_anew(generator: torch.Generator, state: torch.Tensor) -> None:
