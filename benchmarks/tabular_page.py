@@ -202,7 +202,8 @@ def panel_of(axis: Axes, values: Values, key: str) -> None:
         axis.set_xscale("log")
         axis.xaxis.set_major_formatter(FuncFormatter(lambda v, _: f"{v:g}"))
         axis.xaxis.set_minor_formatter(NullFormatter())
-    axis.set_title(f"{panel.says}\n{'more' if panel.better > 0 else 'less'} is better", fontsize=10)
+    better = f"{'more' if panel.better > 0 else 'less'} is better"
+    axis.set_title(f"{textwrap.fill(panel.says, 40)}\n{better}", fontsize=10)
     axis.spines[["top", "right"]].set_visible(False)
     axis.grid(alpha=0.25)
 
