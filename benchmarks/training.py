@@ -44,9 +44,10 @@ OURS, PLAIN, PEER = "jointenergy", "jointenergy unguarded", "ebmkit"
 
 
 def equal_recipe(iterations: int) -> Recipe:
-    """digits-jem with the chains of the comparison; both terms of the loss count alike, as ebmkit's do."""
-    chains = ["chain.step_size=1.0", "chain.noise_scale=0.01", "start.x=uniform"]
-    recipe = recipes.load("digits-jem", ["objective.log_p_y_given_x=1.0", *chains])
+    """digits-jem with the network and chains of the comparison and the loss of ebmkit, whose terms count alike."""
+    chains = ["chain.step_size=1.0", "chain.noise_scale=0.01", "start.x=uniform", "start.uniform=0.0"]
+    loss = ["objective.log_p_y_given_x=1.0", "objective.energy_l2=0.0"]
+    recipe = recipes.load("digits-jem", ["model.network.hidden=[256, 256]", *loss, *chains])
     return replace(recipe, name="training", iterations=iterations)
 
 

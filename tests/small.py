@@ -23,7 +23,13 @@ from jointenergy.training.trainer import Trainer
 from tests.faults import Fault
 
 # Chains that a few iterations do not make healthy.
-COLD = ("chain.step_size=1.0", "chain.noise_scale=0.01", "start.x=uniform", "start.uniform=0.0")
+COLD = (
+    "chain.step_size=1.0",
+    "chain.noise_scale=0.01",
+    "start.x=uniform",
+    "start.uniform=0.0",
+    "objective.energy_l2=0.0",
+)
 SMALL = (
     "iterations=800",
     "batch_size=64",
