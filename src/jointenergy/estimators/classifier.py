@@ -17,7 +17,7 @@ from jointenergy.errors import InputError
 from jointenergy.estimators import stored, tables
 from jointenergy.estimators.base import DRAWS, STEPS, TableEstimator
 from jointenergy.estimators.columns import Floats
-from jointenergy.estimators.targets import Targets
+from jointenergy.estimators.targets import Targets, rows_of
 from jointenergy.labels import MISSING
 
 AnyArray = npt.NDArray[Any]
@@ -111,9 +111,9 @@ class JointEnergyClassifier(ClassifierMixin, TableEstimator):  # type: ignore[mi
         iterations = self._asked()
         before = getattr(self, "_law", None) if self.warm_start else None
         table, weight = self._prepare(X, sample_weight, reset=before is None)
-        check_consistent_length(np.empty(table.n_rows), np.asarray(y) if y is not None else np.empty(table.n_rows))
+        check_consistent_length(np.empty(table.n_rows), y if y is None or hasattr(y, "shape") else np.asarray(y))
         if before is None:
-            self._targets = Targets.fit(_counted(y, weight), self.missing_label)
+            self._targets = Targets.fit(rows_of(y, weight > 0), self.missing_label)
         self._learn(table, y, weight, iterations=iterations, before=before)
         return self
 
@@ -123,7 +123,7 @@ class JointEnergyClassifier(ClassifierMixin, TableEstimator):  # type: ignore[mi
         before = getattr(self, "_law", None)
         table, weight = self._prepare(X, sample_weight, reset=before is None)
         if before is None:
-            self._targets = Targets.fit(_counted(y, weight), self.missing_label, classes)
+            self._targets = Targets.fit(rows_of(y, weight > 0), self.missing_label, classes)
         batch = 128 if self.batch_size == "auto" else int(self.batch_size)
         self._learn(table, y, weight, iterations=max(1, -(-table.n_rows // batch)), before=before, decay=False)
         return self
@@ -138,7 +138,10 @@ class JointEnergyClassifier(ClassifierMixin, TableEstimator):  # type: ignore[mi
         before: Any,  # noqa: ANN401
         decay: bool = True,
     ) -> None:
-        labels = self._target_labels(y, table.n_rows)
+        # Labels of rows that do not count are not looked at: they may hold classes that no other row has.
+        counts = weight > 0
+        labels = torch.full((table.n_rows, len(self._targets.classes)), MISSING)
+        labels[torch.from_numpy(counts)] = self._target_labels(rows_of(y, counts), int(counts.sum()))
         done = self.n_iter_ if before is not None else 0
         losses = self.loss_curve_ if before is not None else []
         trained = self._train(
@@ -198,7 +201,7 @@ class JointEnergyClassifier(ClassifierMixin, TableEstimator):  # type: ignore[mi
         check_is_fitted(self)
         targets = torch.full((n, self._law.n_targets), MISSING)
         if given is not None:
-            row = np.asarray([given]) if np.ndim(given) == 0 else np.asarray(given)[None, :]
+            row = [given] if np.ndim(given) == 0 else [list(given)]
             targets = self._target_labels(row, 1).repeat(n, 1)
         x, y = self._drawn(n, targets, random_state)
         return x, self._targets.decode(y)
@@ -242,11 +245,6 @@ class JointEnergyClassifier(ClassifierMixin, TableEstimator):  # type: ignore[mi
         tags.classifier_tags.multi_label = True
         tags.target_tags.multi_output = True
         return tags
-
-
-def _counted(y: Any, weight: Floats) -> Any:  # noqa: ANN401
-    """The labels of the rows that count."""
-    return y if y is None or bool((weight > 0).all()) else np.asarray(y)[weight > 0]
 
 
 def _log_odds(probs: Tensor) -> Tensor:

@@ -10,12 +10,15 @@ from typing import Any, Literal
 import numpy as np
 import numpy.typing as npt
 import torch
+from scipy.sparse import issparse
 from sklearn.exceptions import DataConversionWarning
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import column_or_1d
 from torch import Tensor
 
 from jointenergy.errors import InputError
+from jointenergy.estimators.columns import plain
+from jointenergy.estimators.tables import is_frame
 from jointenergy.labels import MISSING
 
 Kind = Literal["one", "multilabel", "several"]
@@ -33,19 +36,19 @@ class Targets:
     @classmethod
     def fit(cls, y: object, missing_label: object, classes: object = None) -> Targets:
         """From the labels that are learned from; `classes` names them where not all need be there."""
-        columns, one = _columns(y), np.asarray(y).ndim == 1
+        columns = _columns(y, missing_label)
         if classes is not None:
             several = isinstance(classes, list | tuple) and len(classes) > 0 and np.ndim(classes[0]) > 0
             listed: list[Any] = list(classes) if several else [classes]  # type: ignore[call-overload]
-            if len(listed) != columns.shape[1]:
-                raise InputError(f"classes are given for {len(listed)} outputs, and y has {columns.shape[1]}")
-            found = [np.unique(np.asarray(c)) for c in listed]
+            if len(listed) != len(columns):
+                raise InputError(f"classes are given for {len(listed)} outputs, and y has {len(columns)}")
+            found = [np.unique(_uniform(np.asarray(c), "classes")) for c in listed]
         else:
             missing_label = _meant(columns, missing_label)
-            found = [_known(column, missing_label, k, columns.shape[1]) for k, column in enumerate(columns.T)]
+            found = [_known(column, missing_label, k, len(columns)) for k, column in enumerate(columns)]
         binary = all(set(c.tolist()) <= {0, 1} for c in found if c.dtype.kind in "biuf")
         binary = binary and all(c.dtype.kind in "biuf" for c in found)
-        kind: Kind = "one" if one or columns.shape[1] == 1 else "multilabel" if binary else "several"
+        kind: Kind = "one" if len(columns) == 1 else "multilabel" if binary else "several"
         if kind == "multilabel":
             found = [np.array([0, 1]) for _ in found]
         return cls(kind, found, missing_label)
@@ -56,27 +59,30 @@ class Targets:
         return {f"output {k}": [f"{i}: {v}" for i, v in enumerate(c)] for k, c in enumerate(self.classes)}
 
     def encode(self, y: object) -> Tensor:
-        """Labels `[n, L]`, MISSING where an entry is the missing label."""
-        columns = _columns(y)
-        if columns.shape[1] != len(self.classes):
-            raise InputError(f"y has {columns.shape[1]} output(s), the estimator was fitted with {len(self.classes)}")
-        codes = np.empty(columns.shape, dtype=np.int64)
-        for k, (column, classes) in enumerate(zip(columns.T, self.classes, strict=True)):
-            missing = _is_missing(column, self.missing_label)
-            codes[:, k] = MISSING
-            known = column[~missing]
-            if len(known):
-                place = np.searchsorted(classes, known).clip(max=len(classes) - 1)
-                strange = classes[place] != known
-                if np.any(strange):
-                    raise InputError(f"y has the class {known[strange][0]!r}, which is none of {list(classes)}")
-                codes[~missing, k] = place
+        """Labels `[n, L]`, MISSING where an entry is the missing label and that is no class."""
+        columns = _columns(y, self.missing_label)
+        if len(columns) != len(self.classes):
+            raise InputError(f"y has {len(columns)} output(s), the estimator was fitted with {len(self.classes)}")
+        codes = np.full((len(columns[0]), len(columns)), MISSING, dtype=np.int64)
+        for k, (column, classes) in enumerate(zip(columns, self.classes, strict=True)):
+            missing = _is_missing(column, self.missing_label) & ~_is_missing(classes, self.missing_label).any()
+            where = {plain(c): i for i, c in enumerate(classes)}
+            known = [plain(v) for v in column[~missing]]
+            strange = [v for v in known if v not in where]
+            if strange:
+                raise InputError(f"y has the class {strange[0]!r}, which is none of {list(where)}")
+            codes[~missing, k] = [where[v] for v in known]
         return torch.from_numpy(codes)
 
     def decode(self, labels: Tensor) -> AnyArray:
         """Labels `[..., L]` as y: one column for one output."""
-        columns = [c[labels[..., k].numpy()] for k, c in enumerate(self.classes)]
-        return columns[0] if self.kind == "one" else np.stack(columns, axis=-1)
+        columns: list[AnyArray] = [c[labels[..., k].numpy()] for k, c in enumerate(self.classes)]
+        if self.kind == "one":
+            return columns[0]
+        # Beside each other numpy would make numbers text.
+        mixed = len({c.dtype.kind in "USO" for c in columns}) > 1
+        stacked: AnyArray = np.stack([c.astype(object) if mixed else c for c in columns], axis=-1)
+        return stacked
 
     def public(self) -> Any:  # noqa: ANN401 (an array or a list of them)
         """`classes_`: of one output its classes, of binary labels their numbers, of several outputs a list."""
@@ -91,11 +97,27 @@ class Targets:
         return np.stack([v[:, 1] for v in values], axis=1) if self.kind == "multilabel" else list(values)
 
 
-def _columns(y: object) -> AnyArray:
-    """y as `[n, L]`, refused where it is no classification target."""
+def rows_of(y: Any, chosen: npt.NDArray[np.bool_]) -> Any:  # noqa: ANN401 (whatever y is)
+    """The labels of some rows; a frame stays one, since its columns have types of their own."""
+    return y if y is None or issparse(y) or bool(chosen.all()) else (y if is_frame(y) else _array(y))[chosen]
+
+
+def _array(y: Any) -> AnyArray:  # noqa: ANN401
+    """y as an array; a list of strings and numbers keeps both, where numpy would make all of it text."""
+    array = np.asarray(y)
+    if array.dtype.kind != "U" or not isinstance(y, list | tuple):
+        return array
+    cells = np.asarray(y, dtype=object)
+    return array if all(isinstance(v, str) for v in cells.flat) else cells
+
+
+def _columns(y: Any, missing_label: object) -> list[AnyArray]:  # noqa: ANN401
+    """y column by column, refused where what is known of it is no classification target."""
     if y is None:
         raise InputError("requires y to be passed, but the target y is None")
-    array = np.asarray(y)
+    if issparse(y):
+        raise InputError("y is a sparse matrix: pass the dense array, y.toarray()")
+    array = _array(y)
     if array.ndim == 2 and array.shape[1] == 1:
         warnings.warn(
             "A column-vector y was passed when a 1d array was expected. Please change the shape of y to (n_samples,), "
@@ -103,47 +125,69 @@ def _columns(y: object) -> AnyArray:
             DataConversionWarning,
             stacklevel=4,
         )
-    if array.ndim < 2 or array.shape[1] == 1:
-        array = column_or_1d(array)[:, None]
-    elif array.ndim > 2:
+    if array.ndim > 2:
         raise InputError(f"y must have one row per sample and one column per output, got shape {array.shape}")
-    if array.dtype.kind == "f" and not np.isfinite(array).all():
+    if array.ndim < 2 or array.shape[1] == 1:
+        columns = [column_or_1d(array)]
+    elif is_frame(y):
+        columns = [np.asarray(y.iloc[:, k]) for k in range(y.shape[1])]
+    else:
+        columns = list(array.T)
+    for column in columns:
+        known = column[~_is_missing(column, missing_label)]
+        if len(known):
+            check_classification_targets(_uniform(known, "y"))
+    return columns
+
+
+def _uniform(values: AnyArray, called: str) -> AnyArray:
+    """Values of one type: objects that are all numbers as numbers."""
+    if values.dtype.kind == "O":
+        cells = [plain(v) for v in values]
+        texts = sum(isinstance(v, str) for v in cells)
+        if None in cells:
+            values = np.array([np.nan])
+        elif texts == 0:
+            values = np.array(cells)
+        elif texts < len(cells):
+            raise InputError(f"{called} mixes strings with other values: make all classes strings")
+    if values.dtype.kind == "f" and not np.isfinite(values).all():
         raise InputError("Input y contains NaN or infinity: mark missing labels by missing_label, -1 unless told")
-    for column in array.T:
-        check_classification_targets(column)
-    return array
+    return values
 
 
 def _is_missing(column: AnyArray, missing_label: object) -> npt.NDArray[np.bool_]:
-    if missing_label is None:
+    mark = plain(missing_label)
+    if mark is None:
         return np.zeros(len(column), dtype=bool)
     # One by one: numpy compares no strings with numbers.
-    if column.dtype.kind in "USO" or isinstance(missing_label, str):
-        text = isinstance(missing_label, str)
-        return np.array([isinstance(v, str) == text and bool(v == missing_label) for v in column], dtype=bool)
-    return np.asarray(column == missing_label)
+    if column.dtype.kind in "USO" or isinstance(mark, str):
+        return np.array([plain(v) == mark for v in column], dtype=bool)
+    return np.asarray(column == mark)
 
 
-def _meant(columns: AnyArray, missing_label: object) -> object:
+def _meant(columns: Sequence[AnyArray], missing_label: object) -> object:
     """The missing label, or None where all of y is -1 and +1: two classes in their customary dress."""
-    if missing_label != -1 or columns.dtype.kind not in "if" or columns.shape[1] > 1:
+    if missing_label != -1 or columns[0].dtype.kind not in "if" or len(columns) > 1:
         return missing_label
-    return None if set(np.unique(columns).tolist()) == {-1, 1} else missing_label
+    return None if set(np.unique(columns[0]).tolist()) == {-1, 1} else missing_label
 
 
 def _known(column: AnyArray, missing_label: object, k: int, n_outputs: int) -> AnyArray:
     missing = _is_missing(column, missing_label)
-    classes = np.unique(column[~missing])
+    known = column[~missing]
+    classes: AnyArray = np.unique(_uniform(known, "y")) if len(known) else known
     if len(classes) >= 2:
         return classes
-    if n_outputs > 1 and set(classes.tolist()) <= {0, 1}:  # a label that no row has, or all: one of several
+    # A label that no row has, or all: one of several. But 1 beside the mark alone may be the two signs.
+    if n_outputs > 1 and set(classes.tolist()) <= ({0} if missing.any() else {0, 1}):
         return np.array([0, 1])
-    output = f"output {k} of y" if n_outputs > 1 else "y"
+    mark, output = plain(missing_label), f"output {k} of y" if n_outputs > 1 else "y"
     if missing.any() and len(classes) == 1:
         raise InputError(
-            f"{output} has one class, {classes[0]!r}, beside {missing_label!r}, which marks unlabeled rows: if "
-            f"{missing_label!r} is a class too, pass missing_label=None"
+            f"{output} has one class, {plain(classes[0])!r}, beside {mark!r}, which marks unlabeled rows: if {mark!r} "
+            "is a class too, pass missing_label=None"
         )
     if missing.any():
         raise InputError(f"{output} has no labeled row, so no class to learn: a density alone is JointEnergyDetector's")
-    raise InputError(f"{output} has one class, {classes[0]!r}, and a classifier needs at least 2 classes")
+    raise InputError(f"{output} has one class, {plain(classes[0])!r}, and a classifier needs at least 2 classes")
