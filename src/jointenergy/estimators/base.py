@@ -10,12 +10,11 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from sklearn.base import BaseEstimator
-from sklearn.utils import check_random_state
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 from torch import Tensor
 
 from jointenergy.errors import InputError
-from jointenergy.estimators import gaussians, tables
+from jointenergy.estimators import gaussians, parameters, tables
 from jointenergy.estimators.columns import Columns, Floats, Table, label_space
 from jointenergy.estimators.holding import held_out
 from jointenergy.estimators.imputed import Imputed, imputed
@@ -40,7 +39,7 @@ class TableEstimator(BaseEstimator):  # type: ignore[misc]
 
     # Set by the constructors.
     max_iter: int | None
-    hidden_layer_sizes: Sequence[int] | None
+    hidden_layer_sizes: Sequence[int] | int | None
     batch_size: int | str
     learning_rate_init: float
     label_weight: float
@@ -57,7 +56,8 @@ class TableEstimator(BaseEstimator):  # type: ignore[misc]
     # Fitting.
 
     def _prepare(self, X: Any, sample_weight: Any, *, reset: bool = True) -> tuple[Table, Floats]:  # noqa: N803, ANN401
-        """The table and how much each row counts."""
+        """The table and how much each row counts, with settings that have been checked."""
+        parameters.check(self)
         table = tables.read(self, X, reset=reset)
         weight = np.ones(table.n_rows)
         if sample_weight is not None:
@@ -66,7 +66,7 @@ class TableEstimator(BaseEstimator):  # type: ignore[misc]
             if not (weight > 0).any():
                 raise InputError("sample_weight is zero for all rows: at least one must count")
         if self.image_shape is not None:
-            shape = self._image()
+            shape = parameters.image_of(self.image_shape)
             if table.categorical or int(np.prod(shape)) != len(table.columns):
                 raise InputError(f"image_shape={shape} needs {int(np.prod(shape))} number columns, X has others")
         return table, weight
@@ -74,17 +74,6 @@ class TableEstimator(BaseEstimator):  # type: ignore[misc]
     def _asked(self) -> int | None:
         """The iterations that `max_iter` asks for."""
         return None if self.max_iter is None else check_count("max_iter", self.max_iter)
-
-    def _image(self) -> tuple[int, ...]:
-        """Channels, height and width."""
-        shape = tuple(int(s) for s in self.image_shape or ())
-        if len(shape) == 2:
-            shape = (1, *shape)
-        if len(shape) != 3 or min(shape) < 1:
-            raise InputError(
-                f"image_shape must be (height, width) or (channels, height, width), got {self.image_shape}"
-            )
-        return shape
 
     def _train(
         self,
@@ -111,7 +100,7 @@ class TableEstimator(BaseEstimator):  # type: ignore[misc]
         one = n_targets == 1
         classes = y[:, 0] if one else torch.zeros(len(y), dtype=torch.int64)
         n_classes = labels.cardinalities[0] if one else 1
-        seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
+        seed = parameters.seed_of(self.random_state)
         held, rest = held_out(y[:, :n_targets], mask, self.early_stopping, self.validation_fraction, seed)
         if before is None:
             others = labels.subspace(labels.names[n_targets:])
@@ -138,7 +127,7 @@ class TableEstimator(BaseEstimator):  # type: ignore[misc]
         held: Tensor,
         labels: Any,  # noqa: ANN401
     ) -> TrainingData:
-        shape = (x.shape[1],) if self.image_shape is None else self._image()
+        shape = (x.shape[1],) if self.image_shape is None else parameters.image_of(self.image_shape)
         device = torch.device(self.device)
 
         def shaped(rows: Tensor) -> Tensor:
@@ -165,13 +154,13 @@ class TableEstimator(BaseEstimator):  # type: ignore[misc]
         size = check_count("batch_size", auto if self.batch_size == "auto" else self.batch_size)  # type: ignore[arg-type]
         chosen_iterations = min(max(5 * n_labeled // 4, LEAST), max(MOST, PASSES * n_rows // size))
         chosen = (64, 64) if small else (128, 128)
-        hidden = chosen if self.hidden_layer_sizes is None else tuple(self.hidden_layer_sizes)
+        hidden = parameters.hidden_of(self.hidden_layer_sizes)
         # The more directions there are, the sooner rows are learned by heart: more weight decay, more noise.
         image = self.image_shape is not None
         return Plan(
             chosen_iterations if iterations is None else iterations,
             batch_size=size,
-            hidden=hidden,
+            hidden=chosen if hidden is None else hidden,
             label_weight=float(self.label_weight),
             learning_rate=float(self.learning_rate_init),
             weight_decay=WEIGHT_DECAY * (1.0 if image else max(1.0, math.sqrt(n_features / MANY))),
@@ -197,13 +186,13 @@ class TableEstimator(BaseEstimator):  # type: ignore[misc]
             what = said.event or ", ".join(f"{k} {v:.4g}" for k, v in said.values.items() if k in ("loss", "gap"))
             print(f"[{type(self).__name__}] iteration {said.iteration}: {what}")
 
-    def _keep(self, trained: Trained, table: Table) -> None:
+    def _keep(self, trained: Trained, table: Table, weight: Floats) -> None:
         self._law = trained.law
         self.health_ = trained.health
         self.n_iter_ = trained.n_iter
         self.loss_curve_ = trained.losses
         self.validation_scores_ = trained.scores or None
-        self._scores = np.sort(self._log_density(table))
+        self._scores = np.sort(self._log_density(_rows(table, weight > 0), completed=True))
 
     # Questions.
 
@@ -218,11 +207,15 @@ class TableEstimator(BaseEstimator):  # type: ignore[misc]
         state = self.random_state if random_state is None else random_state
         if isinstance(state, np.random.RandomState) and random_state is None:
             state = 0  # drawing from it at prediction would change the estimator
-        seed = 0 if state is None else int(check_random_state(state).randint(np.iinfo(np.int32).max))
+        seed = 0 if state is None else parameters.seed_of(state)
         return torch.Generator().manual_seed(seed)
 
-    def _log_density(self, table: Table, targets: Tensor | None = None) -> Floats:
-        """log p(what is known of each row), exact for complete rows, an estimate for others; features in own units."""
+    def _log_density(self, table: Table, targets: Tensor | None = None, *, completed: bool = False) -> Floats:
+        """log p(what is known of each row), exact for complete rows, an estimate for others; features in own units.
+
+        `completed`: the mean of log p(row) over completions of the row instead. That is a density of all features, so
+        that rows that miss different ones compare, in any units.
+        """
         x, y = self._encoded(table, targets)
         complete = self._law.complete(x, y)
         found = x.new_zeros(len(x))
@@ -230,18 +223,22 @@ class TableEstimator(BaseEstimator):  # type: ignore[misc]
             found[complete] = self._law.log_density(x[complete], y[complete])
         if not bool(complete.all()):
             rest = ~complete
-            drawn = self._law.complete_rows(x[rest], y[rest], n_draws=1, steps=0, generator=self._generator())
-            found[rest] = drawn.log_density
+            n_draws = DRAWS if completed else 1
+            drawn = self._law.complete_rows(x[rest], y[rest], n_draws=n_draws, steps=0, generator=self._generator())
+            found[rest] = self._law.mean_log_density(drawn) if completed else drawn.log_density
         # Standardized features are denser by their scales; those that are not known have no density.
         scales = torch.from_numpy(np.log(self._columns.scale)) if self._columns.numbers else torch.zeros(1)
-        volume: Tensor = (~x.isnan()).to(scales.dtype) @ scales
-        return np.asarray((found - volume).numpy())
+        volume: Tensor = (~x.isnan() | completed).to(scales.dtype) @ scales
+        # A category that no row had is as rare as one row more would make it.
+        strange = self._columns.unseen(table) * math.log(self._columns.n_rows + 1)
+        return np.asarray((found - volume).numpy() - strange)
 
     def score_samples(self, X: Any) -> Floats:  # noqa: N803, ANN401
         """log p(x) of each row, labels summed out, at temperature 1, up to one constant of the fitted law.
 
         Of a row with missing features it is the log-density of what is known of it, estimated by weighted draws; rows
-        that miss different features have densities of different features, which are not comparable.
+        that miss different features have densities of different features, which are not comparable. A category that was
+        never seen counts as one row in n + 1, of the n rows learned from.
         """
         check_is_fitted(self)
         return self._log_density(tables.read(self, X, reset=False))
@@ -256,15 +253,16 @@ class TableEstimator(BaseEstimator):  # type: ignore[misc]
         steps: int = 50,
         random_state: Any = None,  # noqa: ANN401
     ) -> Imputed:
-        """What is missing in X, drawn from p(missing | known, y) at temperature 1: NaN, and missing categories.
+        """What is missing in X, drawn from p(missing | known, y) at temperature 1: NaN, and categories that are missing
+        or were never seen.
 
         `y` names the classes where they are known. A row's draws start from the anchor given what is known, chosen by
         their weight, and make `steps` steps of an exact kernel.
         """
         check_is_fitted(self)
         check_count("n_draws", n_draws, least=2)
-        if not 0 < level < 1:
-            raise InputError(f"level must lie between 0 and 1, got {level!r}")
+        check_count("steps", steps, least=0)
+        parameters.check_share("level", level)
         table = tables.read(self, X, reset=False)
         x, labels = self._encoded(table, None if y is None else self._target_labels(y, table.n_rows))
         open_rows = ~self._law.complete(x, labels)
@@ -281,10 +279,10 @@ class TableEstimator(BaseEstimator):  # type: ignore[misc]
         raise InputError("a detector has no labels: leave y out")
 
     def _drawn(self, n: int, targets: Tensor, random_state: Any) -> tuple[npt.NDArray[Any], Tensor]:  # noqa: ANN401
-        """New rows of the law as a table, and their targets."""
+        """New rows of the law as a table, and their targets; `targets` is one row of them, MISSING where free."""
         check_count("n, the number of samples,", n)
         x = torch.full((n, self._columns.n_features), torch.nan, dtype=torch.float64)
-        y = torch.cat((targets, torch.full((n, len(self._law.others)), MISSING)), dim=1)
+        y = torch.cat((targets.repeat(n, 1), torch.full((n, len(self._law.others)), MISSING)), dim=1)
         drawn = self._law.complete_rows(x, y, n_draws=1, steps=SAMPLE_STEPS, generator=self._generator(random_state))
         found, n_targets = drawn.y[0], self._law.n_targets
         return self._columns.decode(drawn.x[0], found[:, n_targets:]), found[:, :n_targets]

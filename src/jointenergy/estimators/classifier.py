@@ -34,10 +34,11 @@ class JointEnergyClassifier(ClassifierMixin, TableEstimator):  # type: ignore[mi
     max_iter : int or None, default=None
         The most iterations: one batch and a few steps of the chains each. None: five for every four labeled rows
         (of a detector, rows), at least 100, and at most 500 or five passes over all rows, whichever is more.
-    hidden_layer_sizes : sequence of int or None, default=None
+    hidden_layer_sizes : int, sequence of int or None, default=None
         The network's hidden layers; None chooses them.
     label_weight : float, default=100
-        The weight of log p(y | x) beside that of log p(x), which is 1. At 1 the sum is the joint likelihood.
+        The weight of log p(y | x) beside that of log p(x), which is 1. At 1, the least, the sum is the joint
+        likelihood.
     missing_label : default=-1
         What marks a row without a label in `y`; None: nothing does. A `y` of -1 and +1 alone has two classes.
     early_stopping : bool or "auto", default="auto"
@@ -75,7 +76,7 @@ class JointEnergyClassifier(ClassifierMixin, TableEstimator):  # type: ignore[mi
         self,
         *,
         max_iter: int | None = None,
-        hidden_layer_sizes: Sequence[int] | None = None,
+        hidden_layer_sizes: Sequence[int] | int | None = None,
         label_weight: float = 100.0,
         missing_label: Any = -1,  # noqa: ANN401 (any class may stand for none)
         early_stopping: bool | str = "auto",
@@ -147,7 +148,7 @@ class JointEnergyClassifier(ClassifierMixin, TableEstimator):  # type: ignore[mi
         trained = self._train(
             table, labels, self._targets.space, weight, iterations=iterations, before=before, decay=decay
         )
-        self._keep(trained, table)
+        self._keep(trained, table, weight)
         self.n_iter_ += done
         self.loss_curve_ = [*losses, *self.loss_curve_]
         self.classes_ = self._targets.public()
@@ -199,10 +200,10 @@ class JointEnergyClassifier(ClassifierMixin, TableEstimator):  # type: ignore[mi
     def sample(self, n: int = 1, given: Any = None, random_state: Any = None) -> tuple[AnyArray, AnyArray]:  # noqa: ANN401
         """`n` rows and their labels drawn from the law; `given` is a class, or a row of y, missing where free."""
         check_is_fitted(self)
-        targets = torch.full((n, self._law.n_targets), MISSING)
+        targets = torch.full((1, self._law.n_targets), MISSING)
         if given is not None:
             row = [given] if np.ndim(given) == 0 else [list(given)]
-            targets = self._target_labels(row, 1).repeat(n, 1)
+            targets = self._target_labels(row, 1)
         x, y = self._drawn(n, targets, random_state)
         return x, self._targets.decode(y)
 

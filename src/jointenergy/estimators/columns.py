@@ -31,6 +31,8 @@ class Columns:
     """The values of each category column, in order."""
     mean: Floats
     scale: Floats
+    n_rows: int
+    """Of the table that was learned from."""
     names: tuple[str, ...] | None = None
 
     @classmethod
@@ -45,7 +47,13 @@ class Columns:
                 raise InputError(f"column {table.called(k)} has no value at all: leave it out")
         count = (known * weight[:, None]).sum(0)
         mean = np.where(known, values * weight[:, None], 0.0).sum(0) / count
-        variance = np.where(known, (values - mean) ** 2 * weight[:, None], 0.0).sum(0) / count
+        with np.errstate(over="ignore", invalid="ignore"):
+            variance = np.where(known, (values - mean) ** 2 * weight[:, None], 0.0).sum(0) / count
+        for k, spread in zip(numbers, variance, strict=True):
+            if not np.isfinite(spread):
+                raise InputError(
+                    f"column {table.called(k)} holds numbers too large to be squared: give it another unit"
+                )
         if shared:  # the mean and the spread of all pixels together
             variance = np.full_like(mean, (variance + mean**2).mean() - mean.mean() ** 2)
             mean = np.full_like(mean, mean.mean())
@@ -56,7 +64,7 @@ class Columns:
         for k, known_values in found.items():
             if not known_values:
                 raise InputError(f"column {table.called(k)} has no value at all: leave it out")
-        return cls(n_columns, numbers, found, mean, scale, table.names)
+        return cls(n_columns, numbers, found, mean, scale, table.n_rows, table.names)
 
     @property
     def discrete(self) -> tuple[int, ...]:
@@ -80,6 +88,14 @@ class Columns:
             where = {value: i for i, value in enumerate(self.categories[k])}
             labels[:, place] = [where.get(value, MISSING) for value in table.cells(k)]
         return torch.from_numpy(x), torch.from_numpy(labels)
+
+    def unseen(self, table: Table) -> Floats:
+        """How many categories of each row none of the rows learned from had."""
+        found = np.zeros(table.n_rows)
+        for k, values in self.categories.items():
+            seen = {None, *values}
+            found += [value not in seen for value in table.cells(k)]
+        return found
 
     def numbers_of(self, x: Tensor) -> Floats:
         """Standardized numbers in their own units again, `[..., D]`."""

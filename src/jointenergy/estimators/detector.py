@@ -13,7 +13,7 @@ from sklearn.base import OutlierMixin
 from sklearn.utils.validation import check_is_fitted
 
 from jointenergy.errors import InputError
-from jointenergy.estimators import stored
+from jointenergy.estimators import stored, tables
 from jointenergy.estimators.base import TableEstimator
 from jointenergy.estimators.classifier import JointEnergyClassifier
 from jointenergy.estimators.columns import Floats
@@ -49,7 +49,7 @@ class JointEnergyDetector(OutlierMixin, TableEstimator):  # type: ignore[misc]
         *,
         contamination: float = 0.05,
         max_iter: int | None = None,
-        hidden_layer_sizes: Sequence[int] | None = None,
+        hidden_layer_sizes: Sequence[int] | int | None = None,
         early_stopping: bool = False,
         validation_fraction: float = 0.1,
         n_iter_no_change: int = 10,
@@ -78,6 +78,8 @@ class JointEnergyDetector(OutlierMixin, TableEstimator):  # type: ignore[misc]
     @classmethod
     def of(cls, classifier: JointEnergyClassifier, *, contamination: float = 0.05) -> Self:
         """A detector that shares the law of a fitted classifier."""
+        if not isinstance(classifier, TableEstimator):
+            raise InputError(f"a detector is made of a JointEnergyClassifier, got a {type(classifier).__name__}")
         check_is_fitted(classifier)
         own = {k: v for k, v in classifier.get_params().items() if k in cls().get_params()}
         own |= {"contamination": contamination, "early_stopping": classifier.early_stopping is True}
@@ -98,13 +100,18 @@ class JointEnergyDetector(OutlierMixin, TableEstimator):  # type: ignore[misc]
             raise InputError("a density of one sample is none: n_samples=1, give at least 2")
         nothing = torch.empty(table.n_rows, 0, dtype=torch.int64)
         trained = self._train(table, nothing, {}, weight, iterations=iterations)
-        self._keep(trained, table)
+        self._keep(trained, table, weight)
         self._set_offset()
         return self
 
     def decision_function(self, X: Any) -> Floats:  # noqa: N803, ANN401
-        """The log-density less `offset_`: negative for outliers."""
-        return np.asarray(self.score_samples(X) - self.offset_)
+        """The log-density less `offset_`: negative for outliers.
+
+        A row that misses features is judged by what it shows, beside complete rows: by the mean log-density of what it
+        may be, drawn from the law. What it does not show counts as usual, and no column's unit matters.
+        """
+        check_is_fitted(self)
+        return np.asarray(self._log_density(tables.read(self, X, reset=False), completed=True) - self.offset_)
 
     def predict(self, X: Any) -> npt.NDArray[np.int64]:  # noqa: N803, ANN401
         """+1 for rows like the data, -1 for outliers."""
@@ -113,7 +120,7 @@ class JointEnergyDetector(OutlierMixin, TableEstimator):  # type: ignore[misc]
     def sample(self, n: int = 1, random_state: Any = None) -> npt.NDArray[Any]:  # noqa: ANN401
         """`n` rows drawn from the law."""
         check_is_fitted(self)
-        targets = torch.full((n, self._law.n_targets), MISSING)
+        targets = torch.full((1, self._law.n_targets), MISSING)
         return self._drawn(n, targets, random_state)[0]
 
     def save(self, path: str | Path) -> Path:

@@ -54,8 +54,7 @@ def imputed(
         filled[:, k] = np.where(known[:, place], table.columns[k], numbers[:, :, place].mean(0))
     for place, k in enumerate(columns.discrete):
         most = torch.mode(all_y[:, :, place], dim=0).values
-        called = [columns.categories[k][i] for i in most.tolist()]
-        filled[:, k] = [mode if cell is None else cell for cell, mode in zip(table.cells(k), called, strict=True)]
+        filled[:, k] = [columns.categories[k][i] for i in most.tolist()]  # what is known is the same in all draws
     if not is_frame(given):
         return Imputed(filled.astype(np.float64), draws, low, high, level)
     frame = given.copy()

@@ -67,6 +67,12 @@ class Law:
         pieces = zip(self.rows(x).split(AT_ONCE), y.split(AT_ONCE), strict=True)
         return torch.cat([self.model.log_density_unchecked(a, b) for a, b in pieces])
 
+    def mean_log_density(self, drawn: Draws) -> Tensor:
+        """The mean of log p(x, discrete features) over the completions of each row, targets summed out."""
+        labels = drawn.y.flatten(0, 1).clone()
+        labels[:, : self.n_targets] = MISSING
+        return self.log_density(drawn.x.flatten(0, 1), labels).view(len(drawn.x), -1).mean(0)
+
     @torch.no_grad()
     def target_probs(self, x: Tensor, y: Tensor) -> list[Tensor]:
         """p(target | x, the other labels) for each target of complete rows."""

@@ -36,8 +36,8 @@ def write(estimator: Any, path: Path) -> Path:  # noqa: ANN401 (one of the two)
     known = {
         "estimator": type(estimator).__name__,
         "params": {k: _as_json(v, k) for k, v in estimator.get_params(deep=False).items()},
-        "columns": {"n_columns": columns.n_columns, "numbers": columns.numbers, "names": columns.names},
-        "categories": [[k, values] for k, values in columns.categories.items()],
+        "columns": {k: getattr(columns, k) for k in ("n_columns", "numbers", "n_rows", "names")},
+        "categories": [[k, _categories(columns, k)] for k in columns.categories],
         "targets": None
         if targets is None
         else {
@@ -107,6 +107,7 @@ def _restore(estimator: Any, known: dict[str, Any], tensors: dict[str, Tensor]) 
         dict(known["categories"]),
         tensors["columns/mean"].numpy(),
         tensors["columns/scale"].numpy(),
+        form["n_rows"],
         names,
     )
     space: dict[str, list[str]] = {}
@@ -134,6 +135,18 @@ def _hidden(network: torch.nn.Module) -> list[int]:
     """The widths of an MLP's hidden layers; of logits and shared value they are the same."""
     network = network.shared if isinstance(network, Corrections) else network
     return [m.out_features for m in network.modules() if isinstance(m, torch.nn.Linear)][:-1]
+
+
+def _categories(columns: Columns, k: int) -> list[Any]:
+    """The values of a category column, which must be such as JSON has."""
+    for value in columns.categories[k]:
+        if not isinstance(value, str | int | float):
+            name, kind = k if columns.names is None else repr(columns.names[k]), type(value).__name__
+            raise InputError(
+                f"column {name} has categories of type {kind}, which a file without pickle cannot hold: "
+                "convert them to strings before fitting"
+            )
+    return columns.categories[k]
 
 
 def _as_json(value: Any, name: str) -> Any:  # noqa: ANN401
