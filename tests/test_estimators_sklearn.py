@@ -22,7 +22,7 @@ import jointenergy
 from jointenergy import InputError, JointEnergyClassifier, JointEnergyDetector
 from jointenergy.estimators import base
 from jointenergy.estimators.base import TableEstimator
-from jointenergy.estimators.training import Watch
+from jointenergy.estimators.holding import Watch
 
 Quick = partial(JointEnergyClassifier, max_iter=5, random_state=0)
 

@@ -16,10 +16,12 @@ from torch import Tensor
 from jointenergy.errors import InputError
 from jointenergy.estimators import gaussians, parameters, tables
 from jointenergy.estimators.columns import Columns, Floats, Table, label_space
-from jointenergy.estimators.holding import held_out
+from jointenergy.estimators.feeding import bound_of, data_of, shares
+from jointenergy.estimators.holding import Watch, held_out, score_of
 from jointenergy.estimators.imputed import Imputed, imputed
 from jointenergy.estimators.law import Law
-from jointenergy.estimators.training import Plan, TableTrainer, Trained, Watch, bound_of, train
+from jointenergy.estimators.progress import Progress
+from jointenergy.estimators.training import Plan, TableTrainer, Trained, train
 from jointenergy.inputs import check_count
 from jointenergy.labels import MISSING
 from jointenergy.training.feeds import TrainingData
@@ -52,6 +54,8 @@ class TableEstimator(BaseEstimator):  # type: ignore[misc]
     device: str
     random_state: Any
     verbose: int
+
+    _progress: Progress | None = None  # where training stands; a file does not hold it
 
     # Fitting.
 
@@ -86,7 +90,10 @@ class TableEstimator(BaseEstimator):  # type: ignore[misc]
         before: Law | None = None,
         decay: bool = True,
     ) -> Trained:
-        """The law of the rows that count; `before` is a law to go on from, with its columns and anchor."""
+        """The law of the rows that count; `before` is a law to go on from, with its columns and anchor.
+
+        Without `decay` it is one of many passes: at one learning rate, with nothing held out.
+        """
         counts = torch.from_numpy(weight > 0)
         if before is None:
             self._columns = Columns.fit(
@@ -101,7 +108,8 @@ class TableEstimator(BaseEstimator):  # type: ignore[misc]
         classes = y[:, 0] if one else torch.zeros(len(y), dtype=torch.int64)
         n_classes = labels.cardinalities[0] if one else 1
         seed = parameters.seed_of(self.random_state)
-        held, rest = held_out(y[:, :n_targets], mask, self.early_stopping, self.validation_fraction, seed)
+        asked = self.early_stopping if decay else False
+        held, rest = held_out(y, labels, n_targets, mask, asked, self.validation_fraction, seed)
         if before is None:
             others = labels.subspace(labels.names[n_targets:])
             learned = (t[rest] for t in (x, mask, classes, discrete, rows))
@@ -109,56 +117,32 @@ class TableEstimator(BaseEstimator):  # type: ignore[misc]
         else:
             anchor = before.gaussians
         filled = anchor.filled(x)
-        data = self._data(filled, y, mask, rows, rest, held if len(held) else rest, labels)
+        shape = (x.shape[1],) if self.image_shape is None else parameters.image_of(self.image_shape)
+        data = data_of(filled, y, mask, rows, (held, rest), labels, shape=shape, device=self.device)
         labeled = int((y[rest, :n_targets] != MISSING).any(1).sum()) if n_targets else len(rest)
         plan = self._plan(len(rest), labeled, x.shape[1], iterations, decay=decay)
         recipe = plan.recipe(bound_of(filled), labels, n_targets)
-        trainer = TableTrainer(recipe, data, seed, gaussians=anchor, n_targets=n_targets, plan=plan, before=before)
-        watch = self._watch(data, n_targets, plan.iterations) if len(held) else None
-        return train(trainer, watch=watch, report=self._report)
-
-    def _data(
-        self,
-        x: Tensor,
-        y: Tensor,
-        mask: Tensor,
-        weight: Tensor,
-        rest: Tensor,
-        held: Tensor,
-        labels: Any,  # noqa: ANN401
-    ) -> TrainingData:
-        shape = (x.shape[1],) if self.image_shape is None else parameters.image_of(self.image_shape)
-        device = torch.device(self.device)
-
-        def shaped(rows: Tensor) -> Tensor:
-            return rows.float().view(len(rows), *shape).to(device)
-
-        hidden = None if bool(mask[rest].all()) else mask[rest].view(-1, *shape).to(device)
-        share = weight[rest] / weight[rest].mean()
-        equal = bool((share == 1).all())
-        return TrainingData(
-            shaped(x[rest]),
-            y[rest].to(device),
-            shaped(x[held]),
-            y[held].to(device),
-            labels,
-            hidden,
-            None if equal else share.float().to(device),
+        progress = None if before is None else self._progress
+        seed = seed if progress is None else progress.seed(seed)
+        trainer = TableTrainer(
+            recipe, data, seed, gaussians=anchor, n_targets=n_targets, plan=plan, before=before, progress=progress
         )
+        watch = self._watch(data, n_targets, plan.iterations, rows[held]) if len(held) else None
+        return train(trainer, watch=watch, report=self._report)
 
     def _plan(self, n_rows: int, n_labeled: int, n_features: int, iterations: int | None, *, decay: bool) -> Plan:
         """Sizes by the number of rows, weight decay by that of features; without a number of iterations five for every
-        four labeled rows, within bounds."""
+        four labeled rows, within bounds, and without decay one pass."""
         small = n_rows < SMALL
         auto = min(64, max(32, n_rows)) if small else 128
         size = check_count("batch_size", auto if self.batch_size == "auto" else self.batch_size)  # type: ignore[arg-type]
-        chosen_iterations = min(max(5 * n_labeled // 4, LEAST), max(MOST, PASSES * n_rows // size))
+        whole = min(max(5 * n_labeled // 4, LEAST), max(MOST, PASSES * n_rows // size))
         chosen = (64, 64) if small else (128, 128)
         hidden = parameters.hidden_of(self.hidden_layer_sizes)
         # The more directions there are, the sooner rows are learned by heart: more weight decay, more noise.
         image = self.image_shape is not None
         return Plan(
-            chosen_iterations if iterations is None else iterations,
+            iterations or (whole if decay else -(-n_rows // size)),
             batch_size=size,
             hidden=chosen if hidden is None else hidden,
             label_weight=float(self.label_weight),
@@ -168,17 +152,9 @@ class TableEstimator(BaseEstimator):  # type: ignore[misc]
             decay=decay,
         )
 
-    def _watch(self, data: TrainingData, n_targets: int, iterations: int) -> Watch:
-        def score(trainer: TableTrainer) -> Tensor:
-            x, y = data.x_held, data.y_held
-            with torch.no_grad():
-                both = trainer.ema.log_density_unchecked(x, y)
-                if n_targets:
-                    both = both - trainer.ema.log_density_unchecked(x, trainer.scored(y))
-            return both
-
+    def _watch(self, data: TrainingData, n_targets: int, iterations: int, weight: Tensor) -> Watch:
         patience = check_count("n_iter_no_change", self.n_iter_no_change)
-        return Watch(score, max(1, iterations // LOOKS), patience)
+        return Watch(score_of(data, n_targets), max(1, iterations // LOOKS), patience, shares(weight))
 
     def _report(self, said: Report) -> None:
         every = max(1, said.iterations // 10)

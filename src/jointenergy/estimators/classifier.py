@@ -56,7 +56,7 @@ class JointEnergyClassifier(ClassifierMixin, TableEstimator):  # type: ignore[mi
     image_shape : tuple or None, default=None
         (height, width) or (channels, height, width) of rows that are images: a convolutional network then.
     warm_start : bool, default=False
-        Whether `fit` goes on from the law of the last fit.
+        Whether `fit` goes on from where the training of the last fit stands.
     device : str, default="cpu"
         Where it is trained; answers are always computed on the CPU, in float64.
     random_state : int, RandomState or None, default=None
@@ -119,14 +119,13 @@ class JointEnergyClassifier(ClassifierMixin, TableEstimator):  # type: ignore[mi
         return self
 
     def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Self:  # noqa: N803, ANN401
-        """One pass over these rows, on from the law that there is; the first call needs all `classes`, and learns from
-        its rows how columns are scaled and where the law begins."""
+        """One pass over these rows, on from where training stands, at one learning rate and with nothing held out; the
+        first call needs all `classes`, and learns from its rows how columns are scaled and where the law begins."""
         before = getattr(self, "_law", None)
         table, weight = self._prepare(X, sample_weight, reset=before is None)
         if before is None:
             self._targets = Targets.fit(rows_of(y, weight > 0), self.missing_label, classes)
-        batch = 128 if self.batch_size == "auto" else int(self.batch_size)
-        self._learn(table, y, weight, iterations=max(1, -(-table.n_rows // batch)), before=before, decay=False)
+        self._learn(table, y, weight, iterations=None, before=before, decay=False)
         return self
 
     def _learn(
@@ -149,6 +148,7 @@ class JointEnergyClassifier(ClassifierMixin, TableEstimator):  # type: ignore[mi
             table, labels, self._targets.space, weight, iterations=iterations, before=before, decay=decay
         )
         self._keep(trained, table, weight)
+        self._progress = trained.progress
         self.n_iter_ += done
         self.loss_curve_ = [*losses, *self.loss_curve_]
         self.classes_ = self._targets.public()

@@ -1,6 +1,10 @@
-"""estimators: which rows are held out for early stopping, if any."""
+"""estimators: early stopping: which rows are held out, if any, and when what they say ends a fit."""
 
 from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
@@ -8,22 +12,32 @@ from sklearn.model_selection import train_test_split
 from torch import Tensor
 
 from jointenergy.errors import InputError
-from jointenergy.labels import MISSING
+from jointenergy.estimators.law import FEW_STATES
+from jointenergy.labels import MISSING, LabelSpace
+from jointenergy.training.feeds import TrainingData
+from jointenergy.training.loop import Fit
+from jointenergy.training.trainer import Trainer
 
 LEAST = 30  # labeled rows that a validation split needs to say anything
 
 
-def held_out(y: Tensor, mask: Tensor, asked: bool | str, fraction: float, seed: int) -> tuple[Tensor, Tensor]:
+def held_out(
+    y: Tensor, labels: LabelSpace, n_targets: int, mask: Tensor, asked: bool | str, fraction: float, seed: int
+) -> tuple[Tensor, Tensor]:
     """The rows of a validation split and the others; none where "auto" finds too few labeled rows for one.
 
-    Held-out rows have all their targets and features, and every class keeps rows to learn from.
+    Held-out rows have all their targets and numbers, and miss no more categories than can be summed out at each look;
+    every class keeps rows to learn from.
     """
     nothing, everything = torch.empty(0, dtype=torch.int64), torch.arange(len(y))
     if asked not in (True, False, "auto"):
         raise InputError(f"early_stopping must be True, False or 'auto', got {asked!r}")
     if not 0 < fraction < 1:
         raise InputError(f"validation_fraction must lie between 0 and 1, got {fraction!r}")
-    able = ((y != MISSING).all(1) & mask.all(1)).nonzero()[:, 0]
+    sizes = torch.tensor(labels.cardinalities[n_targets:], dtype=torch.float64)
+    n_states = torch.where(y[:, n_targets:] == MISSING, sizes, 1.0).prod(1)
+    y = y[:, :n_targets]
+    able = ((y != MISSING).all(1) & mask.all(1) & (n_states <= FEW_STATES)).nonzero()[:, 0]
     n_held = int(len(able) * fraction)
     if asked is False or n_held < (LEAST if asked == "auto" else 1):
         return nothing, everything
@@ -37,3 +51,63 @@ def held_out(y: Tensor, mask: Tensor, asked: bool | str, fraction: float, seed: 
     rest = everything[~torch.isin(everything, held)]
     lost = any(set(y[held, k].tolist()) - set(y[rest, k].tolist()) for k in range(y.shape[1]))
     return (nothing, everything) if lost else (held, rest)
+
+
+@dataclass
+class Watch:
+    """Early stopping: keeps the newest weights that are within a standard error of the best, and says when to stop.
+
+    The newest, not the best: the density goes on learning where the classes have nothing left to learn.
+    """
+
+    score: Callable[[Trainer], Tensor]
+    """The held-out log-probabilities, one for each row."""
+    every: int
+    patience: int
+    weight: Tensor | None = None
+    """How much each row counts, 1 on average."""
+    scores: list[float] = field(default_factory=list)
+    kept: dict[str, Tensor] | None = None
+    error: float = 0.0
+    """The standard error of the best score."""
+    worse: int = 0
+    """Looks in a row that were worse than the best by more than that."""
+
+    def look(self, run: Fit, trainer: Trainer) -> None:
+        if trainer.iteration % self.every:
+            return
+        found = self.score(trainer)
+        (score, error), best = _mean_and_error(found, self.weight), max(self.scores, default=-math.inf)
+        self.scores.append(score)
+        if score > best:
+            self.error, best = error, score
+        near = score >= best - self.error
+        self.worse = 0 if near else self.worse + 1
+        if near:
+            self.kept = {k: v.clone() for k, v in trainer.ema.state_dict().items()}
+        run.enough = self.worse >= self.patience
+
+
+def _mean_and_error(found: Tensor, weight: Tensor | None) -> tuple[float, float]:
+    """The mean of rows that count by their weights, 1 on average, and its standard error."""
+    mean, spread = found.mean(), found.std(correction=0)
+    if weight is not None:
+        weight = weight.to(found)
+        mean = (weight * found).mean()
+        spread = (weight * (found - mean)).square().mean().sqrt()
+    return float(mean), float(spread) / math.sqrt(len(found))
+
+
+def score_of(data: TrainingData, n_targets: int) -> Callable[[Trainer], Tensor]:
+    """log p(targets | the rest) of each held-out row, categories that it misses summed out; without targets its
+    log-density."""
+    x, y = data.x_held, data.y_held
+    rest = y.clone()
+    rest[:, :n_targets] = MISSING
+
+    def score(trainer: Trainer) -> Tensor:
+        with torch.no_grad():
+            found = trainer.ema.log_density_unchecked(x, y)
+            return found - trainer.ema.log_density_unchecked(x, rest) if n_targets else found
+
+    return score

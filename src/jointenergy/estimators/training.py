@@ -7,7 +7,7 @@ import math
 import tempfile
 import warnings
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -15,8 +15,11 @@ from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor
 
 from jointenergy.estimators.anchors import GaussianStart, anchored_model
+from jointenergy.estimators.feeding import most_frequent
 from jointenergy.estimators.gaussians import Gaussians
+from jointenergy.estimators.holding import Watch
 from jointenergy.estimators.law import FEW_STATES, X_STEPS, Law, mover_of, x_kernel
+from jointenergy.estimators.progress import Progress, unbiased
 from jointenergy.kernels import BlockGibbs, Kernel, PreconditionedMALA
 from jointenergy.kernels.mala import MALA
 from jointenergy.labels import MISSING, LabelSpace
@@ -41,14 +44,13 @@ from jointenergy.training.settings import (
     ObjectiveSettings,
     OptimizerSettings,
 )
-from jointenergy.training.state import under
+from jointenergy.training.state import restore_optimizer, under
 from jointenergy.training.trainer import Trainer
 
 TUNE = 10  # iterations between two looks at how many moves are accepted
 ACCEPTED = 0.6  # the share of moves that MALA should accept
 LEAST_STEP, MOST_STEP = 1e-5, 1.0  # of the anchor's variance
 SAMPLING_STEPS = 20  # of the chains of a check of health, and ten times as many: twice what samples are drawn with
-SMALL_SHARE = 200.0  # uniform noise that health is judged against fills that many times the data's own box
 
 
 @dataclass(frozen=True)
@@ -108,7 +110,7 @@ class TableTrainer(Trainer):
     """The trainer of an anchored model: MALA at temperature 1, whose step size follows what is accepted.
 
     The objective is log p(x, y) of what is observed plus more of log p(targets | the rest). Rows are noised in the
-    shape of the anchor.
+    shape of the anchor. It goes on from a law `before`, and from where its training stood if `progress` says that.
     """
 
     def __init__(
@@ -121,9 +123,16 @@ class TableTrainer(Trainer):
         n_targets: int,
         plan: Plan,
         before: Law | None = None,
+        progress: Progress | None = None,
     ) -> None:
-        self.gaussians, self.n_targets, self.plan, self.before = gaussians, n_targets, plan, before
+        self.gaussians, self.n_targets, self.plan = gaussians, n_targets, plan
+        self.before, self.progress = before, progress
+        self.common = most_frequent(data.y, data.labels)
         super().__init__(recipe, data, seed)
+        if before is not None:
+            self.ema.load_state_dict(before.model.state_dict())
+        if progress is not None:
+            restore_optimizer(self, progress.optimizer)
         if data.mask is None:
             for feed, noise in zip(self.feeds, (plan.noise, plan.label_noise), strict=False):
                 feed.changes = [self._noised(noise)]
@@ -132,6 +141,8 @@ class TableTrainer(Trainer):
         device = self.data.x.device
         if self.before is not None:
             model = copy.deepcopy(self.before.model).float()
+            if self.progress is not None:
+                model.load_state_dict(self.progress.weights)
         else:
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(int(seeded(self.seed, "weights").initial_seed()))
@@ -160,10 +171,23 @@ class TableTrainer(Trainer):
         start = Start(GaussianStart(self.gaussians, data.event_shape, data.x), label_start)
         chains = build.chains_of(self.recipe, data, self.seed, self.world, kernel=kernel, start=start)
         buffer, before = chains.buffer, self.before
-        if before is not None and buffer is not None and len(before.chains_x) == buffer.capacity:
-            state = {"x": before.chains_x.clone(), "y": before.chains_y.clone()}
-            buffer.load_state_dict(buffer.state_dict() | state)
+        if before is not None and buffer is not None:
+            state, n = buffer.state_dict(), min(len(before.chains_x), buffer.capacity)
+            state["x"][:n], state["y"][:n] = before.chains_x[:n], before.chains_y[:n]
+            buffer.load_state_dict(state)
         return chains
+
+    @property
+    def n_before(self) -> int:
+        """Iterations of earlier calls."""
+        return 0 if self.progress is None else self.progress.iterations
+
+    @property
+    def ema_decay(self) -> float:
+        """Where training comes in pieces, which may be one step each, the average forgets where it began."""
+        decay = super().ema_decay
+        whole = self.before is None and self.plan.decay
+        return decay if whole else unbiased(decay, self.n_before + self.iteration + 1)
 
     def step(self):  # type: ignore[no-untyped-def]  # noqa: ANN201 (as the trainer's)
         found = super().step()
@@ -190,8 +214,11 @@ class TableTrainer(Trainer):
             self.chains.kernel = _with_step(kernel, step_size)
 
     def scored(self, y: Tensor) -> Tensor:
-        """Targets summed out; discrete features as they are, since they may be too many to sum."""
-        return torch.cat((torch.full_like(y[:, : self.n_targets], MISSING), y[:, self.n_targets :].clamp(min=0)), dim=1)
+        """Targets summed out; discrete features as they are, since they may be too many to sum, and compared with
+        those of chains, which miss none: where they are missing, the most frequent."""
+        summed = torch.full_like(y[:, : self.n_targets], MISSING)
+        others = torch.where(y == MISSING, self.common, y)[:, self.n_targets :]
+        return torch.cat((summed, others), dim=1)
 
     def _noised(self, noise: float) -> Change:
         if len(self.data.event_shape) > 1:
@@ -215,40 +242,7 @@ class Trained:
     losses: list[float]
     scores: list[float]
     """The held-out log p(targets | the rest), at each look of early stopping."""
-
-
-@dataclass
-class Watch:
-    """Early stopping: keeps the newest weights that are within a standard error of the best, and says when to stop.
-
-    The newest, not the best: the density goes on learning where the classes have nothing left to learn.
-    """
-
-    score: Callable[[TableTrainer], Tensor]
-    """The held-out log-probabilities, one for each row."""
-    every: int
-    patience: int
-    scores: list[float] = field(default_factory=list)
-    kept: dict[str, Tensor] | None = None
-    error: float = 0.0
-    """The standard error of the best score."""
-    worse: int = 0
-    """Looks in a row that were worse than the best by more than that."""
-
-    def look(self, run: Fit, trainer: TableTrainer) -> None:
-        if trainer.iteration % self.every:
-            return
-        found = self.score(trainer)
-        score, best = float(found.mean()), max(self.scores, default=-math.inf)
-        self.scores.append(score)
-        if score > best:
-            self.error = float(found.std(correction=0)) / math.sqrt(len(found))
-            best = score
-        near = score >= best - self.error
-        self.worse = 0 if near else self.worse + 1
-        if near:
-            self.kept = {k: v.clone() for k, v in trainer.ema.state_dict().items()}
-        run.enough = self.worse >= self.patience
+    progress: Progress
 
 
 def train(
@@ -256,6 +250,7 @@ def train(
 ) -> Trained:
     """To the end, or to where early stopping ends it; a run that could not be kept healthy warns and is taken as is."""
     losses: dict[int, float] = {}
+    set_back = False
 
     def tell(said: Report) -> None:
         if "loss" in said.values:
@@ -274,6 +269,7 @@ def train(
         except Diverged:
             where = run.checkpoint_folder / run.last_healthy
             trainer.ema.load_state_dict(under(load_checkpoint(where).tensors, "ema/"))
+            set_back = True
             warnings.warn(
                 f"the chains could not be kept healthy after {trainer.iteration} iterations, and the last healthy "
                 "weights are used: look at health_, and take more or other features",
@@ -283,6 +279,7 @@ def train(
     health = run.health
     if watch is not None and watch.worse and watch.kept is not None:
         trainer.ema.load_state_dict(watch.kept)
+        set_back = True
         health = measure.check(trainer)
     model = copy.deepcopy(trainer.ema).cpu().double()
     assert isinstance(model, AnchoredModel)
@@ -291,10 +288,6 @@ def train(
     state = buffer.state_dict()
     law = Law(model, trainer.gaussians, trainer.step_size, state["x"].cpu(), state["y"].cpu())
     kept = [losses[i] for i in sorted(losses) if i <= trainer.iteration]
-    return Trained(law, health, trainer.iteration, kept, [] if watch is None else watch.scores)
-
-
-def bound_of(x: Tensor) -> float:
-    """Bounds around the data so wide that uniform noise between them hardly ever looks like data."""
-    n_features = x[0].numel()
-    return float(x.abs().max().clamp(min=1.0)) * max(2.0, float(SMALL_SHARE ** (1 / n_features)))
+    scores = [] if watch is None else watch.scores
+    progress = Progress.of(trainer, trainer.n_before, set_back=set_back)
+    return Trained(law, health, trainer.iteration, kept, scores, progress)

@@ -116,7 +116,7 @@ def restore_weights(trainer: Trainer, checkpoint: Checkpoint) -> None:
         trainer.ema.load_state_dict(under(tensors, "ema/"))
     except RuntimeError:
         raise InputError("the checkpoint is of another network than the recipe's") from None
-    _restore_optimizer(trainer, under(tensors, "optimizer/"))
+    restore_optimizer(trainer, under(tensors, "optimizer/"))
     if trainer.chains.buffer is not None:
         shards = [under(tensors, f"ranks/{r}/buffer/") for r in range(checkpoint.values["world_size"])]
         trainer.chains.buffer.load_state_dict(shard_of(shards, trainer.world.rank, trainer.world.size))
@@ -125,7 +125,7 @@ def restore_weights(trainer: Trainer, checkpoint: Checkpoint) -> None:
     trainer.skips[1] = 0
 
 
-def _restore_optimizer(trainer: Trainer, saved: dict[str, Tensor]) -> None:
+def restore_optimizer(trainer: Trainer, saved: dict[str, Tensor]) -> None:
     """Into the tensors that are there, which a recorded step goes on with; they are made where there are none yet."""
     parameters = list(trainer.model.parameters())
     found: dict[int, set[str]] = {}

@@ -230,8 +230,13 @@ class Trainer:
         self.optimizer.step()
         averaged: list[Tensor] = list(self.ema.parameters())
         change = torch._foreach_sub(parameters, averaged)
-        torch._foreach_mul_(change, counts * (1.0 - settings.ema))
+        torch._foreach_mul_(change, counts * (1.0 - self.ema_decay))
         torch._foreach_add_(averaged, change)
+
+    @property
+    def ema_decay(self) -> float:
+        """The share of the averaged weights that is left after the present step."""
+        return self.recipe.optimizer.ema
 
     @property
     def n_skipped(self) -> int:

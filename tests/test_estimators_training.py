@@ -1,0 +1,248 @@
+"""How tables are trained: in pieces, and with early stopping where categories are missing and rows have weights."""
+
+from __future__ import annotations
+
+import pickle
+from functools import partial
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from sklearn.base import clone
+
+from jointenergy import JointEnergyClassifier
+from jointenergy.estimators import base
+from jointenergy.estimators.base import TableEstimator
+from jointenergy.estimators.feeding import most_frequent
+from jointenergy.estimators.holding import Watch, held_out, score_of
+from jointenergy.estimators.progress import unbiased
+from jointenergy.estimators.training import TableTrainer
+from jointenergy.labels import MISSING, LabelSpace
+from jointenergy.models import AnchoredModel
+from jointenergy.networks import MLP
+
+Quick = partial(JointEnergyClassifier, max_iter=5, random_state=0)
+
+
+def crossed(n, seed=0):
+    """Classes that no line tells apart: an anchor knows nothing of them."""
+    x = np.random.default_rng(seed).normal(size=(n, 2))
+    return x, (x[:, 0] * x[:, 1] > 0).astype(int)
+
+
+def passes(n, model=None, n_rows=32):
+    model = Quick() if model is None else model
+    for i in range(n):
+        model.partial_fit(*crossed(n_rows, seed=i), classes=[0, 1])
+    return model
+
+
+@pytest.fixture
+def trainers(monkeypatch):
+    """What trainers are made of: their seeds, and the chains that they begin with."""
+    made = []
+
+    class Seen(TableTrainer):
+        def __init__(self, *args, **kwargs):
+            super().__init__(*args, **kwargs)
+            assert self.chains.buffer is not None
+            made.append(SimpleNamespace(seed=self.seed, chains=self.chains.buffer.state_dict()["x"], trainer=self))
+
+    monkeypatch.setattr(base, "TableTrainer", Seen)
+    return made
+
+
+def test_an_unbiased_average_forgets_where_it_began():
+    values = [3.0, -1.0, 4.0, 1.0, -5.0]
+    average = 1e6
+    for n, value in enumerate(values, start=1):
+        average += (1.0 - unbiased(0.9, n)) * (value - average)
+    weights = [0.9 ** (len(values) - n) for n in range(1, 6)]
+    assert average == pytest.approx(np.average(values, weights=weights))
+    assert unbiased(0.9, 500) == pytest.approx(0.9)
+
+
+def test_passes_go_on_with_the_weights_and_the_optimizer_of_the_last_and_not_with_the_average(trainers):
+    model = passes(3, n_rows=20)
+    progress, law = model._progress, model._law.model.state_dict()
+    assert progress.iterations == 3
+    assert float(progress.optimizer["0/step"]) == 3
+    name = next(k for k in law if k.startswith("network") and k.endswith("weight"))
+    assert not torch.equal(progress.weights[name], law[name].float())
+    # The average of three steps is about as far from where it began as the weights are: not a hundredth of that.
+    last = [k for k in law if k.startswith("network.logits") and k.endswith("weight")][-1]  # zero at first
+    assert float(law[last].abs().max()) > 0.3 * float(progress.weights[last].abs().max()) > 0
+    assert len({t.seed for t in trainers}) == 3
+    assert [t.trainer.n_before for t in trainers] == [0, 1, 2]
+
+
+def test_a_fit_from_the_beginning_keeps_its_plain_average(trainers):
+    Quick(warm_start=True).fit(*crossed(60))
+    assert trainers[0].trainer.ema_decay == 0.99
+
+
+@pytest.mark.slow
+def test_classes_are_learned_by_short_passes_and_by_short_warm_fits():
+    x, y = crossed(1000, seed=99)
+    assert passes(70, n_rows=64).score(x, y) > 0.9
+    warm = Quick(warm_start=True)
+    for _ in range(16):
+        warm.fit(*crossed(300))
+    assert warm.n_iter_ == 80
+    assert warm.score(x, y) > 0.9
+
+
+def test_chains_are_kept_where_there_is_room_for_more(trainers):
+    model = passes(1)
+    kept = model._law.chains_x
+    passes(1, model.set_params(batch_size=150))
+    assert len(kept) == 500
+    assert len(trainers[1].chains) == 600
+    assert torch.equal(trainers[1].chains[:500], kept)
+
+
+def test_a_pass_is_one_pass_and_holds_nothing_out():
+    x, y = crossed(400)
+    model = Quick().partial_fit(x, y)
+    assert (model.n_iter_, model.validation_scores_) == (7, None)  # batches of 64
+    assert Quick(batch_size=150).partial_fit(x, y).n_iter_ == 3
+
+
+def test_a_pickle_goes_on_as_if_nothing_had_been_and_a_file_from_its_law(tmp_path):
+    model = passes(2)
+    x, y = crossed(32, seed=7)
+    pickled = pickle.loads(pickle.dumps(model)).partial_fit(x, y)
+    filed = JointEnergyClassifier.load(model.save(tmp_path / "model.safetensors")).partial_fit(x, y)
+    model.partial_fit(x, y)
+    np.testing.assert_array_equal(pickled.predict_proba(x), model.predict_proba(x))
+    assert filed.n_iter_ == 3
+    assert filed._progress is not None
+    assert filed._progress.iterations == 1
+    assert clone(model)._progress is None
+
+
+def test_a_fit_that_was_set_back_goes_on_from_the_weights_that_it_kept(monkeypatch):
+    scores = iter([1.0, 0.5, 0.4, 0.3])
+    score = lambda _: torch.full((5,), next(scores))  # noqa: E731
+    monkeypatch.setattr(TableEstimator, "_watch", lambda *_: Watch(score, every=1, patience=2))
+    model = Quick(early_stopping=True).fit(*crossed(60))
+    law = model._law.model.state_dict()
+    assert model._progress is not None
+    assert model._progress.optimizer == {}
+    assert all(torch.equal(v, law[k].float()) for k, v in model._progress.weights.items())
+
+
+# Early stopping.
+
+
+def test_rows_that_miss_too_many_categories_are_not_held_out():
+    labels = LabelSpace({"y": ["a", "b"], **{f"c{k}": list("vwxyz") for k in range(4)}})
+    y = torch.zeros(400, 5, dtype=torch.int64)
+    y[::2, 0] = 1
+    y[:100, 1:] = MISSING  # 625 states
+    y[100:200, 1:4] = MISSING  # 125
+    mask = torch.ones(400, 2, dtype=torch.bool)
+    held, rest = held_out(y, labels, 1, mask, "auto", 0.5, 0)
+    assert len(held) == 150
+    assert len(rest) == 250
+    assert int(held.min()) >= 100
+    assert bool((held < 200).any())
+    y[:, 1:] = MISSING
+    assert len(held_out(y, labels, 1, mask, "auto", 0.5, 0)[0]) == 0
+
+
+def test_the_held_out_score_sums_missing_categories_out():
+    labels = LabelSpace({"y": ["a", "b", "c"], "u": ["0", "1"], "v": ["0", "1", "2"]})
+    torch.manual_seed(0)
+    model = AnchoredModel(
+        MLP((7, 8, 3)),
+        labels,
+        n_targets=1,
+        center=torch.zeros(2),
+        whitening=torch.eye(2),
+        slope=torch.randn(3, 7),
+        offset=torch.randn(3),
+        event_shape=(2,),
+    ).double()
+    x = torch.randn(4, 2, dtype=torch.float64)
+    y = torch.tensor([[0, 1, 2], [1, MISSING, 0], [2, 0, MISSING], [1, MISSING, MISSING]])
+    found = score_of(SimpleNamespace(x_held=x, y_held=y), 1)(SimpleNamespace(ema=model))
+    with torch.no_grad():
+        for i, row in enumerate(y.tolist()):
+            free = [k for k in (1, 2) if row[k] == MISSING]
+            states = torch.tensor(row).repeat(len(labels.enumerate(free)), 1)
+            states[:, free] = labels.enumerate(free)
+            both = []
+            for own in range(3):
+                states[:, 0] = own
+                both.append(model.log_density(x[i : i + 1].expand(len(states), 2), states).logsumexp(0))
+            assert float(found[i]) == pytest.approx(float(torch.stack(both).log_softmax(0)[row[0]]), abs=1e-10)
+
+
+@pytest.mark.parametrize(("n_categories", "missing", "stops"), [(1, 0.5, True), (6, 0.9, False)])
+def test_a_fit_with_missing_categories_stops_early_where_it_can(n_categories, missing, stops):
+    g = np.random.default_rng(0)
+    c = g.integers(0, 2, 100)
+    table = np.c_[g.normal(size=(100, 2)) + c[:, None], g.choice(5, (100, n_categories), p=[0.02, 0.2, 0.2, 0.2, 0.38])]
+    table[:, 2:][g.random((100, n_categories)) < missing] = np.nan
+    model = Quick(max_iter=2, early_stopping=True, categorical_features=list(range(2, 2 + n_categories))).fit(table, c)
+    assert (model.validation_scores_ is not None) == stops
+    assert not stops or -1.5 < max(model.validation_scores_) < 0
+
+
+def test_a_missing_category_is_compared_as_the_most_frequent():
+    labels = LabelSpace({"y": ["a", "b"], "u": ["0", "1", "2"]})
+    y = torch.tensor([[0, 2], [1, 2], [1, 0], [MISSING, MISSING], [MISSING, MISSING], [1, MISSING]])
+    assert most_frequent(y, labels).tolist() == [1, 2]
+    stub = SimpleNamespace(n_targets=1, common=most_frequent(y, labels))
+    found = TableTrainer.scored(stub, y)
+    assert found.tolist() == [[MISSING, k] for k in (2, 2, 0, 2, 2, 2)]
+
+
+def looks(found, weight=None):
+    watch = Watch(lambda trainer: found[trainer.iteration], every=1, patience=1, weight=weight)
+    for i in range(len(found)):
+        run = SimpleNamespace(enough=False)
+        watch.look(run, SimpleNamespace(iteration=i, ema=torch.nn.Linear(1, 1)))
+    return watch
+
+
+def test_rows_are_watched_by_their_weights():
+    found = torch.tensor([[-1.0, -2.0, -0.5], [-0.5, -2.2, -0.6]], dtype=torch.float64)
+    weight = torch.tensor([3.0, 1.0, 2.0], dtype=torch.float64)
+    watch = looks(found, weight / weight.mean())
+    assert watch.scores == pytest.approx((found @ weight / 6).tolist())
+    away = found[1] - watch.scores[1]
+    assert watch.error == pytest.approx(float((weight / 6 * away).square().sum().sqrt()))
+    alike, plain = looks(found, torch.ones(3, dtype=torch.float64)), looks(found)
+    assert alike.scores == pytest.approx(plain.scores)
+    assert alike.error == pytest.approx(plain.error)
+
+
+def test_a_fit_with_weights_stops_by_them(monkeypatch):
+    seen = []
+    plain = TableEstimator._watch
+
+    def watch(*args):
+        made = plain(*args)
+        seen.append(made.weight)
+        return made
+
+    monkeypatch.setattr(TableEstimator, "_watch", watch)
+    x, y = crossed(400)
+    Quick(max_iter=1).fit(x, y, np.where(y == 1, 9.0, 1.0))
+    Quick(max_iter=1).fit(x, y, np.full(400, 2.0))
+    assert seen[0] is not None
+    assert float(seen[0].max() / seen[0].min()) == pytest.approx(9.0)
+    assert float(seen[0].mean()) == pytest.approx(1.0)
+    assert seen[1] is None
+
+
+@pytest.mark.slow
+def test_weights_of_noise_become_its_probabilities():
+    g = np.random.default_rng(1)
+    x, y = g.normal(size=(1000, 2)), g.integers(0, 2, 1000)
+    weight = np.where(y == 1, 9.0, 1.0)
+    p = JointEnergyClassifier(random_state=0, max_iter=200).fit(x, y, weight).predict_proba(x)[:, 1]
+    assert p.mean() == pytest.approx(weight[y == 1].sum() / weight.sum(), abs=0.03)
