@@ -42,9 +42,11 @@ class JointEnergyClassifier(ClassifierMixin, TableEstimator):  # type: ignore[mi
     missing_label : default=-1
         What marks a row without a label in `y`; None: nothing does. A `y` of -1 and +1 alone has two classes.
     early_stopping : bool or "auto", default="auto"
-        Whether rows are held out to stop where log p(y | x) gets worse; "auto": where at least 30 would be held out.
+        Whether rows are held out to stop where log p(y | x), weighed as the rows are, gets worse; "auto": where at
+        least 30 would be held out. Without any row to hold out a fit does not stop early.
     validation_fraction : float, default=0.1
-        The share of labeled, complete rows that is held out.
+        The share that is held out of the rows with all labels and numbers that miss few categories: up to 128
+        combinations are summed out.
     n_iter_no_change : int, default=10
         Looks at the held-out rows, of 40 in a whole fit, that may be worse than the best by more than its standard
         error, one after the other, before it stops. The newest weights that are not worse are kept.
@@ -208,7 +210,8 @@ class JointEnergyClassifier(ClassifierMixin, TableEstimator):  # type: ignore[mi
         return x, self._targets.decode(y)
 
     def save(self, path: str | Path) -> Path:
-        """The fitted estimator in one safetensors file, without pickle; `load` opens it."""
+        """The fitted estimator in one safetensors file, without pickle; `load` opens it. Where training stands is left
+        out: `partial_fit` and `warm_start` then go on from the law, with a new optimizer. A pickle keeps it."""
         check_is_fitted(self)
         return stored.write(self, Path(path))
 
