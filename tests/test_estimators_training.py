@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import pickle
 from functools import partial
 from types import SimpleNamespace
@@ -40,14 +41,18 @@ def passes(n, model=None, n_rows=32):
 
 @pytest.fixture
 def trainers(monkeypatch):
-    """What trainers are made of: their seeds, and the chains that they begin with."""
+    """What trainers are made of: their seeds, and the chains and weights that they begin with."""
     made = []
 
     class Seen(TableTrainer):
         def __init__(self, *args, **kwargs):
             super().__init__(*args, **kwargs)
             assert self.chains.buffer is not None
-            made.append(SimpleNamespace(seed=self.seed, chains=self.chains.buffer.state_dict()["x"], trainer=self))
+            chains = self.chains.buffer.state_dict()["x"]
+            weights, averaged = copy.deepcopy(self.model.state_dict()), copy.deepcopy(self.ema.state_dict())
+            made.append(
+                SimpleNamespace(seed=self.seed, chains=chains, weights=weights, averaged=averaged, trainer=self)
+            )
 
     monkeypatch.setattr(base, "TableTrainer", Seen)
     return made
@@ -73,8 +78,11 @@ def test_passes_go_on_with_the_weights_and_the_optimizer_of_the_last_and_not_wit
     # The average of three steps is about as far from where it began as the weights are: not a hundredth of that.
     last = [k for k in law if k.startswith("network.logits") and k.endswith("weight")][-1]  # zero at first
     assert float(law[last].abs().max()) > 0.3 * float(progress.weights[last].abs().max()) > 0
-    assert len({t.seed for t in trainers}) == 3
-    assert [t.trainer.n_before for t in trainers] == [0, 1, 2]
+    passes(1, model, n_rows=20)
+    assert all(torch.equal(v, trainers[3].weights[k]) for k, v in progress.weights.items())
+    assert all(torch.equal(v.float(), trainers[3].averaged[k]) for k, v in law.items())
+    assert len({t.seed for t in trainers}) == 4
+    assert [t.trainer.n_before for t in trainers] == [0, 1, 2, 3]
 
 
 def test_a_fit_from_the_beginning_keeps_its_plain_average(trainers):
