@@ -97,4 +97,4 @@ def test_categories_that_a_file_cannot_hold_name_their_column(tmp_path):
 
 def test_a_detector_is_of_our_own_estimators():
     with pytest.raises(InputError, match="got a dict"):
-        JointEnergyDetector.of({})  # type: ignore[arg-type]
+        JointEnergyDetector.of({})
