@@ -241,6 +241,13 @@ class LabelSpace:
             return torch.zeros(1, 0, dtype=torch.int64, device=device)
         return torch.cartesian_prod(*(torch.arange(s, device=device) for s in sizes)).reshape(n_states, len(sizes))
 
+    def completed(self, y: Tensor, columns: Tensor) -> Tensor:
+        """Rows y with the variables in `columns` at all their states, `[n, S, L]`."""
+        choices = self.enumerate(columns.tolist(), y.device)
+        states = y[:, None, :].repeat(1, len(choices), 1)
+        states[:, :, columns] = choices
+        return states
+
     def subspace(self, names: Sequence[str]) -> LabelSpace:
         """The variables called `names`, in that order."""
         return LabelSpace({name: self.values[self.index(name)] for name in names})

@@ -118,9 +118,7 @@ class AnchoredModel(JointModel):
         patterns, which = (y == MISSING).unique(dim=0, return_inverse=True)
         for i, pattern in enumerate(patterns):
             rows, free = (which == i).nonzero()[:, 0], pattern.nonzero()[:, 0]
-            choices = self.labels.enumerate(free.tolist(), y.device)
-            states = y[rows, None, :].repeat(1, len(choices), 1)
-            states[:, :, free] = choices
+            states = self.labels.completed(y[rows], free)
             ((_, z, outputs),) = self._open(x[rows], y[rows])
             # The targets come first, so that their states are the slow ones: [rows, targets' states, others' states].
             firsts = states[:, :: outputs.shape[1], : self.n_targets]
@@ -191,9 +189,7 @@ class AnchoredModel(JointModel):
         patterns, which = (others == MISSING).unique(dim=0, return_inverse=True)
         for i, pattern in enumerate(patterns):
             rows, free = (which == i).nonzero()[:, 0], pattern.nonzero()[:, 0]
-            choices = self.others.enumerate(free.tolist(), y.device)
-            states = others[rows, None, :].repeat(1, len(choices), 1)
-            states[:, :, free] = choices
+            states = self.others.completed(others[rows], free)
             z = self.white(x[rows])
             n, n_states = states.shape[:2]
             code = self.others.code_of(states.flatten(0, 1), x.dtype)

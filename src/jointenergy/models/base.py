@@ -161,9 +161,7 @@ class JointModel(nn.Module, ABC):
         for i, pattern in enumerate(patterns):
             rows = (which == i).nonzero()[:, 0]
             free = pattern.nonzero()[:, 0]
-            choices = self.labels.enumerate(free.tolist(), y.device)
-            states = y[rows, None, :].repeat(1, len(choices), 1)
-            states[:, :, free] = choices
+            states = self.labels.completed(y[rows], free)
             values = torch.cat([self.log_density_of_states(x[rows], piece) for piece in self._pieces(states)], dim=1)
             yield Completions(rows, states, values)
 
