@@ -235,7 +235,7 @@ class Trainer:
 
     @property
     def ema_decay(self) -> float:
-        """The share of the averaged weights that is left after the present step."""
+        """The share of the averaged weights that is left after the present step; a recorded step has it for good."""
         return self.recipe.optimizer.ema
 
     @property
