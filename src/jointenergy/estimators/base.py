@@ -13,6 +13,7 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 from torch import Tensor
 
+from jointenergy import streams
 from jointenergy.errors import InputError
 from jointenergy.estimators import gaussians, parameters, tables
 from jointenergy.estimators.columns import Columns, Floats, Table, label_space
@@ -32,7 +33,6 @@ WEIGHT_DECAY, MANY = 0.5, 10  # of tables with few features; with more it grows 
 NOISE, MOST_NOISE = 0.1, 0.5  # of rows for the classifier, of two features and of many: these lie further apart
 SMALL = 1000  # rows below which the network is narrow and batches are small
 LOOKS = 40  # of early stopping in a whole fit
-DRAWS, STEPS = 16, 20  # of rows that miss features, where a probability or a density is asked for
 SAMPLE_STEPS = 100
 
 
@@ -186,6 +186,10 @@ class TableEstimator(BaseEstimator):  # type: ignore[misc]
         seed = 0 if state is None else parameters.seed_of(state)
         return torch.Generator().manual_seed(seed)
 
+    def _one_key(self, n: int) -> Tensor:
+        """The same for all rows: what is found of a row then depends on nothing beside it."""
+        return streams.chain_keys(1, generator=self._generator()).expand(n)
+
     def _log_density(self, table: Table, targets: Tensor | None = None, *, completed: bool = False) -> Floats:
         """log p(what is known of each row), exact for complete rows, an estimate for others; features in own units.
 
@@ -199,9 +203,12 @@ class TableEstimator(BaseEstimator):  # type: ignore[misc]
             found[complete] = self._law.log_density(x[complete], y[complete])
         if not bool(complete.all()):
             rest = ~complete
-            n_draws = DRAWS if completed else 1
-            drawn = self._law.complete_rows(x[rest], y[rest], n_draws=n_draws, steps=0, generator=self._generator())
-            found[rest] = self._law.mean_log_density(drawn) if completed else drawn.log_density
+            asked = x[rest], y[rest], self._one_key(int(rest.sum()))
+            if completed:
+                densities = self._law.expected(lambda a, b: self._law.log_density(a, b)[:, None], *asked, chains=False)
+                found[rest] = densities[:, 0]
+            else:
+                found[rest] = self._law.log_known(*asked)
         # Standardized features are denser by their scales; those that are not known have no density.
         scales = torch.from_numpy(np.log(self._columns.scale)) if self._columns.numbers else torch.zeros(1)
         volume: Tensor = (~x.isnan() | completed).to(scales.dtype) @ scales
@@ -244,10 +251,9 @@ class TableEstimator(BaseEstimator):  # type: ignore[misc]
         open_rows = ~self._law.complete(x, labels)
         all_x, all_y = x.repeat(n_draws, 1, 1), labels.repeat(n_draws, 1, 1)
         if bool(open_rows.any()):
-            generator = self._generator(random_state)
-            drawn = self._law.complete_rows(
-                x[open_rows], labels[open_rows], n_draws=n_draws, steps=steps, generator=generator
-            )
+            # A key for each row of the table, so that rows without gaps do not shift the others'.
+            keys = streams.chain_keys(len(x), generator=self._generator(random_state))[open_rows]
+            drawn = self._law.complete_rows(x[open_rows], labels[open_rows], keys, n_draws=n_draws, steps=steps)
             all_x[:, open_rows], all_y[:, open_rows] = drawn.x, drawn.y
         return imputed(self._columns, X, table, x, all_x, all_y[:, :, self._law.n_targets :], level)
 
@@ -259,7 +265,8 @@ class TableEstimator(BaseEstimator):  # type: ignore[misc]
         check_count("n, the number of samples,", n)
         x = torch.full((n, self._columns.n_features), torch.nan, dtype=torch.float64)
         y = torch.cat((targets.repeat(n, 1), torch.full((n, len(self._law.others)), MISSING)), dim=1)
-        drawn = self._law.complete_rows(x, y, n_draws=1, steps=SAMPLE_STEPS, generator=self._generator(random_state))
+        keys = streams.chain_keys(n, generator=self._generator(random_state))
+        drawn = self._law.complete_rows(x, y, keys, n_draws=1, steps=SAMPLE_STEPS)
         found, n_targets = drawn.y[0], self._law.n_targets
         return self._columns.decode(drawn.x[0], found[:, n_targets:]), found[:, :n_targets]
 

@@ -167,5 +167,5 @@ class Conditions:
         return (roots @ (roots.mT @ pull))[:, :, 0]
 
     def spread(self, noise: Tensor) -> Tensor:
-        """Standard noise as noise of the conditional covariance."""
-        return (self.roots[self.pattern] @ noise[:, :, None])[:, :, 0]
+        """Standard noise `[m, n, D]` as noise of the conditional covariance."""
+        return (noise.transpose(0, 1) @ self.roots[self.pattern].mT).transpose(0, 1)

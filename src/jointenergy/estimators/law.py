@@ -7,6 +7,7 @@ the discrete features, MISSING where not known. What is known never moves.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -21,9 +22,15 @@ from jointenergy.models import AnchoredModel
 from jointenergy.tasks.chains import Mover, run_chains
 
 CANDIDATES = 128  # draws of the anchor that compete for the starts of a row's chains
+WITNESSES = 512  # such draws where a mean over them is asked for
+ENOUGH = 64.0  # of these, counted by their weights, that answer for a row without chains
+DRAWS, STEPS = 32, 20  # of a row's chains, where fewer do
 FEW_STATES = 128  # label states up to which all labels are drawn at once, exactly
 X_STEPS = 3  # moves of x for each such draw, which costs as much as several of them
-AT_ONCE = 4096  # rows or chains that are looked at together
+AT_ONCE = 8192  # rows or chains that are looked at together
+
+
+Question = Callable[[Tensor, Tensor], Tensor]  # of complete rows x and labels y, an answer of several numbers each
 
 
 @dataclass(frozen=True, eq=False)
@@ -33,6 +40,19 @@ class Draws:
     x: Tensor
     y: Tensor
     log_density: Tensor
+
+
+@dataclass(frozen=True, eq=False)
+class Candidates:
+    """Rows completed by the anchor, their log weights under the law `[n, m]`, and log p(what is known) of each row."""
+
+    x: Tensor
+    y: Tensor
+    weights: Tensor
+    log_density: Tensor
+
+    def rows(self, chosen: Tensor) -> Candidates:
+        return Candidates(self.x[:, chosen], self.y[:, chosen], self.weights[chosen], self.log_density[chosen])
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,12 +87,6 @@ class Law:
         pieces = zip(self.rows(x).split(AT_ONCE), y.split(AT_ONCE), strict=True)
         return torch.cat([self.model.log_density_unchecked(a, b) for a, b in pieces])
 
-    def mean_log_density(self, drawn: Draws) -> Tensor:
-        """The mean of log p(x, discrete features) over the completions of each row, targets summed out."""
-        labels = drawn.y.flatten(0, 1).clone()
-        labels[:, : self.n_targets] = MISSING
-        return self.log_density(drawn.x.flatten(0, 1), labels).view(len(drawn.x), -1).mean(0)
-
     @torch.no_grad()
     def target_probs(self, x: Tensor, y: Tensor) -> list[Tensor]:
         """p(target | x, the other labels) for each target of complete rows."""
@@ -87,13 +101,14 @@ class Law:
         return x.view(len(x), *(self.model.event_shape or ()))
 
     @torch.no_grad()
-    def complete_rows(self, x: Tensor, y: Tensor, *, n_draws: int, steps: int, generator: torch.Generator) -> Draws:
+    def complete_rows(self, x: Tensor, y: Tensor, keys: Tensor, *, n_draws: int, steps: int) -> Draws:
         """`n_draws` completions of each row: draws of the anchor given what is known, chosen by their weight under the
-        law, then moved by `steps` steps of an exact kernel."""
+        law, then moved by `steps` steps of an exact kernel. A row's completions are a function of the row and its
+        key."""
         size = max(1, AT_ONCE // max(CANDIDATES, n_draws))
         parts = [
-            self._completed(a, b, n_draws=n_draws, steps=steps, generator=generator)
-            for a, b in zip(x.split(size), y.split(size), strict=True)
+            self._completed(self._candidates(a, b, k, CANDIDATES), a, b, k, n_draws=n_draws, steps=steps)
+            for a, b, k in zip(x.split(size), y.split(size), keys.split(size), strict=True)
         ]
         return Draws(
             torch.cat([p.x for p in parts], dim=1),
@@ -101,21 +116,65 @@ class Law:
             torch.cat([p.log_density for p in parts]),
         )
 
-    def _completed(self, x: Tensor, y: Tensor, *, n_draws: int, steps: int, generator: torch.Generator) -> Draws:
-        n = len(x)
-        mask = ~x.isnan()
-        drawn_x, drawn_y, log_known = anchored_draws(self, x, y, CANDIDATES, generator)
+    @torch.no_grad()
+    def log_known(self, x: Tensor, y: Tensor, keys: Tensor) -> Tensor:
+        """log p(what is known of each row), up to the law's constant, estimated by the anchor's draws."""
+        size = AT_ONCE // WITNESSES
+        parts = zip(x.split(size), y.split(size), keys.split(size), strict=True)
+        return torch.cat([self._candidates(*part, WITNESSES).log_density for part in parts])
+
+    @torch.no_grad()
+    def expected(self, of: Question, x: Tensor, y: Tensor, keys: Tensor, *, chains: bool) -> Tensor:
+        """The means of what `of` finds, `[rows, V]`, over each row's completions with targets missing.
+
+        Over the anchor's draws by their weights, where these are many; else, if `chains`, over where chains end. One
+        key for all rows makes a row's answer its own, whichever rows stand beside it.
+        """
+        size = AT_ONCE // WITNESSES
+        found = []
+        for a, b, k in zip(x.split(size), y.split(size), keys.split(size), strict=True):
+            drawn = self._candidates(a, b, k, WITNESSES)
+            shares = drawn.weights.softmax(1)
+            few = (shares.square().sum(1) > 1 / ENOUGH) & chains
+            parts = []
+            if not bool(few.all()):
+                enough = drawn.rows(~few)
+                parts.append((~few, torch.einsum("nm,mnv->nv", shares[~few], self._asked(of, enough.x, enough.y))))
+            if bool(few.any()):
+                moved = self._completed(drawn.rows(few), a[few], b[few], k[few], n_draws=DRAWS, steps=STEPS)
+                parts.append((few, self._asked(of, moved.x, moved.y).mean(0)))
+            means = parts[0][1].new_empty(len(a), parts[0][1].shape[1])
+            for rows, part in parts:
+                means[rows] = part
+            found.append(means)
+        return torch.cat(found)
+
+    def _asked(self, of: Question, x: Tensor, y: Tensor) -> Tensor:
+        labels = y.flatten(0, 1).clone()
+        labels[:, : self.n_targets] = MISSING
+        values = of(x.flatten(0, 1), labels)
+        return values.view(*x.shape[:2], values.shape[1])
+
+    def _candidates(self, x: Tensor, y: Tensor, keys: Tensor, count: int) -> Candidates:
+        drawn_x, drawn_y, log_known = anchored_draws(self, x, y, count, streams.split(keys, 3)[0])
         flat_x, flat_y = drawn_x.flatten(0, 1), drawn_y.flatten(0, 1)
         f = self.model.log_density_unchecked(self.rows(flat_x), flat_y)
-        weights = (f - self._anchor(flat_x, flat_y)).view(CANDIDATES, n).mT
-        log_density = log_known + weights.logsumexp(1) - math.log(CANDIDATES)
-        chosen = torch.multinomial(weights.softmax(1), n_draws, replacement=True, generator=generator).mT
+        weights = (f - self._anchor(flat_x, flat_y)).view(count, len(x)).mT
+        return Candidates(drawn_x, drawn_y, weights, log_known + weights.logsumexp(1) - math.log(count))
+
+    def _completed(self, drawn: Candidates, x: Tensor, y: Tensor, keys: Tensor, *, n_draws: int, steps: int) -> Draws:
+        n = len(x)
+        mask = ~x.isnan()
+        _, choice, walks = streams.split(keys, 3)
+        # Evenly spaced through the sums of the weights: a candidate comes as often as it weighs, to within one.
+        below = drawn.weights.softmax(1).cumsum(1)
+        places = (torch.arange(n_draws) + streams.uniform(choice, 1, torch.float64)) / n_draws
+        chosen = torch.searchsorted(below, places * below[:, -1:], right=True).clamp_(max=len(drawn.x) - 1).mT
         at = torch.arange(n)
-        begin, labels = drawn_x[chosen, at].flatten(0, 1), drawn_y[chosen, at].flatten(0, 1)
+        begin, labels = drawn.x[chosen, at].flatten(0, 1), drawn.y[chosen, at].flatten(0, 1)
         given = y.repeat(n_draws, 1)
         moves = bool((given[:, self.n_targets :] == MISSING).any())
         mover = mover_of(self.model.labels, self.kernel) if moves else Mover(self.kernel, None, 1)
-        keys = streams.chain_keys(len(begin), generator=generator)
         end_x, end_y = run_chains(
             self.model,
             mover,
@@ -123,10 +182,10 @@ class Law:
             labels,
             given,
             steps=-(-steps // mover.x_steps),
-            keys=keys,
+            keys=torch.cat(streams.split(walks, n_draws)),
             mask=self.rows(mask.repeat(n_draws, 1)),
         )
-        return Draws(end_x.reshape(n_draws, n, -1), end_y.view(n_draws, n, -1), log_density)
+        return Draws(end_x.reshape(n_draws, n, -1), end_y.view(n_draws, n, -1), drawn.log_density)
 
     def _anchor(self, x: Tensor, y: Tensor) -> Tensor:
         """log of the anchor's density at complete rows, over the classes that y leaves open."""
@@ -154,9 +213,7 @@ def mover_of(labels: LabelSpace, x_kernel: Kernel) -> Mover:
     return Mover(x_kernel, ExactGibbs(), X_STEPS) if exact else Mover(x_kernel, GibbsWithGradients(), 1)
 
 
-def anchored_draws(
-    law: Law, x: Tensor, y: Tensor, n_draws: int, generator: torch.Generator
-) -> tuple[Tensor, Tensor, Tensor]:
+def anchored_draws(law: Law, x: Tensor, y: Tensor, n_draws: int, keys: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Rows completed by the anchor, x `[m, n, D]` and y `[m, n, L]`, and its log p(what is known), `[n]`.
 
     Targets stay as they are: the law sums them out.
@@ -177,9 +234,9 @@ def anchored_draws(
         square = ((filled @ gaussians.precision) * filled).sum(1)
         log_known.append(gaussians.log_weights[k] - 0.5 * square + code @ gaussians.log_values[k])
     known = torch.stack(log_known, dim=1).masked_fill(~law.open_classes(y), -torch.inf)
-    classes = torch.multinomial(known.softmax(1), n_draws, replacement=True, generator=generator).mT
-    noise = torch.randn(n_draws, n, n_features, generator=generator, dtype=x.dtype)
-    moved = torch.stack([conditions.spread(part) for part in noise])
+    of_class, of_x, *of_values = streams.split(torch.cat(streams.split(keys, n_draws)), 2 + len(law.others))
+    classes = streams.categorical(of_class, known.repeat(n_draws, 1)).view(n_draws, n)
+    moved = conditions.spread(streams.normal(of_x, n_features, x.dtype).view(n_draws, n, n_features))
     drawn = torch.stack(centers)[classes, torch.arange(n)] + moved
     free = (~mask).sum(1)
     roots = conditions.roots.diagonal(dim1=1, dim2=2)
@@ -188,7 +245,7 @@ def anchored_draws(
     labels = y.repeat(n_draws, 1, 1)
     for place, (begin, size) in enumerate(zip(law.others.offsets, law.others.cardinalities, strict=True)):
         column = labels[:, :, law.n_targets + place]
-        shares = gaussians.log_values[:, begin : begin + size].exp()[classes.flatten()]
-        values = torch.multinomial(shares, 1, generator=generator)[:, 0].view(n_draws, n)
+        shares = gaussians.log_values[:, begin : begin + size][classes.flatten()]
+        values = streams.categorical(of_values[place], shares).view(n_draws, n)
         column.copy_(torch.where(column == MISSING, values, column))
     return torch.where(mask, held, drawn), labels, log_density
