@@ -65,7 +65,9 @@ class LogitModel(JointModel):
             code = self.labels.code_of(y, logits.dtype)
             return (code * logits).sum(1), pullback(code)
         if len(self.labels) == 1:  # a classifier: chains of small ones feel every operation
-            total = logits.logsumexp(1, keepdim=True)
+            # What logsumexp does to finite numbers, in half its time.
+            most = logits.amax(1, keepdim=True)
+            total = (logits - most).exp_().sum(1, keepdim=True).log_().add_(most)
             return total[:, 0], pullback((logits - total).exp_())
         blocks = logits.split(self.labels.cardinalities, dim=1)
         sums = [b.logsumexp(1, keepdim=True) for b in blocks]
