@@ -201,8 +201,31 @@ def test_a_held_network_learns_nothing():
 
 def test_precision_is_chosen():
     cpu = torch.device("cpu")
-    assert precision_of(small(), cpu) == torch.float32
-    assert precision_of(small("engine.precision=bfloat16"), cpu) == torch.bfloat16
+    assert precision_of(small(), cpu) == "float32"
+    assert precision_of(small("engine.precision=bfloat16"), cpu) == "bfloat16"
+
+
+@pytest.mark.parametrize(
+    ("overrides", "capability", "wanted"),
+    [
+        (("chain.label_kernel=none",), (9, 0), "bfloat16"),
+        (SYSTEMS["mixed"], (9, 0), "tensorfloat32"),
+        (SYSTEMS["mixed"], (7, 0), "float32"),
+        ((*SYSTEMS["mixed"], "engine.precision=float32"), (9, 0), "float32"),
+    ],
+)
+def test_a_gpu_rounds_as_much_as_its_chains_bear(monkeypatch, overrides, capability, wanted):
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    assert precision_of(small(*overrides), torch.device("cuda")) == wanted
+
+
+def test_the_switch_of_matrix_products_is_set_back():
+    before, seen = torch.get_float32_matmul_precision(), []
+    trainer = trainer_of(*SYSTEMS["mixed"], "engine.precision=tensorfloat32")
+    trainer.engine.body = lambda: seen.append(torch.get_float32_matmul_precision()) or Trainer.body(trainer)
+    trainer.step()
+    assert seen == ["high"]
+    assert torch.get_float32_matmul_precision() == before
 
 
 @pytest.mark.slow
@@ -263,7 +286,7 @@ def test_half_precision_stays_near():
         *CONVOLUTIONS, "engine.record=off", "engine.compile=off", "engine.precision=float32", device="cuda"
     )
     fast = trainer_of(*CONVOLUTIONS, device="cuda")
-    assert precision_of(fast.recipe, fast.data.x.device) == torch.bfloat16
+    assert fast.precision == "bfloat16"
     losses: list[list[float]] = [[], []]
     for _ in range(WARM + 5):
         for trainer, seen in zip((plain, fast), losses, strict=True):

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import copy
 import gc
-from collections.abc import Callable, Hashable, Sequence
-from typing import Generic, TypeVar
+from collections.abc import Callable, Hashable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Generic, Literal, TypeVar
 
 import torch
 from torch import nn
@@ -106,16 +107,37 @@ def _begin_anew(generator: torch.Generator, state: torch.Tensor) -> None:
     generator.graphsafe_set_state(fresh.graphsafe_get_state())
 
 
-def precision_of(recipe: Recipe, device: torch.device) -> torch.dtype:
-    """The dtype of the network's convolutions: by the recipe, or bfloat16 where a GPU is fast in it and it is safe.
+Precision = Literal["float32", "tensorfloat32", "bfloat16"]
 
-    A kernel that compares log-densities must not have them rounded to three digits.
+
+def precision_of(recipe: Recipe, device: torch.device) -> Precision:
+    """By the recipe, or the least precise in which a GPU is fast and it is safe.
+
+    A kernel that compares log-densities must not have them rounded to bfloat16's three digits.
     """
     asked = recipe.engine.precision
     if asked != "auto":
-        return torch.bfloat16 if asked == "bfloat16" else torch.float32
-    fast = device.type == "cuda" and torch.cuda.get_device_capability(device) >= (8, 0)
-    return torch.bfloat16 if fast and recipe.chain.label_kernel == "none" else torch.float32
+        return asked
+    if device.type != "cuda" or torch.cuda.get_device_capability(device) < (8, 0):
+        return "float32"
+    return "bfloat16" if recipe.chain.label_kernel == "none" else "tensorfloat32"
+
+
+@contextmanager
+def products(precision: Precision) -> Iterator[None]:
+    """Inside, float32 matrices are multiplied on a GPU as TensorFloat32, where that is the precision.
+
+    torch does so with convolutions by itself. It has one switch for all, which is set back.
+    """
+    if precision != "tensorfloat32":
+        yield
+        return
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high")
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 
 def compiles(recipe: Recipe, device: torch.device) -> bool:

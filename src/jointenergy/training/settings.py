@@ -258,12 +258,13 @@ class EngineSettings(Strict):
     """How fast a step runs; the results differ by rounding alone.
 
     `record` makes the step one CUDA graph on a GPU. `compile` compiles the networks: by itself on a GPU, on a CPU if it
-    is "on". `precision` is that of convolutions; by itself bfloat16 on a GPU, unless chains compare log-densities.
+    is "on". `precision` is that of the network on a GPU: bfloat16 in convolutions, or, where chains compare
+    log-densities, TensorFloat32 in matrix products too; "float32" leaves both to torch.
     """
 
     record: Literal["auto", "off"] = "auto"
     compile: Literal["auto", "on", "off"] = "auto"
-    precision: Literal["auto", "float32", "bfloat16"] = "auto"
+    precision: Literal["auto", "float32", "tensorfloat32", "bfloat16"] = "auto"
 
 
 @dataclass(frozen=True)

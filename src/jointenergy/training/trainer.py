@@ -23,7 +23,7 @@ from jointenergy.training.chains import Chains, Moved
 from jointenergy.training.clipping import clip_adaptive, clip_sigma
 from jointenergy.training.completions import Completions
 from jointenergy.training.distributed import World
-from jointenergy.training.engine import Engine, accelerated, compiles, precision_of
+from jointenergy.training.engine import Engine, accelerated, compiles, precision_of, products
 from jointenergy.training.feeds import Feed, TrainingData
 from jointenergy.training.order import seeded
 from jointenergy.training.recipe import Recipe
@@ -72,9 +72,10 @@ class Trainer:
         self.skips = torch.zeros(2, dtype=torch.int64, device=device)
         """Batches that changed nothing: since the last report of them, and in a row up to now."""
         # The same weights, fast: for the loss and the chains, and for what differentiates twice.
-        precision, self.compiled = precision_of(recipe, device), compiles(recipe, device)
-        self.fast = accelerated(self.model, precision, compiled=self.compiled)
-        self.twice = accelerated(self.model, precision, compiled=False)
+        self.precision, self.compiled = precision_of(recipe, device), compiles(recipe, device)
+        dtype = torch.bfloat16 if self.precision == "bfloat16" else torch.float32
+        self.fast = accelerated(self.model, dtype, compiled=self.compiled)
+        self.twice = accelerated(self.model, dtype, compiled=False)
         self.engine = Engine(
             self.body,
             recorded=device.type == "cuda" and recipe.engine.record == "auto" and self.recordable,
@@ -108,7 +109,7 @@ class Trainer:
             feed.advance()
         factor = build.learning_rate_factor(self.recipe, self.iteration)
         self.rate.fill_(self.recipe.optimizer.learning_rate * self.learning_rate_scale * factor)
-        with fusing(self.compiled):
+        with fusing(self.compiled), products(self.precision):
             outcome = self.engine()
         self.iteration += 1
         return outcome.loss, outcome.moved, outcome.norm
