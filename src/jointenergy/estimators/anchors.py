@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from jointenergy.estimators.gaussians import Gaussians
 from jointenergy.labels import MISSING, LabelSpace
 from jointenergy.models import AnchoredModel
-from jointenergy.networks import MLP, WideResNet
+from jointenergy.networks import MLP, ImageCNN
 from jointenergy.pullbacks import Pullback, with_pullback
 from jointenergy.starts import FrequencyLabels
 from jointenergy.training.feeds import TrainingData
@@ -80,9 +80,9 @@ class Corrections(nn.Module):
     learns the density at its own pace.
     """
 
-    def __init__(self, n_in: int, hidden: tuple[int, ...], n_outputs: int) -> None:
+    def __init__(self, logits: nn.Module, shared: nn.Module) -> None:
         super().__init__()
-        self.logits, self.shared = MLP((n_in, *hidden, n_outputs)), MLP((n_in, *hidden, 1))
+        self.logits, self.shared = logits, shared
 
     def forward(self, x: Tensor) -> Tensor:
         value: Tensor = self.logits(x) + self.shared(x)
@@ -97,20 +97,15 @@ class Corrections(nn.Module):
 
 def _network(hidden: tuple[int, ...], shape: tuple[int, ...], n_in: int, n_outputs: int) -> nn.Module:
     """Zero everywhere at first: the last layers are."""
-    if len(shape) > 1:
-        network: nn.Module = WideResNet(10, 1, n_classes=n_outputs, in_channels=shape[0], residual_gain=0.2)
-        parts = [network]
-    elif n_outputs == 1:
-        network = MLP((n_in, *hidden, 1))
-        parts = [network]
-    else:
-        network = Corrections(n_in, hidden, n_outputs)
-        parts = [network.logits, network.shared]
+    parts = [
+        ImageCNN(shape, hidden, n) if len(shape) > 1 else MLP((n_in, *hidden, n))
+        for n in ((1,) if n_outputs == 1 else (n_outputs, 1))
+    ]
     for part in parts:
         last = [m for m in part.modules() if isinstance(m, nn.Linear)][-1]
         nn.init.zeros_(last.weight)
         nn.init.zeros_(last.bias)
-    return network
+    return parts[0] if len(parts) == 1 else Corrections(*parts)
 
 
 def empty_model(hidden: tuple[int, ...], shape: tuple[int, ...], labels: LabelSpace, n_targets: int) -> AnchoredModel:

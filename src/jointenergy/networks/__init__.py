@@ -6,6 +6,7 @@ from jointenergy.networks.dsprites_cnn import DSpritesFeatures, dsprites_head
 from jointenergy.networks.folding import fixed
 from jointenergy.networks.gibbs_jem_cnn import GibbsJemCNN
 from jointenergy.networks.igebm_resnet import IgebmResNet
+from jointenergy.networks.image_cnn import ImageCNN
 from jointenergy.networks.mlp import MLP
 from jointenergy.networks.mnist_mlp import MnistMLP
 from jointenergy.networks.nf_wide_resnet import NFWideResNet
@@ -19,6 +20,7 @@ __all__ = [
     "DSpritesFeatures",
     "GibbsJemCNN",
     "IgebmResNet",
+    "ImageCNN",
     "MnistMLP",
     "NFWideResNet",
     "ToyMLP",

@@ -1,0 +1,31 @@
+"""networks: a small CNN for images of any size, cheap enough for chains on a CPU."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from torch import nn
+
+from jointenergy.inputs import check_count
+from jointenergy.networks.activations import activation as named_activation
+from jointenergy.networks.layers import Layers
+from jointenergy.networks.mlp import MLP
+
+FEW = 4  # pixels a side, at which the convolutions end
+FIRST, MOST = 16, 64  # channels: twice as many after each
+
+
+class ImageCNN(Layers):
+    """Convolutions that halve an image of `shape` (channels, height, width) until it is small, then an MLP."""
+
+    def __init__(
+        self, shape: Sequence[int], hidden: Sequence[int], n_outputs: int, *, activation: str = "silu"
+    ) -> None:
+        channels, *sides = (check_count("each entry of shape", size) for size in shape)
+        layers: list[nn.Module] = []
+        width = FIRST
+        while max(sides) > FEW or not layers:
+            layers += [nn.Conv2d(channels, width, 3, stride=2, padding=1), named_activation(activation)]
+            channels, width, sides = width, min(2 * width, MOST), [(side + 1) // 2 for side in sides]
+        sizes = (channels * sides[0] * sides[1], *hidden, check_count("n_outputs", n_outputs))
+        super().__init__(*layers, nn.Flatten(), MLP(sizes, activation=activation))
