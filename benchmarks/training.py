@@ -6,7 +6,8 @@ the rows, batch 128, data noise, 20 Langevin steps of size 1 with noise .01 and 
 restarts from uniform noise, AdamW on matrices, the cosine of the learning rate, and the averaged weights, which are
 what is measured. What differs: the order of rows (ebmkit draws with replacement), slots of the buffer (likewise), and
 what each does besides: ebmkit computes its metrics at every iteration, this library looks for trouble, or with
-"unguarded" does not.
+"unguarded" does not. The floor is the time of an iteration's matrix products alone: no program of these settings in
+float32 is faster, whatever it does not do.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ from jointenergy.training.trainer import Trainer
 
 BLOCK = 50  # iterations
 GOAL = 2.0  # times ebmkit's speed
-OURS, PLAIN, PEER = "jointenergy", "jointenergy unguarded", "ebmkit"
+OURS, PLAIN, PEER, FLOOR = "jointenergy", "jointenergy unguarded", "ebmkit", "matrix products alone"
 
 
 def equal_recipe(iterations: int) -> Recipe:
@@ -125,6 +126,32 @@ def ebmkit(recipe: Recipe, data: TrainingData, seed: int, block: int) -> Run:
     return Run(lambda: trainer.fit(feed, steps=block, verbose=False), averaged)
 
 
+def products(recipe: Recipe, data: TrainingData, block: int) -> Callable[[], object]:
+    """Those of the chains, forward and back to x, and of the loss on data and samples, forward and back to weights."""
+    network = Trainer(recipe, data, 0).model.network
+    weights = [p.detach() for p in network.parameters() if p.ndim > 1]
+    n, steps = recipe.batch_size, recipe.chain.steps
+    chain = [(torch.rand(n, w.shape[1]), w, torch.rand(n, w.shape[0])) for w in weights]
+    loss = [(torch.rand(2 * n, w.shape[1]), w, torch.rand(2 * n, w.shape[0])) for w in weights]
+
+    @torch.no_grad()
+    def run() -> None:
+        for _ in range(block):
+            for _ in range(steps):
+                for x, w, _ in chain:
+                    torch.nn.functional.linear(x, w)
+                for _, w, g in chain[::-1]:
+                    g @ w
+            for x, w, _ in loss:
+                torch.nn.functional.linear(x, w)
+            for x, w, g in loss[::-1]:
+                g.mT @ x
+                if w is not weights[0]:
+                    g @ w
+
+    return run
+
+
 def strange_sets(recipe: Recipe) -> dict[str, Tensor]:
     """What is no digit, at the digits' size and bounds: uniform noise always, clothes and kana where the files are."""
     low, high = recipe.data.low, recipe.data.high
@@ -168,8 +195,9 @@ def measured_seed(recipe: Recipe, seed: int, block: int, whom: list[str]) -> dic
     runs = {name: made[name]() for name in whom}
     # The block that is not counted is part of the training all the same.
     blocks = recipe.iterations // block - 1
-    seconds = in_turns({name: run.block for name, run in runs.items()}, blocks, clock=time.process_time)
-    found: dict[str, dict[str, list[float]]] = {}
+    calls = {name: run.block for name, run in runs.items()} | {FLOOR: products(recipe, data, block)}
+    seconds = in_turns(calls, blocks, clock=time.process_time)
+    found: dict[str, dict[str, list[float]]] = {FLOOR: {"iteration_ms": [1000 * s / block for s in seconds[FLOOR]]}}
     for name, run in runs.items():
         figures = {key: [value] for key, value in quality(run.averaged(), test, strange).items()}
         found[name] = {"iteration_ms": [1000 * s / block for s in seconds[name]], **figures}
@@ -204,7 +232,8 @@ def told_runs(found: Found) -> str:
         every = [ms for run in runs for ms in run["iteration_ms"]]
         row = [who, f"{statistics.median(every):.2f}", f"{statistics.stdev(every):.2f}" if len(every) > 1 else "-"]
         row.append(f"{speed_ratio(found, who):.2f}" if PEER in found else "-")
-        cells.append([*row, *(f"{statistics.fmean(r[n][0] for r in runs):.4f}" for n in names[1:])])
+        figures = ["-" if n not in runs[0] else f"{statistics.fmean(r[n][0] for r in runs):.4f}" for n in names[1:]]
+        cells.append([*row, *figures])
     short = [n.replace("ood_auroc.", "AUROC ").removesuffix(".log_density") for n in names[1:]]
     return table(["", "ms/iteration", "sd", "x ebmkit's speed", *short], cells)
 
@@ -219,7 +248,7 @@ def publish(found: Found, minutes: float, notes: str) -> None:
         figures = {k: [statistics.median(r[k]) for r in runs] for k in runs[0]}
         if who == OURS and PEER in found:
             for other in (o for o in found if o != PEER):
-                place = "" if other == OURS else f".{other.removeprefix('jointenergy ')}"
+                place = "" if other == OURS else f".{other.removeprefix('jointenergy ').replace(' ', '-')}"
                 pairs = zip(found[PEER], found[other], strict=True)
                 ratios = [median_ratio(theirs["iteration_ms"], own["iteration_ms"]) for theirs, own in pairs]
                 figures[f"speed_of_ebmkit_times{place}"] = ratios
@@ -241,7 +270,7 @@ def main() -> None:
     print(told(peers))
     whom = [OURS, PLAIN, *([PEER] if peers[PEER] else [])]
     recipe = equal_recipe(arguments.iterations)
-    found: Found = {who: [] for who in whom}
+    found: Found = {who: [] for who in (*whom, FLOOR)}
     for seed in range(arguments.seeds):
         for who, figures in measured_seed(recipe, seed, min(BLOCK, arguments.iterations // 2), whom).items():
             found[who].append(figures)

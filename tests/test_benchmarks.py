@@ -199,6 +199,7 @@ def test_training_is_measured_with_what_is_there(benchmark, capsys, monkeypatch)
     there = here("ebmkit", "ebm") is not None
     assert re.search(r"^jointenergy +\d", text, re.MULTILINE)
     assert re.search(r"^jointenergy unguarded +\d", text, re.MULTILINE)
+    assert re.search(r"^matrix products alone +\d", text, re.MULTILINE)
     assert bool(re.search(r"^ebmkit +\d", text, re.MULTILINE)) == there
     assert ("The goal is" in text) == there
     assert there or "ebmkit is not installed" in text
