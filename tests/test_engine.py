@@ -222,7 +222,12 @@ def test_a_gpu_rounds_as_much_as_its_chains_bear(monkeypatch, overrides, capabil
 def test_the_switch_of_matrix_products_is_set_back():
     before, seen = torch.get_float32_matmul_precision(), []
     trainer = trainer_of(*SYSTEMS["mixed"], "engine.precision=tensorfloat32")
-    trainer.engine.body = lambda: seen.append(torch.get_float32_matmul_precision()) or Trainer.body(trainer)
+
+    def body():
+        seen.append(torch.get_float32_matmul_precision())
+        return trainer.body()
+
+    trainer.engine.body = body
     trainer.step()
     assert seen == ["high"]
     assert torch.get_float32_matmul_precision() == before

@@ -45,8 +45,8 @@ def anchored_model(gaussians: Gaussians, data: TrainingData, n_targets: int, hid
     n_outputs = max(sum(labels.cardinalities[:n_targets]), 1)
     n_codes = sum(labels.cardinalities[n_targets:])
     center = gaussians.log_weights.exp() @ gaussians.means
-    whitening = gaussians.whitening if len(shape) == 1 else gaussians.covariance.diagonal().rsqrt()
-    white = (gaussians.means - center) @ whitening if len(shape) == 1 else (gaussians.means - center) * whitening
+    whitening = gaussians.whitening
+    white = (gaussians.means - center) @ whitening
     if len(gaussians.means) == n_outputs:
         slope = torch.cat((white, gaussians.log_values), dim=1)
         offset = gaussians.log_weights - 0.5 * white.square().sum(1)
@@ -117,7 +117,7 @@ def empty_model(hidden: tuple[int, ...], shape: tuple[int, ...], labels: LabelSp
         labels,
         n_targets=n_targets,
         center=torch.zeros(n_x),
-        whitening=torch.zeros(n_x, n_x) if len(shape) == 1 else torch.zeros(n_x),
+        whitening=torch.zeros(n_x, n_x),
         slope=torch.zeros(n_outputs, n_in),
         offset=torch.zeros(n_outputs),
         event_shape=shape,

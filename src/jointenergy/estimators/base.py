@@ -31,6 +31,7 @@ from jointenergy.training.loop import Report
 LEAST, MOST, PASSES = 100, 500, 5  # iterations and passes over the rows, where max_iter leaves them to the rows
 WEIGHT_DECAY, MANY = 0.5, 10  # of tables with few features; with more it grows as their root does
 NOISE, MOST_NOISE = 0.1, 0.5  # of rows for the classifier, of two features and of many: these lie further apart
+FEW_PIXELS = 64  # above which images are learned more slowly and blurred more, or chains do not follow
 SMALL = 1000  # rows below which the network is narrow and batches are small
 LOOKS = 40  # of early stopping in a whole fit
 SAMPLE_STEPS = 100
@@ -141,12 +142,14 @@ class TableEstimator(BaseEstimator):  # type: ignore[misc]
         hidden = parameters.hidden_of(self.hidden_layer_sizes)
         # The more directions there are, the sooner rows are learned by heart: more weight decay, more noise.
         image = self.image_shape is not None
+        few = FEW_PIXELS / max(n_features, 1)
         return Plan(
             iterations or (whole if decay else -(-n_rows // size)),
             batch_size=size,
             hidden=chosen if hidden is None else hidden,
             label_weight=float(self.label_weight),
-            learning_rate=float(self.learning_rate_init),
+            learning_rate=float(self.learning_rate_init) * (min(1.0, few**0.5) if image else 1.0),
+            noise=min(NOISE / few, MOST_NOISE) if image else NOISE,
             weight_decay=WEIGHT_DECAY * (1.0 if image else max(1.0, math.sqrt(n_features / MANY))),
             label_noise=NOISE if image else min(NOISE * math.sqrt(n_features / 2), MOST_NOISE),
             decay=decay,

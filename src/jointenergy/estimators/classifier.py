@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from sklearn.base import ClassifierMixin
-from sklearn.utils.validation import check_consistent_length, check_is_fitted
+from sklearn.utils.validation import check_consistent_length, check_is_fitted, column_or_1d
 from torch import Tensor
 
 from jointenergy.errors import InputError
@@ -122,7 +122,8 @@ class JointEnergyClassifier(ClassifierMixin, TableEstimator):  # type: ignore[mi
 
     def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Self:  # noqa: N803, ANN401
         """One pass over these rows, on from where training stands, at one learning rate and with nothing held out; the
-        first call needs all `classes`, and learns from its rows how columns are scaled and where the law begins."""
+        first call needs all `classes` where its rows do not have them all, and learns from its rows how columns are
+        scaled and where the law begins."""
         before = getattr(self, "_law", None)
         table, weight = self._prepare(X, sample_weight, reset=before is None)
         if before is None:
@@ -190,7 +191,13 @@ class JointEnergyClassifier(ClassifierMixin, TableEstimator):  # type: ignore[mi
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:  # noqa: N803, ANN401
         """The share of rows that are predicted right, in all outputs at once where there are several."""
-        right = np.asarray(self.predict(X) == np.asarray(y))
+        said, truth = self.predict(X), np.asarray(y)
+        if self._targets.kind == "one":
+            truth = column_or_1d(truth, warn=True)
+        check_consistent_length(said, truth, sample_weight)
+        if said.shape != truth.shape:
+            raise InputError(f"y has the shape {truth.shape} and the predictions have {said.shape}")
+        right = np.asarray(said == truth)
         return float(np.average(right if right.ndim == 1 else right.all(1), weights=sample_weight))
 
     def joint_log_density(self, X: Any, y: Any) -> Floats:  # noqa: N803, ANN401
@@ -205,7 +212,8 @@ class JointEnergyClassifier(ClassifierMixin, TableEstimator):  # type: ignore[mi
         check_is_fitted(self)
         targets = torch.full((1, self._law.n_targets), MISSING)
         if given is not None:
-            row = [given] if np.ndim(given) == 0 else [list(given)]
+            one = np.ndim(given) == 0 or (self._targets.kind == "one" and len(given) == 1)
+            row = [np.ravel(given)[0]] if one else [list(given)]
             targets = self._target_labels(row, 1)
         x, y = self._drawn(n, targets, random_state)
         return x, self._targets.decode(y)

@@ -59,7 +59,15 @@ def imputed(
         return Imputed(filled.astype(np.float64), draws, low, high, level)
     frame = given.copy()
     for k in range(columns.n_columns):
-        own = given.iloc[:, k].dtype
-        kind = np.float64 if k in columns.numbers else own
-        frame[given.columns[k]] = type(given.iloc[:, k])(filled[:, k], index=given.index).astype(kind)
+        column = type(given.iloc[:, k])(filled[:, k], index=given.index)
+        kind = np.float64 if k in columns.numbers else _with(given.iloc[:, k].dtype, columns.categories.get(k, []))
+        frame[given.columns[k]] = column.astype(kind)
     return Imputed(frame, draws, low, high, level)
+
+
+def _with(kind: Any, values: list[Any]) -> Any:  # noqa: ANN401 (a type of pandas)
+    """The type of a column of categories with those that the model knows; any other as it is."""
+    if not hasattr(kind, "categories"):
+        return kind
+    known = list(kind.categories)
+    return type(kind)([*known, *(v for v in values if v not in known)], ordered=kind.ordered)

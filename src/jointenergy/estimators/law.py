@@ -172,20 +172,27 @@ class Law:
         chosen = torch.searchsorted(below, places * below[:, -1:], right=True).clamp_(max=len(drawn.x) - 1).mT
         at = torch.arange(n)
         begin, labels = drawn.x[chosen, at].flatten(0, 1), drawn.y[chosen, at].flatten(0, 1)
-        given = y.repeat(n_draws, 1)
-        moves = bool((given[:, self.n_targets :] == MISSING).any())
-        mover = mover_of(self.model.labels, self.kernel) if moves else Mover(self.kernel, None, 1)
-        end_x, end_y = run_chains(
-            self.model,
-            mover,
-            self.rows(begin),
-            labels,
-            given,
-            steps=-(-steps // mover.x_steps),
-            keys=torch.cat(streams.split(walks, n_draws)),
-            mask=self.rows(mask.repeat(n_draws, 1)),
-        )
-        return Draws(end_x.reshape(n_draws, n, -1), end_y.view(n_draws, n, -1), drawn.log_density)
+        given, mask = y.repeat(n_draws, 1), mask.repeat(n_draws, 1)
+        keys = torch.cat(streams.split(walks, n_draws))
+        # Rows that miss discrete features walk apart from the others, whose chains must not depend on them.
+        lacks = (given[:, self.n_targets :] == MISSING).any(1)
+        end_x, end_y = begin.clone(), labels.clone()
+        for rows in (lacks, ~lacks):
+            if not bool(rows.any()):
+                continue
+            mover = mover_of(self.model.labels, self.kernel) if rows is lacks else Mover(self.kernel, None, 1)
+            x_there, end_y[rows] = run_chains(
+                self.model,
+                mover,
+                self.rows(begin[rows]),
+                labels[rows],
+                given[rows],
+                steps=-(-steps // mover.x_steps),
+                keys=keys[rows],
+                mask=self.rows(mask[rows]),
+            )
+            end_x[rows] = x_there.flatten(1)
+        return Draws(end_x.view(n_draws, n, -1), end_y.view(n_draws, n, -1), drawn.log_density)
 
     def _anchor(self, x: Tensor, y: Tensor) -> Tensor:
         """log of the anchor's density at complete rows, over the classes that y leaves open."""

@@ -22,6 +22,9 @@ def check(estimator: Any) -> None:  # noqa: ANN401 (one of the two)
     if not is_number(weight) or not 1 <= weight < math.inf:
         raise InputError(f"label_weight must be a number of at least 1, got {weight!r}: 1 is the joint likelihood")
     check_share("validation_fraction", share)
+    check_count("n_iter_no_change", estimator.n_iter_no_change)
+    if not isinstance(estimator.verbose, bool) and not is_integer(estimator.verbose):
+        raise InputError(f"verbose must be an integer or a boolean, got {estimator.verbose!r}")
     hidden_of(estimator.hidden_layer_sizes)
     device_of(estimator.device)
     if estimator.image_shape is not None:
@@ -58,6 +61,8 @@ def device_of(name: Any) -> torch.device:  # noqa: ANN401 (whatever was given)
         device = torch.device(name)
     except (RuntimeError, TypeError):
         raise InputError(f"device must be one of torch's, such as 'cpu' or 'cuda', got {name!r}") from None
+    if device.type not in ("cpu", "cuda"):
+        raise InputError(f"device must be 'cpu', 'cuda' or 'cuda:N', got {name!r}")
     if device.type == "cuda" and not torch.cuda.is_available():
         raise InputError(f"device={name!r} asks for a GPU, and torch finds none: use device='cpu'")
     return device

@@ -17,6 +17,8 @@ def spread(x: Tensor, classes: Tensor, n_classes: int) -> Tensor:
 
     Rows that no label reaches belong to none. `classes` is -1 where a label is missing.
     """
+    if not bool((classes >= 0).any()):  # the first piece of many may have no label
+        return x.new_full((len(x), n_classes), 1 / n_classes)
     spreading = LabelSpreading(kernel="knn", n_neighbors=min(NEIGHBORS, len(x)))
     with warnings.catch_warnings():
         # Shares are a beginning: where they stand after scikit-learn's rounds is near enough.

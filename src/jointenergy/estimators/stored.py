@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any, TypeVar
@@ -43,7 +44,7 @@ def write(estimator: Any, path: Path) -> Path:  # noqa: ANN401 (one of the two)
         else {
             "kind": targets.kind,
             "classes": [[c.dtype.str, [plain(v) for v in c]] for c in targets.classes],
-            "missing_label": plain(targets.missing_label),
+            "missing_label": _as_json(targets.missing_label, "missing_label"),
         },
         "model": {
             "hidden": _hidden(law.model.network),
@@ -113,7 +114,7 @@ def _restore(estimator: Any, known: dict[str, Any], tensors: dict[str, Tensor]) 
     space: dict[str, list[str]] = {}
     if known["targets"] is not None:
         classes = [np.array(values, dtype=np.dtype(kind)) for kind, values in known["targets"]["classes"]]
-        estimator._targets = Targets(known["targets"]["kind"], classes, known["targets"]["missing_label"])
+        estimator._targets = Targets(known["targets"]["kind"], classes, _from_json(known["targets"]["missing_label"]))
         estimator.classes_ = estimator._targets.public()
         space = estimator._targets.space
     model = known["model"]
@@ -155,6 +156,10 @@ def _as_json(value: Any, name: str) -> Any:  # noqa: ANN401
         return {"dtype": value.dtype.str, "values": value.tolist()}
     if isinstance(value, tuple):
         return {"tuple": [_as_json(v, name) for v in value]}
+    if isinstance(value, list):
+        return [_as_json(v, name) for v in value]
+    if isinstance(value, float) and math.isnan(value):
+        return value
     value = plain(value)
     try:
         json.dumps(value)
@@ -168,4 +173,4 @@ def _from_json(value: Any) -> Any:  # noqa: ANN401
         return np.array(value["values"], dtype=np.dtype(value["dtype"]))
     if isinstance(value, dict) and "tuple" in value:
         return tuple(_from_json(v) for v in value["tuple"])
-    return value
+    return [_from_json(v) for v in value] if isinstance(value, list) else value

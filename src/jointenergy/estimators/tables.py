@@ -23,6 +23,9 @@ def read(estimator: Any, X: Any, *, reset: bool) -> Table:  # noqa: N803, ANN401
         called = None if names is None else tuple(map(str, names))
         columns = list(checked.T)
         return Table(columns, _categorical(estimator, columns, called, frame=None, reset=reset), len(checked), called)
+    twice = [name for k, name in enumerate(X.columns) if name in list(X.columns[:k])]
+    if twice:
+        raise InputError(f"X has two columns of the name {twice[0]!r}: rename one")
     _check_feature_names(estimator, X, reset=reset)
     _check_n_features(estimator, X, reset=reset)
     if len(X) == 0:

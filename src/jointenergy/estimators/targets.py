@@ -158,8 +158,10 @@ def _uniform(values: AnyArray, called: str) -> AnyArray:
 
 def _is_missing(column: AnyArray, missing_label: object) -> npt.NDArray[np.bool_]:
     mark = plain(missing_label)
-    if mark is None:
+    if missing_label is None:
         return np.zeros(len(column), dtype=bool)
+    if mark is None:  # NaN, and what stands for it
+        return np.array([plain(v) is None for v in column], dtype=bool)
     # One by one: numpy compares no strings with numbers.
     if column.dtype.kind in "USO" or isinstance(mark, str):
         return np.array([plain(v) == mark for v in column], dtype=bool)
@@ -168,9 +170,8 @@ def _is_missing(column: AnyArray, missing_label: object) -> npt.NDArray[np.bool_
 
 def _meant(columns: Sequence[AnyArray], missing_label: object) -> object:
     """The missing label, or None where all of y is -1 and +1: two classes in their customary dress."""
-    if missing_label != -1 or columns[0].dtype.kind not in "if" or len(columns) > 1:
-        return missing_label
-    return None if set(np.unique(columns[0]).tolist()) == {-1, 1} else missing_label
+    signs = len(columns) == 1 and plain(missing_label) == -1 and {plain(v) for v in columns[0]} == {-1, 1}
+    return None if signs else missing_label
 
 
 def _known(column: AnyArray, missing_label: object, k: int, n_outputs: int) -> AnyArray:
@@ -182,7 +183,7 @@ def _known(column: AnyArray, missing_label: object, k: int, n_outputs: int) -> A
     # A label that no row has, or all: one of several. But 1 beside the mark alone may be the two signs.
     if n_outputs > 1 and set(classes.tolist()) <= ({0} if missing.any() else {0, 1}):
         return np.array([0, 1])
-    mark, output = plain(missing_label), f"output {k} of y" if n_outputs > 1 else "y"
+    mark, output = _mark(missing_label), f"output {k} of y" if n_outputs > 1 else "y"
     if missing.any() and len(classes) == 1:
         raise InputError(
             f"{output} has one class, {plain(classes[0])!r}, beside {mark!r}, which marks unlabeled rows: if {mark!r} "
@@ -191,3 +192,7 @@ def _known(column: AnyArray, missing_label: object, k: int, n_outputs: int) -> A
     if missing.any():
         raise InputError(f"{output} has no labeled row, so no class to learn: a density alone is JointEnergyDetector's")
     raise InputError(f"{output} has one class, {plain(classes[0])!r}, and a classifier needs at least 2 classes")
+
+
+def _mark(missing_label: object) -> object:
+    return missing_label if plain(missing_label) is None else plain(missing_label)

@@ -221,10 +221,8 @@ class TableTrainer(Trainer):
         return torch.cat((summed, others), dim=1)
 
     def _noised(self, noise: float) -> Change:
-        if len(self.data.event_shape) > 1:
-            return lambda x, g: x + noise * torch.randn(x.shape, generator=g, device=x.device)
         root = torch.linalg.cholesky(self.gaussians.covariance).mT.to(self.data.x) * noise
-        return lambda x, g: x + torch.randn(x.shape, generator=g, device=x.device) @ root
+        return lambda x, g: x + (torch.randn(len(x), len(root), generator=g, device=x.device) @ root).view_as(x)
 
 
 def _with_step(kernel: Kernel, step_size: float) -> Kernel:
