@@ -16,7 +16,6 @@ from torch import Tensor
 from jointenergy import streams
 from jointenergy.estimators.gaussians import Conditions, Gaussians
 from jointenergy.kernels import ExactGibbs, GibbsWithGradients, Kernel, Metric, PreconditionedMALA
-from jointenergy.kernels.mala import MALA
 from jointenergy.labels import MISSING, LabelSpace
 from jointenergy.models import AnchoredModel
 from jointenergy.tasks.chains import Mover, run_chains
@@ -209,8 +208,6 @@ class Law:
 
 def x_kernel(model: AnchoredModel, step_size: float) -> Kernel:
     """MALA in the coordinates in which the anchor is round: exact at temperature 1."""
-    if model.whitening.ndim == 1:
-        return MALA(step_size)
     return PreconditionedMALA(step_size, Metric(model.whitening @ model.whitening.mT))
 
 

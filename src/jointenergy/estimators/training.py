@@ -21,7 +21,6 @@ from jointenergy.estimators.holding import Watch
 from jointenergy.estimators.law import FEW_STATES, X_STEPS, Law, mover_of, x_kernel
 from jointenergy.estimators.progress import Progress, unbiased
 from jointenergy.kernels import BlockGibbs, Kernel, PreconditionedMALA
-from jointenergy.kernels.mala import MALA
 from jointenergy.labels import MISSING, LabelSpace
 from jointenergy.models import AnchoredModel, JointModel
 from jointenergy.objectives import LogPTargetsGivenRest, LogPXY, Objective
@@ -200,7 +199,7 @@ class TableTrainer(Trainer):
     def step_size(self) -> float:
         """Of the kernel that moves x."""
         kernel = self.chains.kernel.x_kernel if isinstance(self.chains.kernel, BlockGibbs) else self.chains.kernel
-        assert isinstance(kernel, MALA | PreconditionedMALA)
+        assert isinstance(kernel, PreconditionedMALA)
         return kernel.step_size
 
     def tune(self, accepted: float) -> None:
@@ -226,7 +225,7 @@ class TableTrainer(Trainer):
 
 
 def _with_step(kernel: Kernel, step_size: float) -> Kernel:
-    assert isinstance(kernel, MALA | PreconditionedMALA)
+    assert isinstance(kernel, PreconditionedMALA)
     return replace(kernel, step_size=step_size)
 
 

@@ -63,7 +63,7 @@ class AnchoredModel(JointModel):
         self.n_outputs, n_x = max(self.targets.n_codes, 1), math.prod(event_shape)
         forms: dict[str, tuple[Tensor, list[tuple[int, ...]]]] = {
             "center": (center, [(n_x,)]),
-            "whitening": (whitening, [(n_x, n_x), (n_x,)]),
+            "whitening": (whitening, [(n_x, n_x)]),
             "slope": (slope, [(self.n_outputs, n_x + self.others.n_codes)]),
             "offset": (offset, [(self.n_outputs,)]),
         }
@@ -79,7 +79,7 @@ class AnchoredModel(JointModel):
     def white(self, x: Tensor) -> Tensor:
         """z, the coordinates in which the Gaussian term is round."""
         away = x.flatten(1) - self.center
-        return away @ self.whitening if self.whitening.ndim == 2 else away * self.whitening
+        return away @ self.whitening
 
     def outputs(self, x: Tensor, z: Tensor, code: Tensor) -> Tensor:
         """Anchor and network at x and the code of the other labels, `[n, n_outputs]`."""
@@ -171,7 +171,7 @@ class AnchoredModel(JointModel):
             total = weights.sum(1, keepdim=True)
             by_logits = self.trust * (weights - total * (self.trust * logits).softmax(1)) + total * logits.softmax(1)
             by_z = (pullback(weights) + by_logits @ self.slope)[:, : z.shape[1]] - z
-            by_x = by_z @ self.whitening.mT if self.whitening.ndim == 2 else by_z * self.whitening
+            by_x = by_z @ self.whitening.mT
             return value + _round(z), by_x.view_as(x)
 
     def _at(self, outputs: Tensor, own: Tensor) -> Tensor:
