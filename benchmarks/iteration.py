@@ -131,8 +131,9 @@ def ours(recipe: Recipe, shape: tuple[int, ...] = (3, 32, 32)) -> Callable[[], o
         loss, moved, norm = trainer.step()
         if moved is not None and trainer.iteration % loop.WATCH == 0:
             look(loss, moved, norm)
-        if trainer.engine.said is not None:
-            raise RuntimeError(trainer.engine.said)
+        for engine in (trainer.engine, look.engine):
+            if engine.said is not None:
+                raise RuntimeError(engine.said)
 
     return step
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from dataclasses import astuple
 
 import pytest
 import torch
@@ -12,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from jointenergy.networks.accelerated import Accelerated, hold
 from jointenergy.networks.nf_wide_resnet import NFWideResNet
 from jointenergy.networks.wide_resnet import WideResNet
-from jointenergy.training import state
+from jointenergy.training import measure, state
 from jointenergy.training.engine import WARM, Engine, precision_of
 from jointenergy.training.feeds import TrainingData
 from jointenergy.training.recovery import raise_steps
@@ -114,6 +115,19 @@ def test_a_step_asks_the_device_nothing(overrides):
     with Waits() as waits:
         trainer.step()
     assert waits.found == []
+
+
+@each_system
+def test_the_guards_look_asks_the_device_nothing_but_its_signals(overrides):
+    trainer = trainer_of(*overrides)
+    look = measure.Look(trainer)
+    loss, moved, norm = trainer.step()
+    assert moved is not None
+    signals = look(loss, moved, norm)
+    with Waits() as waits:
+        again = look.engine()
+    assert waits.found == []
+    assert again.tolist() == list(astuple(signals))
 
 
 def test_a_question_to_the_device_is_noticed():
@@ -283,6 +297,20 @@ def test_a_recorded_step_is_the_same(overrides):
     steps(trainers, WARM + 5)
     # Float32, the same noise, other programs: eight steps of Adam at 2e-3, each weight by at most a tenth of one step.
     assert_same(trainers, 2e-4)
+
+
+@pytest.mark.gpu
+@each_system
+def test_the_guards_look_is_replayed(overrides):
+    trainer = trainer_of(*overrides, device="cuda")
+    look = measure.Look(trainer)
+    for _ in range(2 * WARM + 3):
+        loss, moved, norm = trainer.step()
+        assert moved is not None
+        signals = look(loss, moved, norm)
+    assert look.engine.said is None
+    assert look.engine.replays
+    torch.testing.assert_close(torch.tensor(astuple(signals)), look._body().cpu(), atol=1e-4, rtol=1e-4)
 
 
 @pytest.mark.gpu

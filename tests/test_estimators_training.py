@@ -204,8 +204,9 @@ def test_a_missing_category_is_compared_as_the_most_frequent():
     y = torch.tensor([[0, 2], [1, 2], [1, 0], [MISSING, MISSING], [MISSING, MISSING], [1, MISSING]])
     assert most_frequent(y, labels).tolist() == [1, 2]
     stub = SimpleNamespace(n_targets=1, common=most_frequent(y, labels))
-    found = TableTrainer.scored(stub, y)
+    found, known = TableTrainer.scored(stub, y)
     assert found.tolist() == [[MISSING, k] for k in (2, 2, 0, 2, 2, 2)]
+    assert known is None
 
 
 def looks(found, weight=None):

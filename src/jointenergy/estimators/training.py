@@ -21,6 +21,7 @@ from jointenergy.estimators.holding import Watch
 from jointenergy.estimators.law import FEW_STATES, X_STEPS, Law, mover_of, x_kernel
 from jointenergy.estimators.progress import Progress, unbiased
 from jointenergy.kernels import BlockGibbs, Kernel, PreconditionedMALA
+from jointenergy.kernels.base import Known
 from jointenergy.labels import MISSING, LabelSpace
 from jointenergy.models import AnchoredModel, JointModel
 from jointenergy.objectives import LogPTargetsGivenRest, LogPXY, Objective
@@ -212,12 +213,12 @@ class TableTrainer(Trainer):
         else:
             self.chains.kernel = _with_step(kernel, step_size)
 
-    def scored(self, y: Tensor) -> Tensor:
+    def scored(self, y: Tensor) -> tuple[Tensor, Known]:
         """Targets summed out; discrete features as they are, since they may be too many to sum, and compared with
         those of chains, which miss none: where they are missing, the most frequent."""
         summed = torch.full_like(y[:, : self.n_targets], MISSING)
         others = torch.where(y == MISSING, self.common, y)[:, self.n_targets :]
-        return torch.cat((summed, others), dim=1)
+        return torch.cat((summed, others), dim=1), None
 
     def _noised(self, noise: float) -> Change:
         root = torch.linalg.cholesky(self.gaussians.covariance).mT.to(self.data.x) * noise

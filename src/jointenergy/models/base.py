@@ -123,6 +123,8 @@ class JointModel(nn.Module, ABC):
         if not self.factorized:
             return self._log_sum_of_states(x)
         closed = self.label_logits(x)
+        if len(self.labels) == 0:
+            return closed.bias
         if len(self.labels) == 1:
             return closed.bias + closed.logits.logsumexp(1)
         blocks = closed.logits.split(self.labels.cardinalities, dim=1)

@@ -34,12 +34,13 @@ class Engine(Generic[T]):
     def __init__(
         self,
         body: Callable[[], T],
+        name: str = "step",
         *,
         recorded: bool = False,
         key: Callable[[], Hashable] = lambda: None,
         generators: Callable[[], Sequence[torch.Generator]] = lambda: (),
     ) -> None:
-        self.body, self.recorded, self.key, self.generators = body, recorded, key, generators
+        self.body, self.name, self.recorded, self.key, self.generators = body, name, recorded, key, generators
         self.said: str | None = None
         self.recordings = 0
         self._made = 0
@@ -64,6 +65,11 @@ class Engine(Generic[T]):
         assert self._outcome is not None
         return self._outcome
 
+    @property
+    def replays(self) -> bool:
+        """Whether the last call was replayed, so that its outcome lies where that of the next will lie."""
+        return self._graph is not None
+
     def _beside(self) -> T:
         """One call on a stream beside the usual one, as a recording will be."""
         stream = torch.cuda.Stream()
@@ -87,7 +93,7 @@ class Engine(Generic[T]):
             self.recorded = False
             for generator, state in streams:
                 _begin_anew(generator, state)
-            self.said = f"the step cannot be recorded and runs line by line ({_first_cause(error)})"
+            self.said = f"the {self.name} cannot be recorded and runs line by line ({_first_cause(error)})"
             return
         self._graph = graph
         self.recordings += 1

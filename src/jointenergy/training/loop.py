@@ -143,9 +143,10 @@ class Fit:
                 seen = self._signals
                 self._shown = {"f_data": seen.f_data, "f_samples": seen.f_samples, "gap": seen.gap}
             self.seconds += time.perf_counter() - began
-            if trainer.engine.said is not None:
-                self._event("engine", trainer.engine.said)
-                trainer.engine.said = None
+            for engine in (trainer.engine, self.look.engine):
+                if engine.said is not None:
+                    self._event("engine", engine.said)
+                    engine.said = None
             if self.guarded and watched and self._react(judgment):
                 continue
             if trainer.iteration % cadence.log == 0:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from jointenergy.kernels import Target, last
+from jointenergy.kernels.base import log_density_at
 from jointenergy.labels import MISSING
 from jointenergy.objectives import Loss, summable
 from jointenergy.training import build, health
@@ -27,19 +28,20 @@ SCORED_AT_ONCE = 1000  # rows
 class Look:
     """What the guard reads, the same in all processes; one look of the present weights at data to come and chains.
 
-    Recorded where the step is: what a recorded step leaves behind lies in the same place each time.
+    Recorded after a step that was replayed: what that leaves behind lies in the same place each time.
     """
 
     def __init__(self, trainer: Trainer) -> None:
         self.trainer = trainer
-        self.engine = Engine(self._body, key=lambda: trainer.engine.recordings)
+        self.engine = Engine(
+            self._body, "guard's look", recorded=trainer.engine.recorded, key=lambda: trainer.engine.recordings
+        )
 
     def __call__(self, loss: Loss, moved: Moved, norm: Tensor) -> Signals:
         trainer = self.trainer
         self.seen = loss, moved, norm
         trainer.feeds[0].look_ahead()
-        self.engine.recorded = trainer.engine.recorded and trainer.engine.recordings > 0
-        parts = self.engine()
+        parts = self.engine() if trainer.engine.replays else self._body()
         trainer.world.mean([parts])
         return Signals(*parts.tolist())
 
@@ -56,8 +58,9 @@ def _signals(trainer: Trainer, loss: Loss, moved: Moved, norm: Tensor) -> Tensor
     else:
         x_data, y_data = data.x_held[:LOOK_ROWS], data.y_held[:LOOK_ROWS]
     x = moved.x[:LOOK_ROWS]  # sick chains stay where they began
-    y = trainer.scored(torch.cat((y_data, moved.state.y[:LOOK_ROWS])))
-    f, g = trainer.fast.log_density_unchecked(torch.cat((x_data, x)), y).split((len(x_data), len(x)))
+    y, known = trainer.scored(torch.cat((y_data, moved.state.y[:LOOK_ROWS])))
+    values = log_density_at(Target(trainer.fast), torch.cat((x_data, x)), y, known)
+    f, g = values.split((len(x_data), len(x)))
     f_spread, f_mean = torch.std_mean(f, correction=0)
     g_spread, g_mean = torch.std_mean(g, correction=0)
     return torch.stack(
@@ -94,7 +97,7 @@ def check(trainer: Trainer) -> health.Health:
         drawn = chains.buffer.draw(min(n, len(chains.buffer)), generator=generator)
         persistent = drawn.x, drawn.y
     return health.measure(
-        lambda at, labels: trainer.ema.log_density(at, trainer.scored(labels)),
+        lambda at, labels: trainer.ema.log_density(at, trainer.scored(labels)[0]),
         (data.x_held[:n], data.y_held[:n]),
         persistent,
         (x, y),

@@ -248,11 +248,11 @@ class Trainer:
     def skipped_in_row(self) -> int:
         return int(self.skips[1])
 
-    def scored(self, y: Tensor) -> Tensor:
+    def scored(self, y: Tensor) -> tuple[Tensor, Known]:
         """The labels at which data and chains are compared: summed out, unless chains have labels given or the sum is
-        not to be had."""
+        not to be had. And which of them are missing, where that is known without looking."""
         own = self.model.normalizer == "conditional" or "given_y" in self.needs or not summable(self.model)
-        return y.clamp(min=0) if own else torch.full_like(y, MISSING)
+        return (y.clamp(min=0), "complete") if own else (torch.full_like(y, MISSING), "missing")
 
     @property
     def warnings(self) -> list[str]:
