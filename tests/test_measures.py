@@ -142,6 +142,25 @@ def test_pairs_that_no_row_has_are_judged_apart(monkeypatch):
     assert figures["consistency_novel"] == figures["consistency_novel_baseline"]
 
 
+def test_of_many_pairs_only_attributes_that_are_there_are_asked_for(monkeypatch):
+    monkeypatch.setattr(measures, "PER_PAIR", 2)
+    monkeypatch.setattr(measures, "SPREAD", 10)
+    run, test = attributes_run(2, ExactGibbs())  # its training rows have both labels or none
+    asked, samples = [], measures._samples
+
+    def noted(subject, n, given):
+        asked.append(None if given is None else given.unique(dim=0).tolist())
+        return samples(subject, n, given)
+
+    monkeypatch.setattr(measures, "_samples", noted)
+    _, all_pairs = measures._pairs(Subject(run, test))
+    monkeypatch.setattr(measures, "MANY", 1)
+    _, some_pairs = measures._pairs(Subject(run, test))
+    assert asked == [[[0, 0], [1, 1]], [[0, 1], [1, 0]], None, [[1, 1]], [[0, 1], [1, 0]], None]
+    assert "both there" in some_pairs
+    assert "both there" not in all_pairs
+
+
 def picture_run(labels: LabelSpace, shape: tuple[int, ...]) -> tuple[Run, Dataset]:
     torch.manual_seed(0)
     head = Concat(MLP((math.prod(shape) + labels.n_codes, 4, 1)))

@@ -31,6 +31,7 @@ Taken = tuple[Figures, str]
 
 FEW = 32  # labels that have figures of their own, and pairs worth asking for; more are one structure
 PER_PAIR = 100  # samples of each pair of labels
+MANY = 400  # pairs of values; of more, only those of two attributes that are both there
 SPREAD = 1000  # rows whose mean distance is the diversity
 COMPLETED = 100  # test rows whose x is drawn from their labels alone
 DRAWS = 10  # of each
@@ -155,6 +156,9 @@ def _pairs(subject: Subject) -> Taken:
     if subject.baseline is not None:
         judges["_baseline"] = consistency.judge_of(subject.baseline)
     seen, novel = consistency.pairs(run.labels, run.data.y)
+    which = "labels"
+    if len(seen) > MANY and set(run.labels.cardinalities) == {2}:
+        seen, which = seen[(seen != 0).all(1)], "attributes that are both there"
     figures: Figures = {}
     for kind, patterns in (("pairs", seen), ("novel", novel)):
         if len(patterns) == 0:
@@ -170,7 +174,7 @@ def _pairs(subject: Subject) -> Taken:
         x = _samples(subject, 10 * SPREAD, None)
         found = judges.get("_baseline", judges[""])(x).cpu()
         figures["novel_share.samples"] = float(consistency.share_with(found, novel).mean())
-    remark = f"Samples of pairs of labels: {PER_PAIR} of each from noise, unfiltered, the other labels free."
+    remark = f"Samples of pairs of {which}: {PER_PAIR} of each from noise, unfiltered, the other labels free."
     return figures, remark
 
 
