@@ -380,24 +380,6 @@ def test_what_cannot_be_recorded_runs_on_and_says_so():
 
 
 @pytest.mark.gpu
-def test_programs_of_convolutions_are_tried_for_a_recorded_step_alone():
-    value, seen = torch.ones(3, device="cuda"), []
-
-    def body() -> Tensor:
-        seen.append(torch.backends.cudnn.benchmark)
-        return value + 1
-
-    before = torch.backends.cudnn.benchmark
-    Engine(body)()
-    assert seen == [before]
-    engine = Engine(body, recorded=True)
-    for _ in range(WARM + 2):
-        engine()
-    assert seen[1:] == [True] * (WARM + 1)
-    assert torch.backends.cudnn.benchmark == before
-
-
-@pytest.mark.gpu
 def test_streams_go_on_where_a_recording_failed():
     def drawn(*, recorded: bool) -> list[float]:
         stream = torch.Generator(device="cuda")

@@ -74,7 +74,7 @@ class Engine(Generic[T]):
         """One call on a stream beside the usual one, as a recording will be."""
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(stream), _tried_programs():
+        with torch.cuda.stream(stream):
             outcome = self.body()
         torch.cuda.current_stream().wait_stream(stream)
         return outcome
@@ -87,7 +87,7 @@ class Engine(Generic[T]):
         for generator, _ in streams:
             graph.register_generator_state(generator)
         try:
-            with torch.cuda.graph(graph), _tried_programs():
+            with torch.cuda.graph(graph):
                 self._outcome = self.body()
         except RuntimeError as error:
             self.recorded = False
@@ -97,17 +97,6 @@ class Engine(Generic[T]):
             return
         self._graph = graph
         self.recordings += 1
-
-
-@contextmanager
-def _tried_programs() -> Iterator[None]:
-    """Inside, convolutions are tried in all their programs and the fastest is kept: it pays where shapes stay."""
-    before = torch.backends.cudnn.benchmark
-    torch.backends.cudnn.benchmark = True
-    try:
-        yield
-    finally:
-        torch.backends.cudnn.benchmark = before
 
 
 def _first_cause(error: BaseException) -> str:
