@@ -154,6 +154,7 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--tag", default="", help="added to the name, for trials with other settings")
     parser.add_argument("--set", nargs="*", default=[], dest="overrides")
+    parser.add_argument("--says", default="", help="a sentence about these runs, such as what else the GPU did")
     parser.add_argument("--write", action="store_true")
     arguments = parser.parse_args()
     arguments.folder.mkdir(parents=True, exist_ok=True)
@@ -165,6 +166,7 @@ def main() -> None:
             name = f"{network}-{kind}{arguments.tag}"
             recipe = recipe_of(network, kind, arguments.overrides)
             figures = measured(recipe, arguments.minutes, arguments.folder / name, arguments.data, arguments.seed)
+            figures["says"] = arguments.says
             (arguments.folder / f"{name}.json").write_text(json.dumps(figures, indent=1))
             print(name, json.dumps(figures), flush=True)
     found = {p.stem: json.loads(p.read_text()) for p in sorted(arguments.folder.glob("*.json"))}
@@ -184,6 +186,7 @@ def publish(found: dict[str, dict[str, Any]], seed: int) -> None:
             if at["healthy"] is not None:
                 metrics[f"healthy_held.{name}.after-{mark}-minutes"] = [at["healthy"]]
     commits = sorted({f["commit"][:12] for f in found.values()})
+    remarks = "".join(f" {name}: {f['says']}" for name, f in found.items() if f.get("says"))
     result = results.measured(
         "cifar10-networks",
         metrics,
@@ -192,7 +195,7 @@ def publish(found: dict[str, dict[str, Any]], seed: int) -> None:
         command=["python", *sys.argv],
         notes="WRN-16-4 in four forms; averaged weights, 5,000 held-out training images; training_minutes and "
         "iteration_ms are of the steps, with the guard's looks and compilation; checks come on top. check_minutes says "
-        f"when the last check within the minutes was. Trained by commit(s) {', '.join(commits)}.",
+        f"when the last check within the minutes was. Trained by commit(s) {', '.join(commits)}.{remarks}",
     )
     # What was measured elsewhere, or earlier, keeps the name of the machine it was measured on.
     machines = " | ".join(sorted({f["hardware"] for f in found.values()}))
