@@ -232,7 +232,7 @@ def main() -> None:
     except (InputError, Parted) as error:
         _say_once(str(error))
     except OSError as error:
-        _say_once(f"{_refused(error)}; choose another folder with --out, or make room")
+        _say_once(f"{_refused(error)}; choose another folder, or make room there")
     else:
         return
     finally:

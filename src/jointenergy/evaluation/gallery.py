@@ -99,7 +99,7 @@ def _plane(subject: Subject) -> Picture:
 
 def _samples(subject: Subject, asked: Tensor) -> Tensor:
     run = subject.run
-    return run.sample(len(asked), asked, batch_size=at_once(run.event_shape), seed=subject.seed).x
+    return run.sample(len(asked), asked, batch_size=at_once(run.event_shape, run.origin.device), seed=subject.seed).x
 
 
 def _by_label(subject: Subject) -> Picture | None:

@@ -73,7 +73,7 @@ def labels(subject: Subject, sets: Sets, *, patterns: int, per: int, per_selecte
             per_selected=per_selected,
             steps=sets.steps,
             seed=subject.seed,
-            at_once=at_once(run.event_shape),
+            at_once=at_once(run.event_shape, run.origin.device),
             keep=own,
         )
         metrics |= _metrics(kind, found, own)

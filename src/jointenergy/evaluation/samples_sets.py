@@ -20,7 +20,7 @@ from jointenergy.trained import Run
 STEPS = 100  # of a chain, where nothing says how many
 MANY = 50_000  # samples whose time is told (IGEBM, appendix A.5)
 PIECE = 1000  # rows that pass a network at once
-SMALL, FEW = 1000, 200  # rows of at most so many values run a thousand at once, larger ones so many
+SMALL, FEW, FEW_ON_GPU = 1000, 200, 500  # rows of at most so many values run a thousand at once, larger ones so many
 
 
 @dataclass(frozen=True, eq=False)
@@ -115,15 +115,17 @@ def energy_of(run: Run) -> Callable[[Tensor, Tensor], Tensor]:
     return energy
 
 
-def at_once(event_shape: tuple[int, ...]) -> int:
+def at_once(event_shape: tuple[int, ...], device: torch.device) -> int:
     """Chains that run side by side."""
-    return PIECE if math.prod(event_shape) <= SMALL else FEW
+    if math.prod(event_shape) <= SMALL:
+        return PIECE
+    return FEW_ON_GPU if device.type == "cuda" else FEW
 
 
 def passed(network: Callable[[Tensor], Tensor], x: Tensor) -> Iterator[Tensor]:
     """What a network makes of rows, in pieces."""
     with torch.no_grad():
-        for piece in x.split(at_once(tuple(x.shape[1:]))):
+        for piece in x.split(at_once(tuple(x.shape[1:]), x.device)):
             yield network(piece)
 
 
@@ -131,7 +133,7 @@ def _fresh(run: Run, n: int, given: Tensor | None, steps: int, seed: int) -> tup
     """Samples with their labels, where they began, and the seconds that many samples would take."""
     began, x, y = [time.perf_counter()], [], []
     for made in (0, steps):
-        drawn = run.sample(n, given, steps=made, batch_size=at_once(run.event_shape), seed=seed)
+        drawn = run.sample(n, given, steps=made, batch_size=at_once(run.event_shape, run.origin.device), seed=seed)
         float(drawn.x.sum())  # a device may still be at work
         x.append(drawn.x)
         y.append(drawn.y)

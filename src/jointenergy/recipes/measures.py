@@ -180,7 +180,9 @@ def _pairs(subject: Subject) -> Taken:
 
 def _samples(subject: Subject, n: int, asked: Tensor | None) -> Tensor:
     run = subject.run
-    return run.sample(n, asked, start="noise", batch_size=at_once(run.event_shape), seed=subject.seed).x
+    return run.sample(
+        n, asked, start="noise", batch_size=at_once(run.event_shape, run.origin.device), seed=subject.seed
+    ).x
 
 
 def _spread(x: Tensor) -> float:
