@@ -13,7 +13,8 @@ import argparse
 import statistics
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 
 import torch
 from rich.console import Console
@@ -65,6 +66,18 @@ def operations(depth: int, width: int) -> float:
     with FlopCounterMode(display=False) as counter, torch.no_grad():
         network(x)
     return float(counter.get_total_flops())
+
+
+@contextmanager
+def as_users_set_it() -> Iterator[None]:
+    """TF32 and tried programs of convolutions, which users of the papers' loop switch on; ours chooses by itself."""
+    torch.set_float32_matmul_precision("high")
+    torch.backends.cudnn.benchmark = True
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision("highest")
+        torch.backends.cudnn.benchmark = False
 
 
 def original(depth: int, width: int, batch: int) -> Callable[[], object]:
@@ -163,7 +176,6 @@ def main() -> None:
     if not torch.cuda.is_available():
         sys.exit("this benchmark measures a GPU, and torch finds none")
     began = time.perf_counter()
-    torch.backends.cudnn.benchmark = True
     rate = matrix_rate()
     figures: dict[str, list[float | None]] = {"matrix_tera_per_second": [rate / 1e12]}
     table = Table(title=f"one iteration in ms; the floor at {rate / 1e12:.0f} TFLOP/s")
@@ -173,9 +185,8 @@ def main() -> None:
         depth, width = (int(part) for part in network.split("-"))
         each = operations(depth, width)
         for batch in arguments.batches:
-            torch.set_float32_matmul_precision("high")  # the original's TF32; ours chooses by itself
-            plain = timed(original(depth, width, batch), 3, arguments.repeats)
-            torch.set_float32_matmul_precision("highest")
+            with as_users_set_it():
+                plain = timed(original(depth, width, batch), 3, arguments.repeats)
             torch.cuda.empty_cache()
             fast = timed(ours(recipe_of(depth, width, batch)), 8, arguments.repeats)
             torch.cuda.empty_cache()

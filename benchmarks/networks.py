@@ -1,7 +1,7 @@
 """benchmarks: networks with and without batch statistics on CIFAR-10, at equal minutes of training on one GPU.
 
 python benchmarks/networks.py [--networks nf plain group batch] [--kinds jem baseline] [--minutes 3 8] trains each for
-the last of these minutes, all that training does included, and notes accuracy and health on 5,000 held-out training
+the last of these minutes of steps, with all that a step does, and notes accuracy and health on 5,000 held-out training
 images at each of them. A run that stands in --folder already, begun or ended, is taken up, so that hours can be spent
 in parts; a run of the recipe itself may be put there as nf-jem. --write publishes all that is there as
 results/cifar10-networks.json, from a clean tree. The test set is not touched.
@@ -69,11 +69,14 @@ def measured(
     else:
         shutil.rmtree(folder, ignore_errors=True)
         rows = data_of(recipe, data, device, seed)
-        iterations = runs.iterations_in(recipe, minutes[-1] * 60, seed, device=device, data=rows)
+        # Minutes are of steps: checks, which are the same for all, are not counted.
+        unchecked = replace(recipe, cadence=replace(recipe.cadence, check=10**9))
+        iterations = runs.iterations_in(unchecked, minutes[-1] * 60, seed, device=device, data=rows)
         every = max(1, -(-iterations // CHECKS))
         cadence = replace(recipe.cadence, check=every, checkpoint=every)
         recipe = replace(recipe, iterations=every * CHECKS, cadence=cadence)
         run = runs.create(folder, recipe, seed, data_folder=data, device=device, data=rows)
+        (folder / "commit").write_text(provenance.commit())
     diverged = False
     try:
         run.fit()
@@ -91,7 +94,7 @@ def measured(
         "diverged": diverged,
         "interventions": run.interventions,
         "steps": run.trainer.chains.steps,
-        "commit": provenance.commit(),
+        "commit": (folder / "commit").read_text(),
         "hardware": provenance.hardware(),
         "at": seen(folder, minutes),
     }
@@ -160,7 +163,6 @@ def main() -> None:
     arguments.folder.mkdir(parents=True, exist_ok=True)
     if not torch.cuda.is_available() and arguments.networks:
         sys.exit("this benchmark trains on a GPU, and torch finds none")
-    torch.backends.cudnn.benchmark = True
     for network in arguments.networks:
         for kind in arguments.kinds:
             name = f"{network}-{kind}{arguments.tag}"
@@ -180,6 +182,8 @@ def publish(found: dict[str, dict[str, Any]], seed: int) -> None:
     for name, f in found.items():
         metrics |= {f"iteration_ms.{name}": [f["iteration_ms"]], f"training_minutes.{name}": [f["minutes"]]}
         metrics[f"epochs.{name}"] = [f["epochs"]]
+        # Where a run's figures were kept by an earlier form of this program, these two are not known.
+        metrics |= {f"{what}.{name}": [f[k]] for k, what in (("ece", "ece_held"), ("interventions",) * 2) if k in f}
         for mark, at in f["at"].items():
             metrics[f"accuracy_held.{name}.after-{mark}-minutes"] = [at["accuracy"]]
             metrics[f"check_minutes.{name}.after-{mark}-minutes"] = [at["minutes"]]

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import copy
+import weakref
+from contextvars import ContextVar
 from dataclasses import astuple
 
 import pytest
 import torch
 from torch import Tensor
+from torch._dynamo.exc import TorchDynamoException
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from jointenergy import fusing
 from jointenergy.networks.accelerated import Accelerated, hold
 from jointenergy.networks.nf_wide_resnet import NFWideResNet
 from jointenergy.networks.wide_resnet import WideResNet
@@ -54,6 +58,7 @@ SYSTEMS = {
         "objective.log_p_y_given_x=0.0",
         "objective.log_p_xy=1.0",
     ),
+    "log p(x) by enumeration": ("model.family=pair",),
     "unconditional": ("model.family=unconditional", "objective={log_p_x=1.0, log_p_y_given_x=0.0}"),
     "nf": (
         "model.network={kind='nf-wide-resnet', depth=10, width=1}",
@@ -69,7 +74,10 @@ each_system = pytest.mark.parametrize("overrides", SYSTEMS.values(), ids=SYSTEMS
 class Waits(TorchDispatchMode):
     """Collects what would make the host wait for a device: a value read, or a shape that depends on one."""
 
-    NAMES = ("_local_scalar_dense", "nonzero", "unique", "is_nonzero", "masked_select", "equal", "item")
+    NAMES = (
+        *("_local_scalar_dense", "nonzero", "unique", "_unique", "is_nonzero", "masked_select", "equal", "item"),
+        *("bincount", "repeat_interleave"),
+    )
 
     def __init__(self) -> None:
         super().__init__()
@@ -153,6 +161,47 @@ def test_what_looks_for_rows_is_not_recorded(overrides):
 
     recipe = small(*TINY, *overrides)
     assert not Trainer(recipe, data_of(recipe), 0).recordable
+
+
+def test_a_compiler_that_fails_is_left(monkeypatch):
+    trainer = trainer_of("engine.compile=on")
+
+    def fails(*_):
+        raise TorchDynamoException("no compiler\nat all")
+
+    for part in trainer.fast.children():
+        monkeypatch.setattr(part, "call", fails)
+    with monkeypatch.context() as without:
+        without.setattr(fusing, "_asked", ContextVar("nobody", default=False))  # seconds, and not what is tested
+        loss, moved, _ = trainer.step()
+    assert moved is not None
+    assert bool(loss.total.isfinite())
+    assert not trainer.compiled
+    assert trainer.engine.said == "networks cannot be compiled and run as they are (no compiler)"
+
+
+def test_what_fails_by_itself_is_not_hidden(monkeypatch):
+    trainer = trainer_of("engine.compile=on")
+    monkeypatch.setattr(trainer.engine, "body", lambda: (_ for _ in ()).throw(RuntimeError("of its own")))
+    with pytest.raises(RuntimeError, match="of its own"):
+        trainer.step()
+    assert trainer.compiled
+
+
+def test_a_process_has_room_for_the_programs_of_several_runs():
+    from torch._dynamo import config
+
+    with config.patch(recompile_limit=8):
+        Accelerated(WideResNet(10, 1), compiled=True)
+        assert config.recompile_limit >= 64
+
+
+def test_rows_of_a_run_that_is_gone_are_let_go():
+    data = images()
+    assert data.share_at((-1.0, 1.0)) is data.share_at((-1.0, 1.0))
+    rows = weakref.ref(data)
+    del data
+    assert rows() is None
 
 
 def test_a_skipped_batch_changes_nothing():

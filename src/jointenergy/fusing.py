@@ -16,8 +16,16 @@ import torch
 P = ParamSpec("P")
 R = TypeVar("R")
 
+PROGRAMS = 64  # of one function, beyond which torch runs it line by line: 8 by itself, and one run makes three or four
 _constants: list[Callable[..., torch.Tensor]] = []
 _asked: ContextVar[bool] = ContextVar("fusing", default=False)
+
+
+def make_room() -> None:
+    """For the programs of several runs in a process, which torch counts together, and gives up in silence."""
+    from torch._dynamo import config  # a second to import, and most never need it
+
+    config.recompile_limit = max(config.recompile_limit, PROGRAMS)
 
 
 @contextmanager
@@ -37,6 +45,7 @@ def fused(function: Callable[P, R]) -> Callable[P, R]:
     def compiled() -> Callable[P, R]:
         for made_once in _constants:
             torch.compiler.assume_constant_result(made_once)
+        make_room()
         return cast(Callable[P, R], torch.compile(function, dynamic=False))
 
     @functools.wraps(function)

@@ -94,6 +94,8 @@ NAMES: dict[str, Range] = {
     "healthy": YES_OR_NO,
     "accuracy_held.<network>.<when>": FRACTION,
     "healthy_held.<network>.<when>": YES_OR_NO,
+    "ece_held.<network>": FRACTION,
+    "interventions.<network>": COUNT,
     "epochs.<network>": DISTANCE,
     **{
         f"{what}.<table>.<method>": FRACTION

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from jointenergy.fusing import make_room
 from jointenergy.networks.folding import fixed
 
 
@@ -29,7 +30,10 @@ class Accelerated(nn.Module):
         self.dtype = dtype
         self.held: dict[str, Tensor] | None = None
         self.known: list[tuple[Tensor, Tensor]] = []
-        self.call: Any = torch.compile(self._call, dynamic=False) if compiled else self._call
+        self.call: Any = self._call
+        if compiled:
+            make_room()
+            self.call = torch.compile(self._call, dynamic=False)
 
     def forward(self, *inputs: Tensor) -> Tensor:
         for x, known in self.known:

@@ -103,6 +103,10 @@ def _first_cause(error: BaseException) -> str:
     """What went wrong first: after it the recording fails once more, when it is ended."""
     while error.__context__ is not None:
         error = error.__context__
+    return first_line(error)
+
+
+def first_line(error: BaseException) -> str:
     return (str(error).splitlines() or [type(error).__name__])[0]
 
 
@@ -150,6 +154,13 @@ def compiles(recipe: Recipe, device: torch.device) -> bool:
     """Whether networks are compiled: on a GPU with a compiler unless told, elsewhere only where it is asked for."""
     asked = recipe.engine.compile
     return asked == "on" or (asked == "auto" and device.type == "cuda" and _has_triton())
+
+
+def by_compiler(error: BaseException) -> bool:
+    """Whether torch's compiler failed, and not what it was to compile."""
+    from torch._dynamo.exc import TorchDynamoException  # where it has failed it was imported before
+
+    return isinstance(error, TorchDynamoException)
 
 
 def _has_triton() -> bool:

@@ -63,10 +63,15 @@ class TrainingData:
         """The mean standard deviation of an entry of x, over held-out rows."""
         return self.x_held.std(0, correction=0).mean()
 
-    @functools.lru_cache  # noqa: B019 (as many entries as a run has bounds: one)
+    @functools.cached_property
+    def _shares(self) -> dict[tuple[float, float], Tensor]:
+        return {}
+
     def share_at(self, bounds: tuple[float, float]) -> Tensor:
-        """The share of values at the bounds, over held-out rows."""
-        return health.at_bounds(self.x_held, bounds)
+        """The share of values at the bounds, over held-out rows; looked up once."""
+        if bounds not in self._shares:
+            self._shares[bounds] = health.at_bounds(self.x_held, bounds)
+        return self._shares[bounds]
 
 
 def data_of(

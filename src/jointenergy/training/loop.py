@@ -13,6 +13,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from jointenergy.training import checkpoints, evidence, measure, state
 from jointenergy.training.checkpoints import Checkpoint
 from jointenergy.training.guard import Guard, Judgment, Signals
@@ -142,6 +144,8 @@ class Fit:
                 judgment = self.guard.judge(self._signals)
                 seen = self._signals
                 self._shown = {"f_data": seen.f_data, "f_samples": seen.f_samples, "gap": seen.gap}
+            elif watched and norm.is_cuda:
+                torch.cuda.synchronize(norm.device)  # a look waits; without one the device's time would be nobody's
             self.seconds += time.perf_counter() - began
             for engine in (trainer.engine, self.look.engine):
                 if engine.said is not None:

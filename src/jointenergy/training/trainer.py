@@ -23,7 +23,7 @@ from jointenergy.training.chains import Chains, Moved
 from jointenergy.training.clipping import clip_adaptive, clip_sigma
 from jointenergy.training.completions import Completions
 from jointenergy.training.distributed import World
-from jointenergy.training.engine import Engine, accelerated, compiles, precision_of, products
+from jointenergy.training.engine import Engine, accelerated, by_compiler, compiles, first_line, precision_of, products
 from jointenergy.training.feeds import Feed, TrainingData
 from jointenergy.training.order import seeded
 from jointenergy.training.recipe import Recipe
@@ -97,9 +97,9 @@ class Trainer:
     @property
     def recordable(self) -> bool:
         """Whether a step asks the device nothing: completions and chains with labels given look for rows that fit, sums
-        by enumeration for what is missing, and processes wait for each other."""
+        by enumeration for which labels are missing if only some are, and processes wait for each other."""
         exact = isinstance(self.chains.kernel, BlockGibbs) and isinstance(self.chains.kernel.y_kernel, ExactGibbs)
-        looks = self.missing or exact or self.chains.known != "complete"
+        looks = self.missing or exact
         sums = self.model.factorized or len(self.model.labels) == 0 or not looks
         return self.world.size == 1 and not self.needs & {"given_x", "given_xy", "given_y"} and sums
 
@@ -109,10 +109,25 @@ class Trainer:
             feed.advance()
         factor = build.learning_rate_factor(self.recipe, self.iteration)
         self.rate.fill_(self.recipe.optimizer.learning_rate * self.learning_rate_scale * factor)
-        with fusing(self.compiled), products(self.precision):
-            outcome = self.engine()
+        try:
+            outcome = self._made()
+        except RuntimeError as error:
+            if not (self.compiled and by_compiler(error)):
+                raise
+            self._leave_compiler(error)
+            outcome = self._made()
         self.iteration += 1
         return outcome.loss, outcome.moved, outcome.norm
+
+    def _made(self) -> Outcome:
+        with fusing(self.compiled), products(self.precision):
+            return self.engine()
+
+    def _leave_compiler(self, error: RuntimeError) -> None:
+        """Go on without one that fails, as where there is none: a machine may lack what it needs."""
+        self.compiled = False
+        self.fast = self.twice
+        self.engine.said = f"networks cannot be compiled and run as they are ({first_line(error)})"
 
     def body(self) -> Outcome:
         """The algorithm of a step, on the rows and with the rate that were put in place; it waits for no device."""
