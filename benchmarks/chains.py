@@ -27,6 +27,7 @@ from jointenergy.evaluation import results
 from jointenergy.kernels.diagnostics import effective_sample_size
 
 SEED = 0
+LAW_CHAINS = 1000  # whose law and mixing are looked at
 MEMORY_STEPS = (100, 10_000)
 
 
@@ -76,12 +77,14 @@ def contestants_of(case: Case, n_chains: int, found: Mapping[str, str | None]) -
 
 
 def compare(
-    case: Case, found: Mapping[str, str | None], *, n_chains: int, steps: int, repeats: int, law_steps: int = 1000
+    case: Case, found: Mapping[str, str | None], *, n_chains: int, steps: int, repeats: int, law_steps: int = 2000
 ) -> list[Row]:
     """All contestants on one case: first whether each is right, then how fast, in turns."""
     burn_in = law_steps // 2
     seen = {
-        c.name: law_and_mixing(case, c, burn_in, law_steps) for c in contestants_of(case, 200, found) if c.twin is None
+        c.name: law_and_mixing(case, c, burn_in, law_steps)
+        for c in contestants_of(case, LAW_CHAINS, found)
+        if c.twin is None
     }
     timed = contestants_of(case, n_chains, found)
     counts = {c.name: max(1, int(steps * c.share)) for c in timed}
@@ -160,7 +163,7 @@ def main() -> None:
     parser.add_argument("--chains", type=int, default=1000)
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--repeats", type=int, default=9)
-    parser.add_argument("--law-steps", type=int, default=1000)
+    parser.add_argument("--law-steps", type=int, default=2000)
     parser.add_argument("--only", help="cases whose names have this in them")
     parser.add_argument("--memory-of", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--write", action="store_true")
@@ -189,8 +192,8 @@ def main() -> None:
         notes = (
             f"{arguments.chains} chains, {arguments.threads} thread(s), float32, {arguments.repeats} repeats in turns "
             f"of {arguments.steps} steps (blackjax eager: a tenth). {told(found)} Effective samples: of the slowest "
-            f"quantity, in {arguments.law_steps} steps of 200 chains (lattices: three times as many). Rows whose law "
-            f"is off by more than {TOLERANCE:.0%} have no value."
+            f"quantity, in {arguments.law_steps} steps of {LAW_CHAINS} chains (lattices: three times as many). Rows "
+            f"whose law is off by more than {TOLERANCE:.0%} have no value."
         )
         publish(rows, memory, (time.perf_counter() - began) / 60, notes)
     return None

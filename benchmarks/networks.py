@@ -94,7 +94,7 @@ def measured(
         "diverged": diverged,
         "interventions": run.interventions,
         "steps": run.trainer.chains.steps,
-        "commit": (folder / "commit").read_text(),
+        "commit": own.read_text() if (own := folder / "commit").exists() else provenance.commit(),
         "hardware": provenance.hardware(),
         "at": seen(folder, minutes),
     }
