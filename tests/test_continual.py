@@ -323,3 +323,13 @@ def test_energies_of_digits_forget_less_than_cross_entropy():
     assert accuracies["baseline"] < 0.22
     assert accuracies["energies"] is not None
     assert accuracies["energies"] > 0.25
+
+
+def test_reproduce_takes_a_study_too():
+    words = ["reproduce", "digits-continual", "--seeds", "1", "--name", "tiny", *SET]
+    outcome = CliRunner().invoke(app, words)
+    assert outcome.exit_code == 0, outcome.output
+    assert Path("results/tiny.json").exists()
+    assert Path("runs/study/tiny").is_dir()
+    refused = CliRunner().invoke(app, [*words, "--likelihood"])
+    assert "is a study, which trains several models: reproduce it by itself" in str(refused.exception)

@@ -2,6 +2,7 @@
 
 import io
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from torch import Tensor, nn
 
 from jointenergy import MISSING, Box, LabelSpace, LogitModel, PairModel, recipes
 from jointenergy.data import Dataset, toy_log_density
+from jointenergy.data.options import Options
 from jointenergy.data.toy import LABELS, eight_gaussians, modes
 from jointenergy.evaluation import by_sampling, gallery, truth
 from jointenergy.evaluation.metrics import check_value
@@ -132,14 +134,49 @@ def test_measures_follow_from_labels_and_chains(n, kernel, has, lacks, monkeypat
         check_value(name, value)
 
 
-def test_pairs_that_no_row_has_are_judged_apart(monkeypatch):
+def holding_out(monkeypatch, run, *pairs):
+    """The run, as if its recipe had kept these pairs from the training rows."""
+    recipe = recipes.load("digits-gibbs")
+    held = replace(recipe, data=replace(recipe.data, options=Options(held_out_pairs=pairs)))
+    monkeypatch.setattr(type(run), "recipe", held)
+
+
+def test_pairs_that_were_held_out_are_judged_one_by_one(monkeypatch):
     monkeypatch.setattr(measures, "PER_PAIR", 2)
+    monkeypatch.setattr(measures, "FREE", 20)
     monkeypatch.setattr(measures, "SPREAD", 10)
     run, test = attributes_run(2, ExactGibbs())  # its training rows have both labels or none
-    figures, _ = measures.take_all(Subject(run, test, baseline=run))
+    holding_out(monkeypatch, run, ("a0", "not a1"), ("a0", "unknown"))
+    assert measures.held_out(run)[1].tolist() == [[1, 0]]
+    figures, remark = measures._pairs(Subject(run, test, baseline=run))
     names = {f"consistency_{kind}{judge}" for kind in ("pairs", "novel") for judge in ("", "_baseline")}
-    assert names | {"novel_share.samples"} <= set(figures)
+    names |= {f"novel_share{j}.{kind}.a0_not_a1" for kind in ("given", "free") for j in ("", "_baseline")}
+    assert names <= set(figures)
+    for name in names:
+        check_value(name, figures[name] or 0.0)
     assert figures["consistency_novel"] == figures["consistency_novel_baseline"]
+    assert figures["novel_share.given.a0_not_a1"] == figures["consistency_novel"]
+    assert "judged those" not in remark
+    assert "The model itself judged those that were held out" in measures._pairs(Subject(run, test))[1]
+
+
+def test_pairs_that_no_row_happens_to_have_are_not_asked_for():
+    run, test = attributes_run(2, ExactGibbs())
+    assert not [name for name in measures._pairs(Subject(run, test))[0] if "novel" in name]
+
+
+def test_a_small_size_draws_few_samples(monkeypatch):
+    run, test = attributes_run(2, ExactGibbs())
+    drawn, samples = [], measures._samples
+
+    def noted(subject, n, given):
+        drawn.append(n)
+        return samples(subject, n, given)
+
+    monkeypatch.setattr(measures, "_samples", noted)
+    _, remark = measures._pairs(Subject(run, test, small=True))
+    assert drawn == [2]  # its rows have two of the four pairs
+    assert "1 of each" in remark
 
 
 def test_of_many_pairs_only_attributes_that_are_there_are_asked_for(monkeypatch):
@@ -156,7 +193,7 @@ def test_of_many_pairs_only_attributes_that_are_there_are_asked_for(monkeypatch)
     _, all_pairs = measures._pairs(Subject(run, test))
     monkeypatch.setattr(measures, "MANY", 1)
     _, some_pairs = measures._pairs(Subject(run, test))
-    assert asked == [[[0, 0], [1, 1]], [[0, 1], [1, 0]], None, [[1, 1]], [[0, 1], [1, 0]], None]
+    assert asked == [[[0, 0], [1, 1]], [[1, 1]]]
     assert "both there" in some_pairs
     assert "both there" not in all_pairs
 

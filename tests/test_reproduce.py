@@ -228,7 +228,7 @@ def test_ctrl_c_stops_the_processes_saved_and_says_how_to_go_on():
     thread.join()
     assert refused == ["seed 0 in runs/reproduce/long-baseline is being trained by another process"]
     assert outcome.exit_code == 130
-    assert "0 of 3 seeds are complete; go on with the same command: jointenergy reproduce digits-jem" in outcome.output
+    assert "0 of 3 seeds are trained; go on with the same command: jointenergy reproduce digits-jem" in outcome.output
     assert not Path("results").exists()
     for seed in (0, 1):
         assert "all of it saved" in (folder / f"seed-{seed}.log").read_text()
@@ -344,3 +344,27 @@ def test_a_conditional_model_is_compared_as_if_its_constants_were_equal():
     assert "accuracy" not in result.metrics
     assert 0.0 <= (result.metrics["accuracy_equal_constants"].mean or 0.0) <= 1.0
     assert "as if all labels had the same normalizer" in result.notes
+
+
+def test_without_a_name_the_papers_figures_stand_beside_ours(tmp_path):
+    there = CliRunner().invoke(app, ["reproduce", "--results", str(results.FOLDER)])
+    assert there.exit_code == 0
+    line = next(line for line in there.output.splitlines() if line.startswith("cifar10-jem "))
+    assert "0.929" in line
+    nothing = CliRunner().invoke(app, ["reproduce", "--results", str(tmp_path)])
+    assert "not run" in nothing.output
+    assert "split-mnist" in nothing.output
+
+
+def test_pairs_that_were_held_out_are_judged_by_a_baseline_that_has_seen_them(monkeypatch):
+    asked = []
+
+    def state(seed, settings):
+        asked.append((seed.run, settings.data.options.held_out_pairs))
+        return "complete"
+
+    monkeypatch.setattr(Seed, "state", state)
+    folder = Path("runs/reproduce")
+    assert Plan("celeba-gibbs:novel", (0,)).judge_of(0) == folder / "celeba-gibbs-baseline/seed-0"
+    assert Plan("celeba-gibbs:factored", (0,)).judge_of(0) == folder / "celeba-gibbs-factored-baseline/seed-0"
+    assert [pairs for _, pairs in asked] == [(), ()]

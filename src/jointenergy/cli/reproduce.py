@@ -12,12 +12,15 @@ from rich import progress as bars
 from rich.console import Console
 from rich.table import Table
 
+from jointenergy import recipes
 from jointenergy.cli.inputs import named_places
 from jointenergy.cli.sizes import Quick, Smoke, chosen_size
 from jointenergy.errors import InputError
 from jointenergy.evaluation import results
 from jointenergy.evaluation.metrics import Metric
 from jointenergy.recipes import reproduce as work
+from jointenergy.recipes import study as studies
+from jointenergy.recipes.papers import PAPERS
 from jointenergy.recipes.seeds import parse_seeds
 
 console = Console()
@@ -27,8 +30,11 @@ MAIN = ("accuracy", "nll", "ece", "healthy")  # the columns of the list; all oth
 
 def reproduce(
     named: Annotated[
-        list[str], typer.Argument(metavar="RECIPE...", help="Names of recipes or variants, or TOML files.")
-    ],
+        list[str],
+        typer.Argument(
+            metavar="[RECIPE...]", help="Names of recipes, variants or studies, or TOML files; none: what there is."
+        ),
+    ] = [],  # noqa: B006 (typer reads the default and copies it)
     seeds: Annotated[str, typer.Option(help="How many seeds, as in 20, or which, as in 0,1,5.")] = "20",
     jobs: Annotated[int, typer.Option(help="Train this many seeds at a time, each on one core.", min=1)] = 1,
     data: Annotated[Path | None, typer.Option(help="The folder of the data; else JOINTENERGY_DATA names it.")] = None,
@@ -39,7 +45,7 @@ def reproduce(
     tasks: Annotated[bool, typer.Option("--tasks", help="Measure samples, inpainting and sampled labels.")] = False,
     ood: Annotated[
         list[str], typer.Option(metavar="NAME=DIR", help="Images unlike the data, told from the test rows; several.")
-    ] = [],  # noqa: B006 (typer reads the default and copies it)
+    ] = [],  # noqa: B006
     name: Annotated[str | None, typer.Option(help="The result's name; a changed recipe needs one of its own.")] = None,
     device: Annotated[str, typer.Option(help="Where to train: auto (a GPU where there is one), cpu or cuda.")] = "auto",
     quick: Quick = False,
@@ -56,7 +62,24 @@ def reproduce(
         list[str], typer.Option("--set", help="Set a key of the recipe, as in --set chain.steps=20; needs --name.")
     ] = [],  # noqa: B006
 ) -> None:
-    """Train every seed of each recipe, measure it once on the test rows, write results/NAME.json from a clean tree."""
+    """Train every seed of each recipe, measure it once on the test rows, write results/NAME.json from a clean tree.
+
+    Without a name: the papers' figures of all recipes beside those that were published.
+    """
+    if not named:
+        _overview(folder)
+        return
+    if several := [one for one in named if one.partition(":")[0] in studies.names()]:
+        if len(named) > 1 or jobs > 1 or tasks or ood or judge or likelihood or gallery or not guard:
+            raise InputError(
+                f"{several[0]!r} is a study, which trains several models: reproduce it by itself, without --jobs, "
+                "--tasks, --ood, --judge, --likelihood, --gallery and --no-guard"
+            )
+        from jointenergy.cli.study import study  # it shows its result as this module does
+
+        place = studies.RUNS if runs == work.RUNS else runs
+        study(several[0], seeds, data, place, folder, baseline, name, device, quick, smoke, overrides)
+        return
     chosen = parse_seeds(seeds)
     sets = tuple((known, Path(place)) for known, place in named_places(ood, "--ood", "DIR").items())
     if name is not None and len(named) > 1:
@@ -89,16 +112,38 @@ def reproduce(
         _reproduce(plan)
 
 
+def _overview(folder: Path) -> None:
+    """Every recipe and study with the first figure that its paper has, and ours."""
+    found = {result.name: result for result in results.all_in(folder)}
+    table = Table(box=None, pad_edge=False)
+    for heading in ("recipe", "figure", "paper", "ours", "seeds"):
+        table.add_column(heading, no_wrap=heading == "recipe", justify="left" if heading == "recipe" else "right")
+    for name in [*recipes.names(), *studies.names()]:
+        known = recipes.result_name(name)
+        result, paper = found.get(known), PAPERS.get(known, {})
+        figure = next((key for key in paper if key != "source"), "accuracy")
+        theirs = paper.get(figure)
+        table.add_row(
+            name,
+            figure,
+            _figure(None if isinstance(theirs, str) else theirs),
+            "not run" if result is None else _with_spread(result.metrics.get(figure)),
+            "" if result is None else str(len(result.seeds)),
+        )
+    console.print(table)
+    console.print("Make one with `jointenergy reproduce NAME`; each recipe's head says what it costs.", highlight=False)
+
+
 def _reproduce(plan: work.Plan) -> None:
     # A plain kill is as good as Ctrl-C: the runs are saved, not left behind without anyone.
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         result = _with_progress(plan)
     except KeyboardInterrupt:
-        done = f"{work.n_complete(plan)} of {len(plan.seeds)} seeds are complete"
+        done = f"{work.n_complete(plan)} of {len(plan.seeds)} seeds are trained"
         again = f"go on with the same command: {shlex.join(plan.command())}"
         console.print(
-            f"stopped, all of it saved in {plan.folder}; {done}; {again}",
+            f"stopped, what was saved is in {plan.folder}; {done}; {again}",
             highlight=False,
             markup=False,
             soft_wrap=True,

@@ -75,6 +75,7 @@ NAMES: dict[str, Range] = {
     "consistency_single.<judge>": FRACTION,
     **{f"consistency_{k}.<judge>.<start>.<method>": FRACTION for k in ("class", "single", "pairs", "novel")},
     "novel_share.<set>": FRACTION,
+    **{f"novel_share{judge}.<set>.<pair>": FRACTION for judge in ("", "_baseline")},
     "frechet.<extractor>": DISTANCE,
     **{f"frechet_{k}.<extractor>": DISTANCE for k in ("train", "start", "noise", "buffer", "buffer_filtered")},
     **{f"inception_score{k}.<extractor>": DISTANCE for k in ("", "_test")},

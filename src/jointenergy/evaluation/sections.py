@@ -71,6 +71,8 @@ class Subject:
     """Sets that are unlike the data."""
     extractor: Extractor | None = None
     seed: int = 0
+    small: bool = False
+    """Whether figures need only show that they can be made: then few samples are drawn."""
 
     def __post_init__(self) -> None:
         for name in self.others:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from jointenergy.data.options import NOT
 from jointenergy.errors import EnumerationError
 from jointenergy.evaluation import by_sampling, consistency, truth
 from jointenergy.evaluation.attributes import attributes, averages
@@ -23,6 +24,7 @@ from jointenergy.evaluation.sections import Subject
 from jointenergy.kernels import ExactGibbs
 from jointenergy.labels import ENUMERATION_LIMIT, MISSING
 from jointenergy.tasks.chains import can_sum
+from jointenergy.trained import Run
 from jointenergy.training.health import diversity
 
 Figures = dict[str, float | None]
@@ -33,6 +35,7 @@ FEW = 32  # labels that have figures of their own, and pairs worth asking for; m
 PER_PAIR = 100  # samples of each pair of labels
 MANY = 400  # pairs of values; of more, only those of two attributes that are both there
 SPREAD = 1000  # rows whose mean distance is the diversity
+FREE = 10_000  # samples with no label given, among which pairs that were held out are counted
 COMPLETED = 100  # test rows whose x is drawn from their labels alone
 DRAWS = 10  # of each
 
@@ -155,27 +158,47 @@ def _pairs(subject: Subject) -> Taken:
     judges = {"": consistency.judge_of(run)}
     if subject.baseline is not None:
         judges["_baseline"] = consistency.judge_of(subject.baseline)
-    seen, novel = consistency.pairs(run.labels, run.data.y)
+    seen, _ = consistency.pairs(run.labels, run.data.y)
+    names, novel = held_out(run)
     which = "labels"
     if len(seen) > MANY and set(run.labels.cardinalities) == {2}:
         seen, which = seen[(seen != 0).all(1)], "attributes that are both there"
     figures: Figures = {}
+    per_pair, n_free = (1, 100) if subject.small else (PER_PAIR, FREE)
     for kind, patterns in (("pairs", seen), ("novel", novel)):
         if len(patterns) == 0:
             continue
-        asked = patterns.repeat_interleave(PER_PAIR, dim=0)
+        asked = patterns.repeat_interleave(per_pair, dim=0)
         x = _samples(subject, len(asked), asked)
         for judge, labels_of in judges.items():
-            shown = consistency.agreement(labels_of(x).cpu(), asked)
-            figures[f"consistency_{kind}{judge}"] = float(shown.double().mean())
+            shown = consistency.agreement(labels_of(x).cpu(), asked).double()
+            figures[f"consistency_{kind}{judge}"] = float(shown.mean())
+            if kind == "novel":
+                rates = shown.view(len(patterns), per_pair).mean(1).tolist()
+                figures |= {f"novel_share{judge}.given.{pair}": r for pair, r in zip(names, rates, strict=True)}
         if kind == "pairs":
             figures["diversity"] = _spread(x) / _spread(run.rows(subject.test.x))
     if len(novel):
-        x = _samples(subject, 10 * SPREAD, None)
-        found = judges.get("_baseline", judges[""])(x).cpu()
-        figures["novel_share.samples"] = float(consistency.share_with(found, novel).mean())
-    remark = f"Samples of pairs of {which}: {PER_PAIR} of each from noise, unfiltered, the other labels free."
+        x = _samples(subject, n_free, None)
+        for judge, labels_of in judges.items():
+            rates = consistency.share_with(labels_of(x).cpu(), novel).tolist()
+            figures |= {f"novel_share{judge}.free.{pair}": r for pair, r in zip(names, rates, strict=True)}
+    remark = f"Samples of pairs of {which}: {per_pair} of each from noise, unfiltered, the other labels free."
+    if len(novel) and subject.baseline is None:
+        remark += " The model itself judged those that were held out: no baseline that has seen them was there."
     return figures, remark
+
+
+def held_out(run: Run) -> tuple[list[str], Tensor]:
+    """The pairs that the recipe kept from the training rows, `[P, L]`; others that no row has may be impossible."""
+    known = run.labels.names
+    asked = () if run.recipe is None else run.recipe.data.options.held_out_pairs
+    pairs = [pair for pair in asked if all(word.removeprefix(NOT) in known for word in pair)]
+    patterns = torch.full((len(pairs), len(known)), MISSING)
+    for pattern, pair in zip(patterns, pairs, strict=True):
+        for word in pair:
+            pattern[known.index(word.removeprefix(NOT))] = int(not word.startswith(NOT))
+    return parts_of_names([" ".join(pair) for pair in pairs]), patterns
 
 
 def _samples(subject: Subject, n: int, asked: Tensor | None) -> Tensor:
@@ -197,20 +220,23 @@ def _has_structure(subject: Subject) -> bool:
 def _from_labels(subject: Subject) -> Taken:
     """x from all its labels: the mean of draws against x itself, beside the mean of the training rows."""
     run = subject.run
-    rows = by_sampling.some_rows(subject.test, COMPLETED)
+    n_rows, n_draws = (4, 2) if subject.small else (COMPLETED, DRAWS)
+    rows = by_sampling.some_rows(subject.test, n_rows)
     rows = rows.rows((rows.y != MISSING).all(1))
     if len(rows) == 0:
         return {}, ""
     x = run.rows(rows.x)
-    asked = rows.y.repeat_interleave(DRAWS, dim=0)
-    drawn = _samples(subject, len(asked), asked).view(len(rows), DRAWS, *run.event_shape)
+    asked = rows.y.repeat_interleave(n_draws, dim=0)
+    drawn = _samples(subject, len(asked), asked).view(len(rows), n_draws, *run.event_shape)
     mean = run.data.x.mean(0)
     figures: Figures = {
         "inpainting_mse.given_labels": _error(drawn.mean(1), x),
         "inpainting_mse.given_labels_one_draw": _error(drawn[:, 0], x),
         "inpainting_mse.training_mean": _error(mean.expand_as(x), x),
     }
-    remark = f"inpainting_mse.given_labels: all of x drawn from its labels, {DRAWS} draws of each of {len(rows)} rows."
+    remark = (
+        f"inpainting_mse.given_labels: all of x drawn from its labels, {n_draws} draws of each of {len(rows)} rows."
+    )
     return figures, remark
 
 

@@ -118,8 +118,15 @@ class Plan:
         """The run folder that judges the samples of a seed: the one that was named, or the baseline, if it is there."""
         if self.judge is not None or self.baseline or self.settings.model.family in ("conditional", "unconditional"):
             return self.judge
-        baseline = Seed(seed, self.runs / f"{self.result_name}-baseline")
-        return baseline.run if baseline.state(self.settings.baseline()) == "complete" else None
+        name, settings = self.result_name, self.settings
+        if settings.data.options.held_out_pairs:
+            # Pairs that were held out are judged by one that has seen them: the baseline of the recipe itself.
+            name = self.recipe.partition(":")[0]
+            settings = recipes.load(name, size=self.size)
+            if settings.data.options.held_out_pairs:
+                return None
+        baseline = Seed(seed, self.runs / f"{name}-baseline")
+        return baseline.run if baseline.state(settings.baseline()) == "complete" else None
 
     def train_words(self) -> list[str]:
         """The words after `jointenergy` that train one seed, but for the seed and its folder."""
@@ -230,7 +237,8 @@ class _Work:
                 figures, remark = task_figures_of(seed, self.plan.settings, self.plan.data, self.plan.device)
             else:
                 judge = self.plan.judge_of(seed.number)
-                figures, remark = figures_of(seed, self.plan.settings, self.plan.data, judge)
+                small = self.plan.size != "full"
+                figures, remark = figures_of(seed, self.plan.settings, self.plan.data, judge, small=small)
             record = replace(record, figures=figures, remark=remark)
             seed.remember(record)
         unseen = [(n, p) for n, p in self.plan.ood if f"ood_auroc.{n}.log_density" not in (record.figures or {})]

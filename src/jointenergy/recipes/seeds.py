@@ -32,6 +32,7 @@ from jointenergy.training.recipe import Recipe, read
 
 State = Literal["new", "begun", "complete", "diverged"]
 
+SMALL_ROWS = 100  # test rows that a quick or smoke size is measured on
 DIVERGED = 3  # what `jointenergy train` leaves with when a run could not be kept healthy
 TASKS = (
     f"Of the best healthy weights, as loaded: {tasks.PER_CLASS} samples of each class from noise, unfiltered; "
@@ -211,11 +212,11 @@ class Child:
 
 
 def figures_of(
-    seed: Seed, settings: Recipe, data_folder: Path | None, judge: Path | None = None
+    seed: Seed, settings: Recipe, data_folder: Path | None, judge: Path | None = None, *, small: bool = False
 ) -> tuple[Figures, str]:
     """The averaged weights on the test rows, and a remark where there is more to say than a number.
 
-    `judge` is the run folder of a baseline, which judges samples too.
+    `judge` is the run folder of a baseline, which judges samples too. A `small` size looks at few rows and samples.
     """
     diverged = seed.state(settings) == "diverged"
     # Opening a run cuts its events back to its newest checkpoint, so that they are counted before.
@@ -233,6 +234,10 @@ def figures_of(
         whose = "its figures are of its last healthy weights" if usable else "it never had healthy weights"
         remarks.append(f"Seed {seed.number} diverged: {whose}.")
     subject = _subject(seed, settings, data_folder, model, judge)
+    if small:
+        rows = subject.test.rows(likelihood.evenly(len(subject.test.x), SMALL_ROWS))
+        subject = replace(subject, test=rows, small=True)
+        remarks.append(f"Of a smaller size, on {len(rows.x)} test rows: no figure of the recipe.")
     if usable:
         taken, remark = measures.take_all(subject)
         remarks += [remark] if remark else []
