@@ -103,7 +103,7 @@ def measure(
     if not _finite(*values):
         return dead
     f_data, f_persistent, f_noise, f_short, f_long = values
-    gap = float((f_data.mean() - f_persistent.mean()) / f_data.std().clamp(min=1e-6))
+    gap = float((f_data.mean() - f_persistent.mean()) / f_data.std(correction=int(len(f_data) > 1)).clamp(min=1e-6))
     return Health(
         finite=True,
         auroc_persistent=auroc(f_data, f_persistent),
