@@ -106,10 +106,39 @@ def test_a_split_leaves_something_on_both_sides(held_out):
         split(small(), held_out, 0)
 
 
-def test_a_split_that_loses_a_class_is_refused():
-    with pytest.raises(InputError, match="40 rows of 's' cannot be split at 2 with every value of 'a' in both parts"):
-        split(small(), 2, 0)
-    assert len(split(small(), 2, 0, stratify=False)[1]) == 2
+@pytest.mark.parametrize("held_out", [4, 0.11, 0.5, 36])
+def test_a_split_is_that_of_scikit_learn_where_all_classes_can_be_shared(held_out):
+    y = torch.tensor([3] * 20 + [MISSING] * 2 + [0] * 2 + [1] * 16)
+    data = Dataset(torch.arange(40).float()[:, None], y, LabelSpace({"a": 4}), "s")
+    for seed in range(3):
+        expected = train_test_split(range(40), test_size=held_out, stratify=y.numpy(), random_state=seed)
+        assert [part.x[:, 0].tolist() for part in split(data, held_out, seed)] == expected
+
+
+@pytest.mark.parametrize("lone", [[MISSING], [2], [2, MISSING], [2, 3, MISSING]])
+def test_rows_that_no_two_parts_can_share_are_split_by_chance(lone):
+    n = 60 + len(lone)
+    y = torch.tensor([0] * 20 + lone + [1] * 40)
+    data = Dataset(torch.arange(n).float()[:, None], y, LabelSpace({"a": 4}), "s")
+    held = 0
+    for seed in range(40):
+        rest, chosen = split(data, 0.5, seed)
+        assert sorted([*rest.x[:, 0].tolist(), *chosen.x[:, 0].tolist()]) == list(range(n))
+        assert (chosen.y[:, 0] == 0).sum() in (9, 10, 11)
+        held += int((chosen.y[:, 0] == lone[0]).sum())
+    assert 8 <= held <= 32  # a fair coin fails this once in 10,000 times
+
+
+def test_more_classes_than_held_out_rows_are_no_fault():
+    assert len(split(small(), 2, 0)[1]) == 2
+    assert len(split(small(), 38, 0)[1]) == 38
+    assert len(split(small(6, 6), 0.1, 0)[1]) == 1  # a class of its own for every row
+    y = torch.tensor([0] * 100 + [1] * 100 + list(range(2, 52)) * 2)
+    data = Dataset(torch.zeros(300, 1), y, LabelSpace({"a": 52}), "s")
+    for seed in range(5):
+        assert int((split(data, 30, seed)[1].y == 1).sum()) in (9, 10, 11)  # the large ones are shared all the same
+    with pytest.raises(InputError, match=r"1 rows of 's' cannot be split at 0\.1: take more rows"):
+        split(small(1), 0.1, 0)
 
 
 # Digits.
@@ -443,17 +472,64 @@ def test_a_broken_archive_is_named_wherever_it_is_cut(tmp_path, mode):
             image_folder(path)
 
 
-def test_links_in_an_archive_lead_nowhere(tmp_path):
+def test_what_is_no_archive_is_told_in_one_sentence(tmp_path):
+    path = tmp_path / "x.tar.gz"
+    path.write_text("<!DOCTYPE html>\n<title>404 Not Found</title>\n")
+    with pytest.raises(InputError, match=r"x\.tar\.gz is corrupt, truncated or no tar archive: .+\Z"):
+        image_folder(path)
+
+
+@pytest.mark.parametrize("mode", ["w", "w:gz"])
+def test_links_in_an_archive_are_read_as_what_they_lead_to(tmp_path, mode):
+    tree = write_tree(tmp_path / "tree", FILES, "train")
+    (tree / "train" / "dog" / "hard.png").hardlink_to(tree / "train" / "cat" / "b.png")
+    (tree / "train" / "ape" / "soft.png").symlink_to("../cat/b.png")
+    (tree / "train" / "ape" / "before.png").symlink_to("soft.png")  # packed before what it leads to
+    (tree / "test").mkdir()
+    (tree / "test" / "nowhere.png").symlink_to("gone.png")  # asked for by nobody
+    with tarfile.open(tmp_path / "x.tar", mode) as archive:
+        archive.add(tree, ".")
+        assert {m.name: m.type for m in archive.getmembers()}["./train/dog/hard.png"] == tarfile.LNKTYPE
+        again = archive.gettarinfo(tree / "train" / "cat" / "b.png", "./train/cat/b.png")
+        again.type, again.linkname, again.size = tarfile.LNKTYPE, again.name, 0  # as tar packs a file named twice
+        archive.addfile(again)
+    data = image_folder(tmp_path / "x.tar", prefix="train")
+    expected = image_folder(tree, prefix="train")
+    assert data.x[:, 0, 0, 0].tolist() == [2, 5, 2, 1, 2, 4, 3, 2]
+    assert torch.equal(data.x, expected.x)
+    assert torch.equal(data.y, expected.y)
+
+
+@pytest.mark.parametrize(
+    ("kind", "target"),
+    [
+        (tarfile.SYMTYPE, "/etc/passwd"),
+        (tarfile.LNKTYPE, "/etc/passwd"),
+        (tarfile.SYMTYPE, "gone.png"),
+        (tarfile.SYMTYPE, "link.png"),
+        (tarfile.SYMTYPE, "../cat"),
+    ],
+)
+def test_a_link_in_an_archive_that_leads_nowhere_is_named(tmp_path, kind, target):
     path = write_tar(tmp_path / "x.tar", FILES)
     with tarfile.open(path, "a") as archive:
-        for kind in (tarfile.SYMTYPE, tarfile.LNKTYPE):
-            member = tarfile.TarInfo("cat/link.png")
-            member.type, member.linkname = kind, "/etc/passwd"
-            archive.addfile(member)
-        evil = tarfile.TarInfo("../../cat/evil.png")
-        evil.size = len(FILES["cat/b.png"])
-        archive.addfile(evil, io.BytesIO(FILES["cat/b.png"]))
-    assert len(image_folder(path)) == 5
+        member = tarfile.TarInfo("cat/link.png")
+        member.type, member.linkname = kind, target
+        archive.addfile(member)
+    with pytest.raises(
+        InputError, match=r"x\.tar has a link cat/link\.png to \S+, which is no file in it: pack it anew"
+    ):
+        image_folder(path)
+    with tarfile.open(path, "a") as archive:  # a file of the same name takes the link's place
+        member = tarfile.TarInfo("cat/link.png")
+        member.size = len(FILES["cat/b.png"])
+        archive.addfile(member, io.BytesIO(FILES["cat/b.png"]))
+    assert len(image_folder(path)) == 6
+
+
+def test_what_lies_outside_of_an_archives_folder_is_left_out(tmp_path):
+    evil = {f"../../{name}": content for name, content in FILES.items()}
+    assert len(image_folder(write_tar(tmp_path / "x.tar", FILES | evil))) == 5
 
 
 # By name.

@@ -83,6 +83,28 @@ def test_broken_archives_are_named(tmp_path, small_cifar, share):
         load("cifar10", tmp_path, "test")
 
 
+def test_every_byte_of_an_archive_is_under_its_checksum(tmp_path, small_cifar):
+    made.write_cifar_binary(tmp_path, archive=True)
+    path = tmp_path / "cifar-10-binary.tar.gz"
+    whole = path.read_bytes()
+    begin = whole.index(b"\0", 10) + 1  # after the name and time in the head of gzip, which nothing checks
+    damaged = [whole[:-n] for n in (1, 4, 8, 9)]
+    for place in [*range(begin, len(whole), len(whole) // 40), len(whole) - 5, len(whole) - 1]:
+        flipped = bytearray(whole)
+        flipped[place] ^= 16
+        damaged.append(bytes(flipped))
+    for content in damaged:
+        path.write_bytes(content)
+        with pytest.raises(InputError, match=r"archive .*cifar-10-binary\.tar\.gz is corrupt, truncated or no.*: .+\Z"):
+            load("cifar10", tmp_path, "test")
+
+
+def test_a_page_in_the_place_of_an_archive_is_told_in_one_sentence(tmp_path):
+    (tmp_path / "cifar-10-binary.tar.gz").write_text("<!DOCTYPE html>\n<title>404 Not Found</title>\n" * 100)
+    with pytest.raises(InputError, match=r"cifar-10-binary\.tar\.gz is corrupt, truncated or no tar archive: .+\Z"):
+        load("cifar10", tmp_path)
+
+
 # Pickles.
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import shutil
 import zipfile
 
@@ -18,6 +19,7 @@ from jointenergy.data.dsprites import ANGLES, SEMI_AXES, ellipses
 from jointenergy.data.framing import Frame
 from jointenergy.errors import InputError
 from jointenergy.labels import MISSING, LabelSpace
+from jointenergy.training.feeds import data_of
 from jointenergy.training.recipe import parse
 from tests import generated_data as made
 
@@ -297,6 +299,29 @@ def test_broken_lists_of_celeba_are_named(tmp_path, own_cache):
         load("celeba", tmp_path, options=Options(split_by="official"))
 
 
+def test_what_else_lies_in_the_folder_of_celeba_is_left_alone(tmp_path, own_cache):
+    """Files of all kinds beside the images, which lie in a folder, in an archive or flat."""
+    plain = load("celeba", made.write_celeba(tmp_path / "plain"))
+    for kind in ("folder", "archive", "flat"):
+        where = made.write_celeba(tmp_path / kind, archive=kind == "archive")
+        if kind == "flat":
+            for file in (where / "img_align_celeba").iterdir():
+                file.rename(where / file.name)
+        (where / "notes").mkdir(exist_ok=True)
+        (where / "notes" / "cover.png").write_bytes(made.picture_bytes(made.noise(3, 3)))
+        (where / "a.csv.gz").write_bytes(gzip.compress(b"a,b"))
+        (where / "z.zip").write_text("no archive")
+        made.tar_of(where / "texts.tar.xz", {"b.txt": b"b"})
+        assert torch.equal(load("celeba", where).x, plain.x)
+    (where / "000001.jpg").unlink()
+    with pytest.raises(InputError, match=r"1 images .* the first of them 000001\.jpg; archive .*a\.csv\.gz is corrupt"):
+        load("celeba", where)
+    faces = tmp_path / "archive" / "images.tar.xz"
+    faces.write_bytes(faces.read_bytes()[:-8])  # all images can be read
+    with pytest.raises(InputError, match=r"^archive .*images\.tar\.xz is corrupt, truncated"):
+        load("celeba", tmp_path / "archive")
+
+
 # Shoes.
 
 
@@ -471,6 +496,22 @@ def test_your_own_table(tmp_path):
     assert test.y[:, 0].tolist() == [2, 1, 0, 2]
     path.write_text("a,c\n1,x\n2,\n3,y\n4,y\n5,x\n6,NA\n7,y\n8,x\n")
     assert (load("csv", path, options=Options(test_share=0.4)).y == MISSING).sum() == 1
+
+
+@pytest.mark.parametrize("lone", ["", "rare"])
+def test_one_row_without_a_label_or_alone_in_its_class_is_no_fault(tmp_path, lone):
+    labels = [lone, *(("no", "yes")[i % 2] for i in range(60))]
+    (tmp_path / "t.csv").write_text("\n".join(["a,good", *(f"{i},{label}" for i, label in enumerate(labels))]))
+    codes = {"": MISSING, "no": 0, "yes": 1, "rare": 2}
+    np.savez(tmp_path / "t.npz", x=np.arange(61.0), y=np.array([codes[label] for label in labels]))
+    for name in ("csv", "npz"):
+        place = tmp_path / f"t.{name}"
+        train, test = (load(name, place, part) for part in ("train", "test"))
+        assert (len(train), len(test)) == (54, 7)
+        assert sorted([*train.x[:, 0].tolist(), *test.x[:, 0].tolist()]) == list(range(61))
+        recipe = parse({"name": "a", "data": {"name": name, "transform": "none"}}, "a.toml")
+        data = data_of(recipe, place)
+        assert len(data.x) + len(data.x_held) == 54
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import http.server
 import socket
 import threading
 import time
+from pathlib import Path
 
 import pytest
 import torch
@@ -136,6 +137,23 @@ def test_a_file_of_the_user_is_never_overwritten(server, tmp_path):
     with pytest.raises(InputError, match="is there and has another checksum than the public file: remove it"):
         get("mnist", tmp_path, sources=source_of(server))
     assert path.read_bytes() == b"my own"
+
+
+def test_a_folder_that_cannot_be_used_is_told(server, tmp_path):
+    (tmp_path / "file").write_text("")
+    (tmp_path / "link").symlink_to(tmp_path / "nothing" / "below")
+    name = next(iter(server.files))
+    (tmp_path / "taken" / "mnist" / name).mkdir(parents=True)
+    for to, reason in [
+        (tmp_path / "file", "Not a directory"),
+        (tmp_path / "link", "File exists|No such file or directory"),
+        (Path("/proc/nothing"), "No such file or directory"),
+        (tmp_path / "taken", "Is a directory"),
+    ]:
+        sentence = rf"^{to}/mnist/{name} cannot be kept \(({reason})\): choose another folder with --to$"
+        with pytest.raises(InputError, match=sentence):
+            get("mnist", to, sources=source_of(server))
+    assert not server.asked
 
 
 def test_every_set_is_told_where_to_get():

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import final
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from sklearn.model_selection import train_test_split
 from torch import Tensor
 
@@ -88,7 +91,8 @@ def split(
     """The rest and the held-out rows, shuffled; `held_out` is a fraction (float) or a number of rows (int).
 
     With `stratify` both parts have the label shares of the whole: of the first label, or of the label it names. Rows
-    whose label is MISSING then count as a class of their own.
+    whose label is MISSING then count as a class of their own. Rows of classes that are too small to be in both parts
+    are split by chance.
     """
     rest, chosen = split_rows(dataset, held_out, seed, stratify=stratify)
     return dataset.rows(rest), dataset.rows(chosen)
@@ -103,13 +107,22 @@ def split_rows(
         raise InputError(
             f"what is held out must be a fraction between 0 and 1 or a number of rows below {n}, got {held_out!r}"
         )
-    classes, name = None, ""
+    strata = None
     if stratify and len(dataset.labels):
         name = stratify if isinstance(stratify, str) else dataset.labels.names[0]
-        classes = dataset.y[:, dataset.labels.index(name)].cpu().numpy()
+        n_held = held_out if isinstance(held_out, int) else math.ceil(held_out * n)
+        strata = _strata(dataset.y[:, dataset.labels.index(name)].cpu().numpy(), min(n_held, n - n_held))
     try:
-        rest, chosen = train_test_split(range(n), test_size=held_out, stratify=classes, random_state=seed)
+        rest, chosen = train_test_split(range(n), test_size=held_out, stratify=strata, random_state=seed)
     except ValueError as error:
-        remedy = f" with every value of {name!r} in both parts: take more rows, or stratify=False" if name else ""
-        raise InputError(f"{n} rows of {dataset.name!r} cannot be split at {held_out}{remedy}") from error
+        raise InputError(f"{n} rows of {dataset.name!r} cannot be split at {held_out}: take more rows") from error
     return rest, chosen
+
+
+def _strata(classes: NDArray[np.int64], most: int) -> NDArray[np.int64]:
+    """The classes with two rows or more, `most` of them; the rows of all others count with those of the commonest."""
+    _, numbers, counts = np.unique(classes, return_inverse=True, return_counts=True)
+    order = np.argsort(-counts, kind="stable")
+    large = np.zeros(len(counts), np.bool_)
+    large[order[:most]] = counts[order[:most]] >= 2
+    return np.where(large[numbers], numbers, order[:1])

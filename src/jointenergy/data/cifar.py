@@ -6,9 +6,6 @@ Which of them lies in the folder is found by the names of the files, unpacked or
 from __future__ import annotations
 
 import functools
-import lzma
-import tarfile
-import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -18,6 +15,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from jointenergy.data.archives import tar_files
 from jointenergy.data.base import Dataset
 from jointenergy.data.cache import cached
 from jointenergy.data.folders import Pixels, image_folder
@@ -43,7 +41,6 @@ SHAPE = (3, 32, 32)
 N_PIXELS = 3072
 
 Rows = tuple[Pixels, NDArray[Any]]
-_DAMAGE = (tarfile.TarError, lzma.LZMAError, zlib.error, EOFError, OSError)
 
 
 @dataclass(frozen=True)
@@ -71,16 +68,8 @@ class Layout:
         return self.members(archive, wanted) if archive.is_file() else None
 
     def members(self, archive: Path, wanted: Sequence[str]) -> list[tuple[str, bytes]]:
-        found: dict[str, bytes] = {}
-        try:
-            with tarfile.open(archive) as file:
-                for member in file:
-                    name = PurePosixPath(member.name).name
-                    stream = file.extractfile(member) if name in wanted and member.isfile() else None
-                    if stream is not None:
-                        found[name] = stream.read()
-        except _DAMAGE as error:
-            raise InputError(f"archive {archive} is corrupt, truncated or no tar archive: {error}") from error
+        files = tar_files(archive, lambda name: PurePosixPath(name).name in wanted)
+        found = {PurePosixPath(name).name: content for name, content in files}
         if absent := [name for name in wanted if name not in found]:
             raise InputError(f"archive {archive} is truncated, or another one: it has no {absent[0]}")
         return [(f"{archive}:{name}", found[name]) for name in wanted]

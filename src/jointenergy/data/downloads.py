@@ -106,13 +106,10 @@ def get(
     paths = []
     for file, known in source.files.items():
         path = folder / file
-        if path.exists() and not pooch.hashes.hash_matches(str(path), known):
-            raise InputError(
-                f"{path} is there and has another checksum than the public file: remove it to get that one, or choose "
-                "another folder with --to"
-            )
         try:
-            store.fetch(file, downloader=pooch.HTTPDownloader(progressbar=_Bar(file, report), timeout=TIMEOUT))
+            other = path.exists() and not pooch.hashes.hash_matches(str(path), known)
+            if not other:
+                store.fetch(file, downloader=pooch.HTTPDownloader(progressbar=_Bar(file, report), timeout=TIMEOUT))
         except RequestException as error:
             raise InputError(f"{source.host}{file} could not be fetched: {_reason(error)}; nothing was kept") from error
         except ValueError as error:
@@ -120,6 +117,14 @@ def get(
                 f"{source.host}{file} has another checksum than the published {known}: it was damaged on its way or "
                 "changed, and was not kept"
             ) from error
+        except OSError as error:
+            reason = error.strerror or "Permission denied"  # which alone pooch puts in words of its own
+            raise InputError(f"{path} cannot be kept ({reason}): choose another folder with --to") from error
+        if other:
+            raise InputError(
+                f"{path} is there and has another checksum than the public file: remove it to get that one, or choose "
+                "another folder with --to"
+            )
         paths.append(path)
     return paths
 

@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import functools
 import io
-import lzma
 import os
-import tarfile
 import zipfile
 import zlib
 from collections.abc import Iterator, Sequence
@@ -21,6 +19,7 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
+from jointenergy.data.archives import tar_files
 from jointenergy.data.base import Dataset
 from jointenergy.data.framing import Frame
 from jointenergy.errors import InputError
@@ -118,24 +117,37 @@ def images_called(names: Sequence[str], sources: Sequence[Path], frame: Frame, *
     rows = {file: row for row, file in enumerate(names)}
     x = np.empty((len(names), 3, frame.height, frame.width), np.uint8)
     found = np.zeros(len(names), np.bool_)
+    unread: list[InputError] = []
     for source in sources:
-        for parts, shown, content in _entries(source, ()):
-            row = rows.get(parts[-1])
-            if row is not None:
-                x[row] = decode(content, shown, "RGB", frame)
-                found[row] = True
+        related = False
+        try:
+            for parts, shown, content in _entries(source, ()):
+                row = rows.get(parts[-1])
+                if row is not None:
+                    related = True
+                    x[row] = decode(content, shown, "RGB", frame)
+                    found[row] = True
+        except InputError as error:
+            if related:
+                raise
+            unread.append(error)  # it may be an archive of something else
     if not found.all():
         first = names[int(np.argmin(found))]
         where = ", ".join(map(str, sources)) or "no folder or archive"
-        raise InputError(f"{int((~found).sum())} images of {name!r} are not in {where}, the first of them {first}")
+        lack = f"{int((~found).sum())} images of {name!r} are not in {where}, the first of them {first}"
+        raise InputError("; ".join([lack, *map(str, unread)]))
     return x
 
 
 def image_sources(where: Path) -> list[Path]:
-    """The folders and archives in a folder, which may hold images, or the folder itself where it holds neither."""
+    """The folders and archives in a folder, which may hold images, or the folder itself where images lie in it."""
     ends = (".tar", ".gz", ".xz", ".bz2", ".tgz", ".zip")
     inside = [p for p in sorted(where.iterdir()) if not p.name.startswith(".")]
-    return [p for p in inside if p.is_dir() or p.name.lower().endswith(ends)] or [where]
+    found = [p for p in inside if p.is_dir() or p.name.lower().endswith(ends)]
+    if found and not any(_parts(p.name, ()) for p in inside if p.is_file()):
+        return found
+    # A walk through the folder sees its sub-folders too, but for links to folders.
+    return [where, *(p for p in found if p.is_symlink() or not p.is_dir())]
 
 
 def _bytes(file: Path) -> bytes:
@@ -146,17 +158,8 @@ def _bytes(file: Path) -> bytes:
 
 
 def _members(source: Path, under: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], str, bytes]]:
-    try:
-        with tarfile.open(source) as archive:
-            while (member := archive.next()) is not None:
-                archive.members.clear()  # type: ignore[attr-defined]  # else it keeps them all
-                parts = _parts(member.name, under)
-                stream = archive.extractfile(member) if parts and member.isfile() else None
-                if stream is not None:
-                    yield parts, f"{source}:{member.name}", stream.read()
-            _check_end(archive)
-    except (tarfile.TarError, lzma.LZMAError, zlib.error, EOFError, OSError) as error:
-        raise InputError(f"archive {source} is corrupt, truncated or no tar archive: {error}") from error
+    for name, content in tar_files(source, lambda name: _parts(name, under)):
+        yield _parts(name, under), f"{source}:{name}", content
 
 
 def _zipped(source: Path, under: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], str, bytes]]:
@@ -167,17 +170,6 @@ def _zipped(source: Path, under: tuple[str, ...]) -> Iterator[tuple[tuple[str, .
                     yield parts, f"{source}:{name}", archive.read(name)
     except (zipfile.BadZipFile, zlib.error, EOFError, OSError, NotImplementedError, RuntimeError) as error:
         raise InputError(f"archive {source} is corrupt, truncated or locked: {error}") from error
-
-
-def _check_end(archive: tarfile.TarFile) -> None:
-    """`tarfile` takes a cut or broken header for the end; the true one is a block of zeros, and a checksum after it."""
-    stream = archive.fileobj
-    assert stream is not None
-    stream.seek(archive.offset)
-    if stream.read(tarfile.BLOCKSIZE) != bytes(tarfile.BLOCKSIZE):
-        raise tarfile.ReadError("it has no end mark")
-    while stream.read(1 << 16):
-        pass
 
 
 def _parts(path: str, under: tuple[str, ...]) -> tuple[str, ...]:
