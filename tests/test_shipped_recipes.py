@@ -146,14 +146,13 @@ def test_a_study_runs_at_its_smoke_size(name: str, files: Path, tmp_path: Path) 
     studied(name, "smoke", tmp_path / "run", files)
 
 
-# Variants change settings, not sizes: their smoke runs go through all that is new in them.
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name in ALL if name in PLAIN])
+@pytest.mark.parametrize("name", ALL)
 def test_a_recipe_runs_at_its_quick_size(name: str, files: Path, tmp_path: Path) -> None:
     trained(name, "quick", tmp_path / "run", files)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name in STUDIES if name in PLAIN])
+@pytest.mark.parametrize("name", STUDIES)
 def test_a_study_runs_at_its_quick_size(name: str, files: Path, tmp_path: Path) -> None:
     studied(name, "quick", tmp_path / "run", files)

@@ -174,6 +174,9 @@ def test_a_number_of_labels_is_shared_by_the_classes_and_drawn_by_the_seed():
     assert [(few == k).sum().item() for k in (0, 1, MISSING)] == [2, 10, 10]
     with pytest.raises(InputError, match=r"data\.labeled asks for 23 labeled rows, and 22 are there"):
         with_few_labels(y, 23, generator=seeded(0))
+    y[:5] = MISSING  # have none to keep, and are no class
+    few = with_few_labels(y, 17, generator=seeded(0))
+    assert torch.equal(few, y)
 
 
 @pytest.mark.parametrize("separate", [True, False])

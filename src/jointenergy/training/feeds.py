@@ -108,10 +108,11 @@ def data_of(
 
 
 def with_few_labels(y: Tensor, n: int, *, generator: torch.Generator) -> Tensor:
-    """The labels of n rows, as many of each class as can be; all others are missing."""
-    if n > len(y):
-        raise InputError(f"data.labeled asks for {n} labeled rows, and {len(y)} are there to train on")
-    order = torch.randperm(len(y), generator=generator)
+    """The labels of n rows that have one, as many of each class as can be; all others are missing."""
+    known = (y != MISSING).any(1).nonzero()[:, 0]
+    if n > len(known):
+        raise InputError(f"data.labeled asks for {n} labeled rows, and {len(known)} are there to train on")
+    order = known[torch.randperm(len(known), generator=generator)]
     _, of_class = y[order].unique(dim=0, return_inverse=True)
     # The first of each class, then the second of each, and so on.
     within = torch.empty_like(order)
