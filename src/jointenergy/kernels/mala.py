@@ -57,31 +57,27 @@ class MALA(Kernel):
                 f"{int((~inside).sum())} of {len(x)} chains do not"
             )
 
-    def proposal_mean(self, x: Tensor, gradient: Tensor) -> Tensor:
-        """Where the proposals from x lie around."""
-        if self.gradient_clamp is not None:
-            gradient = gradient.clamp(-self.gradient_clamp, self.gradient_clamp)
-        return torch.add(x, gradient, alpha=self.step_size)
-
-    def proposal_log_density(self, to: Tensor, x: Tensor, gradient: Tensor) -> Tensor:
-        """log q(to | x) up to a constant that is the same in both directions."""
-        away = (to - self.proposal_mean(x, gradient)).flatten(1)
-        return away.square_().sum(1).mul_(-0.5 / self.noise_scale**2)
+    def drift(self, gradient: Tensor) -> Tensor:
+        """What the proposals go along, times the step size."""
+        return gradient if self.gradient_clamp is None else gradient.clamp(-self.gradient_clamp, self.gradient_clamp)
 
     def log_acceptance(self, target: Target, to: Tensor, there: Evaluation, x: Tensor, here: Evaluation) -> Tensor:
-        """The log of the acceptance ratio of a move from x to `to`; minus infinity outside the domain."""
-        ratio = (
-            (there.log_density - here.log_density) / self.temperature
-            + self.proposal_log_density(x, to, there.gradient)
-            - self.proposal_log_density(to, x, here.gradient)
-        )
-        return ratio.masked_fill(~target.model.domain.contains(to), -torch.inf)
+        """The log of the acceptance ratio of a move from x to `to`; minus infinity outside the domain.
+
+        With drifts a at x and b at `to` and proposals q, log q(x | to) - log q(to | x) is a difference of squares, in
+        one product -(a + b) . (to - x + step_size / 2 (b - a)) / (2 temperature).
+        """
+        a, b = self.drift(here.gradient), self.drift(there.gradient)
+        half = self.step_size / 2
+        way = (to - x).add_(b, alpha=half).sub_(a, alpha=half).mul_(a + b)
+        gain = there.log_density - here.log_density - 0.5 * way.flatten(1).sum(1)
+        return (gain / self.temperature).masked_fill(~target.model.domain.contains(to), -torch.inf)
 
     def step(self, target: Target, state: State) -> tuple[State, Info]:
         keys, noise_key, accept_key = streams.split(state.keys, 3)
         here = evaluate_x(target, state)
         noise = target.moving(streams.normal_like(noise_key, state.x))
-        moved = self.proposal_mean(state.x, here.gradient).add_(noise, alpha=self.noise_scale)
+        moved = torch.add(state.x, self.drift(here.gradient), alpha=self.step_size).add_(noise, alpha=self.noise_scale)
         proposed = replace(state, x=target.hold_x(moved), evaluation=None)
         there = evaluate_x(target, proposed)
         log_ratio = self.log_acceptance(target, proposed.x, there, state.x, here)
