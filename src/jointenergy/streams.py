@@ -78,18 +78,6 @@ def _multiples(step: int, n: int, device: torch.device) -> Tensor:
     return _made_once(step, n, device)
 
 
-@constant
-def _child_and_elements(n: int, device: torch.device) -> Tensor:
-    """What makes a key's first child and its first n elements."""
-    return _joined_once(n, device)
-
-
-@functools.cache
-def _joined_once(n: int, device: torch.device) -> Tensor:
-    with torch.inference_mode(False):
-        return torch.cat((_made_once(_CHILD, 1, device), _made_once(_GOLDEN, n, device)))
-
-
 @functools.cache
 def _made_once(step: int, n: int, device: torch.device) -> Tensor:
     # Kept for good, so it must not be a tensor of a caller's inference mode.
@@ -131,9 +119,9 @@ def normal(keys: Tensor, n: int, dtype: torch.dtype = torch.float32) -> Tensor:
 
 @fused
 def next_normal(keys: Tensor, n: int, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
-    """The first part of `split`, to go on with, and `normal` of the keys, in one pass; these have no other use then."""
-    bits = _mix(keys[:, None] + _child_and_elements((n + 1) // 2, keys.device))
-    return bits[:, 0].clone(), _normal_of(bits[:, 1:], n, dtype)
+    """The first part of `split`, to go on with, and `normal` of the keys; these have no other use then."""
+    following = _mix(keys + (_CHILD if torch.compiler.is_compiling() else _FIRST_CHILD))
+    return following, _normal_of(_bits(keys, (n + 1) // 2), n, dtype)
 
 
 def _normal_of(bits: Tensor, n: int, dtype: torch.dtype) -> Tensor:
