@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -17,7 +18,7 @@ import torch
 from axes import images, plan_of
 from rounds import in_turns
 
-from jointenergy.training.distributed import World, join, leave
+from jointenergy.training.distributed import World, join
 from jointenergy.training.trainer import Trainer
 
 ALONE, SAME_BATCH, SAME_SHARE = "alone", "same batch", "same share"
@@ -77,7 +78,9 @@ def main() -> None:
     if world.first:
         times = {name: [1000 * s / n for s in taken] for name, taken in seconds.items()}
         arguments.file.write_text(json.dumps({**times, SHARES: shares}))
-    leave()
+    world.wait()
+    # All is written and nobody waits: torch's threads, taken down one by one, now and then end a process by an abort.
+    os._exit(0)
 
 
 if __name__ == "__main__":
