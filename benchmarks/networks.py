@@ -183,7 +183,9 @@ def publish(found: dict[str, dict[str, Any]], seed: int) -> None:
         metrics |= {f"iteration_ms.{name}": [f["iteration_ms"]], f"training_minutes.{name}": [f["minutes"]]}
         metrics[f"epochs.{name}"] = [f["epochs"]]
         # Where a run's figures were kept by an earlier form of this program, these two are not known.
-        metrics |= {f"{what}.{name}": [f[k]] for k, what in (("ece", "ece_held"), ("interventions",) * 2) if k in f}
+        metrics |= {
+            f"{what}.{name}": [f[k]] for k, what in (("ece", "ece_held"), ("interventions", "interventions")) if k in f
+        }
         for mark, at in f["at"].items():
             metrics[f"accuracy_held.{name}.after-{mark}-minutes"] = [at["accuracy"]]
             metrics[f"check_minutes.{name}.after-{mark}-minutes"] = [at["minutes"]]

@@ -113,6 +113,7 @@ def test_sizes_change_sizes_and_not_the_experiment(name: str) -> None:
             own = small.objective if room is full.objective else small.data
             changed = [f.name for f in fields(room) if getattr(own, f.name) != getattr(room, f.name)]
             assert set(changed) <= {"labeled", "options", "validation"}
+        assert small.data.validation <= full.data.validation
         assert small.chain.label_kernel == full.chain.label_kernel
 
 
