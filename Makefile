@@ -5,8 +5,9 @@ VENV := .venv
 BIN := $(VENV)/bin
 # Written last, so an interrupted set-up leaves none and is taken up again.
 STAMP := $(VENV)/.set-up-finished
-# One process of tests for each core; past 8 their start costs more than they save.
-PYTEST := $(BIN)/pytest -n auto --maxprocesses 8
+# One process of tests for each core; past 8 their start costs more than they save. Tests go out one by one, since some
+# take a thousand times as long as others.
+PYTEST := $(BIN)/pytest -n auto --maxprocesses 8 --maxschedchunk 1
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo lint test test-all clean

@@ -79,9 +79,9 @@ def main() -> None:
         times = {name: [1000 * s / n for s in taken] for name, taken in seconds.items()}
         arguments.file.write_text(json.dumps({**times, SHARES: shares}))
     world.wait()
-    # All is written and nobody waits: torch's threads, taken down one by one, now and then end a process by an abort.
-    os._exit(0)
 
 
 if __name__ == "__main__":
     main()
+    # All is written and nobody waits: torch's threads, taken down one by one, now and then end a process by an abort.
+    os._exit(0)

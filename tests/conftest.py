@@ -7,7 +7,6 @@ import random
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from typing import Any
 
 # Before torch is loaded. One thread for each process of tests: they run side by side, their networks are too small for
 # more, and numbers then do not depend on the machine. Threads that spin while they wait stall those of other programs.
@@ -21,24 +20,6 @@ import torch
 from jointenergy.evaluation import provenance
 
 pytest_plugins = ["pytester", "tests.skips"]
-
-# Classes whose tests share something dear: one worker of pytest-xdist runs them all. Others go where there is room.
-TOGETHER = ("tests/test_faults.py::TestFaults",)
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
-    """For `-n` without a `--dist` of its own; pytest-xdist's groups have no effect with the newest pytest."""
-    if config.getoption("dist") != "load":
-        return None
-    from xdist.scheduler import LoadScopeScheduling
-
-    class Scheduling(LoadScopeScheduling):  # type: ignore[misc]
-        def _split_scope(self, nodeid: str) -> str:
-            scope = nodeid.split("[")[0].rpartition("::")[0]
-            return scope if scope in TOGETHER else nodeid
-
-    return Scheduling(config, log)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:

@@ -97,7 +97,7 @@ def check_unharmed(unharmed: Unharmed) -> None:
 
 
 class TestFaults:
-    """Clamped chains, as the recipe has them. `conftest.TOGETHER` names this class: its tests share one run."""
+    """Clamped chains, as the recipe has them."""
 
     def test_unharmed(self, unharmed):
         check_unharmed(unharmed)

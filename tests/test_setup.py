@@ -1,7 +1,8 @@
-"""The set-up's last word: which torch was installed, and no CUDA packages beside a CPU build."""
+"""The set-up's last word: which torch was installed, and no CUDA packages beside a CPU build; how the tests are run."""
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -46,3 +47,21 @@ def test_the_script_says_one_line():
     assert said.startswith("set-up: torch ")
     assert len(said.splitlines()) == 1
     assert (result.returncode == 0) == (result.stderr == "")
+
+
+def test_a_test_that_ends_its_process_fails_and_the_others_go_on(pytester):
+    """With the Makefile's options: some ways of sharing tests out wait for ever when a process is lost."""
+    found = re.search(r"^PYTEST := \S+ (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+    assert found is not None
+    pytester.makepyfile(
+        """
+        import os, pytest
+
+        @pytest.mark.parametrize("i", range(20))
+        def test_x(i):
+            if i == 7:
+                os._exit(0)
+        """
+    )
+    result = pytester.runpytest_subprocess(*found[1].replace("auto", "2").split(), timeout=60)
+    result.assert_outcomes(passed=19, failed=1)
