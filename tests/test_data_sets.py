@@ -17,6 +17,7 @@ from jointenergy.data.base import Dataset
 from jointenergy.data.celeba import NOVEL_PAIRS
 from jointenergy.data.dsprites import ANGLES, SEMI_AXES, ellipses
 from jointenergy.data.framing import Frame
+from jointenergy.data.toy import toy
 from jointenergy.errors import InputError
 from jointenergy.labels import MISSING, LabelSpace
 from jointenergy.training.feeds import data_of
@@ -100,6 +101,21 @@ def test_the_ellipses_of_dsprites_are_drawn_split_and_kept(own_cache, untouched_
         assert (place - expected).abs().max() < 2
     assert len(list(own_cache.iterdir())) == 1
     assert torch.equal(load("dsprites", split="test").x, test.x)
+
+
+# The toy.
+
+
+def test_the_toy_is_drawn_by_its_seed_and_kept(own_cache):
+    split = toy(seed=3)
+    for _ in range(2):  # drawn, then from the cache
+        for name, rows in (("train", split.train), ("test", split.test)):
+            found = load("toy", split=name, seed=3)
+            assert torch.equal(found.x, rows.x)
+            assert torch.equal(found.y, rows.y)
+            assert found.labels == rows.labels
+    assert len(list(own_cache.iterdir())) == 2
+    assert not torch.equal(load("toy", split="test", seed=4).x, split.test.x)
 
 
 # The cache.

@@ -47,8 +47,11 @@ def _digits(request: Request) -> Dataset:
 
 
 def _toy(request: Request) -> Dataset:
-    both = toy(request.seed)
-    return both.train if request.split == "train" else both.test
+    def drawn() -> Dataset:
+        both = toy(request.seed)
+        return both.train if request.split == "train" else both.test
+
+    return cached(request.name, drawn, (), request.split, request.seed)
 
 
 def _dsprites(request: Request) -> Dataset:
@@ -91,7 +94,7 @@ READERS: dict[str, Entry] = {
         lambda r: with_attributes(_digits(r)), "the same under three attributes: parity, above four, has a loop"
     ),
     "digits-masks": Entry(lambda r: with_masks(_digits(r)), "the same under 64 binary foreground variables"),
-    "toy": Entry(_toy, "eight Gaussians in the plane with three attributes; drawn by the seed"),
+    "toy": Entry(_toy, "eight Gaussians in the plane with three attributes; drawn by the seed and kept"),
     "dsprites": Entry(_dsprites, "ellipses of dSprites, re-rendered, 32 x 32, under their place; drawn once and kept"),
     "mnist": Entry(_mnist, "idx files of MNIST, .gz or not"),
     "mnist-masks": Entry(_mnist_masks, "MNIST under 784 binary foreground variables"),
