@@ -99,7 +99,7 @@ def compare(
 
 def told_rows(rows: Sequence[Row]) -> str:
     """The table; effective samples are for rows of one case alone, whose kernels have one law."""
-    own = {row.case: statistics.median(row.effective_per_second) for row in rows if row.who == "jointenergy"}
+    own = {row.case: row.effective for row in rows if row.who == "jointenergy"}
     cells = []
     for row in rows:
         median, spread = statistics.median(row.per_second), max(row.per_second) - min(row.per_second)
@@ -111,7 +111,7 @@ def told_rows(rows: Sequence[Row]) -> str:
                 f"{100 * spread / median:.0f} %",
                 f"{effective:,.0f}" if row.right else "-",
                 f"{row.ahead:.2f}",
-                f"{own[row.case] / effective:.2f}" if row.right else "-",
+                f"{row.ahead * own[row.case] / row.effective:.2f}" if row.right else "-",
                 f"{100 * row.error:.1f} %" + ("" if row.right else " WRONG"),
             ]
         )
