@@ -3,6 +3,7 @@ files of the real formats; at its quick size in the slow tests."""
 
 from __future__ import annotations
 
+import json
 import tomllib
 from collections.abc import Iterator
 from dataclasses import fields, replace
@@ -22,6 +23,7 @@ from jointenergy.training.recipe import Recipe
 from jointenergy.training.variants import Size
 from tests import generated_data as generated
 
+ROOT = Path(__file__).resolve().parents[1]
 ALL = recipes.names()
 STUDIES = study.names()
 FILES = {**{n: recipes.FOLDER / f"{n}.toml" for n in ALL}, **{n: study.FOLDER / f"{n}.toml" for n in STUDIES}}
@@ -95,6 +97,28 @@ def test_a_variant_says_what_it_is(name: str) -> None:
     own, plain = (loaded(n, "full") for n in (name, name.partition(":")[0]))
     assert own.description != plain.description
     assert own.name == recipes.result_name(name)
+
+
+@pytest.mark.parametrize("name", list(FILES))
+def test_the_page_of_results_and_the_recipe_say_what_was_measured(name: str) -> None:
+    """Of how many seeds, where there is a result; that it was not run or not measured, where there is none."""
+    plain, _, variant = name.partition(":")
+    rows = [
+        line.split("|") for line in (ROOT / "docs" / "results.md").read_text().splitlines() if line.startswith("| `")
+    ]
+    said = [
+        row[3]
+        for row in rows
+        if f"`{name}`" in row[1] or (variant and f"`{plain}`" in row[1] and f"`{variant}`" in row[1])
+    ]
+    assert len(said) == 1
+    file = ROOT / "results" / f"{recipes.result_name(name)}.json"
+    if not file.exists():
+        assert any(words in said[0] for words in ("not run", "not measured"))
+        return
+    n = len(json.loads(file.read_text())["seeds"])
+    assert f"({n} seed{'s' if n > 1 else ''}" in said[0]
+    assert f"results/{file.name}" in FILES[plain].read_text()
 
 
 def loaded(name: str, size: Size) -> Recipe:
