@@ -124,6 +124,7 @@ def seen(folder: Path, minutes: list[float]) -> dict[str, Any]:
 
 
 def shown(found: dict[str, dict[str, Any]]) -> Table:
+    """Where a run's figures were kept by an earlier form of this program, ece and interventions are not known."""
     table = Table(title="CIFAR-10, 5,000 held-out training images")
     for column in (
         "network",
@@ -140,9 +141,9 @@ def shown(found: dict[str, dict[str, Any]]) -> Table:
         table.add_row(
             *(name, f"{f['minutes']:.1f}", f"{f['epochs']:.0f}", f"{f['iteration_ms']:.1f}"),
             ", ".join(f"{m}: {at['accuracy']:.4f}" for m, at in f["at"].items()),
-            f"{f['ece']:.4f}",
+            f"{f['ece']:.4f}" if "ece" in f else "-",
             ", ".join(f"{m}: {'-' if at['healthy'] is None else bool(at['healthy'])}" for m, at in f["at"].items()),
-            str(f["interventions"]),
+            str(f.get("interventions", "-")),
         )
     return table
 
@@ -182,7 +183,6 @@ def publish(found: dict[str, dict[str, Any]], seed: int) -> None:
     for name, f in found.items():
         metrics |= {f"iteration_ms.{name}": [f["iteration_ms"]], f"training_minutes.{name}": [f["minutes"]]}
         metrics[f"epochs.{name}"] = [f["epochs"]]
-        # Where a run's figures were kept by an earlier form of this program, these two are not known.
         metrics |= {
             f"{what}.{name}": [f[k]] for k, what in (("ece", "ece_held"), ("interventions", "interventions")) if k in f
         }
