@@ -18,7 +18,7 @@ from jointenergy.networks.accelerated import Accelerated, hold
 from jointenergy.networks.nf_wide_resnet import NFWideResNet
 from jointenergy.networks.wide_resnet import WideResNet
 from jointenergy.training import measure, state
-from jointenergy.training.engine import WARM, Engine, precision_of
+from jointenergy.training.engine import WARM, Engine, convolutions, precision_of
 from jointenergy.training.feeds import TrainingData
 from jointenergy.training.recovery import raise_steps
 from jointenergy.training.trainer import Trainer
@@ -296,18 +296,33 @@ def test_a_gpu_rounds_as_much_as_its_chains_bear(monkeypatch, overrides, capabil
     assert precision_of(small(*overrides), torch.device("cuda")) == wanted
 
 
-def test_the_switch_of_matrix_products_is_set_back():
-    before, seen = torch.get_float32_matmul_precision(), []
-    trainer = trainer_of(*SYSTEMS["mixed"], "engine.precision=tensorfloat32")
+@pytest.mark.parametrize(
+    ("setting", "read", "inside"),
+    [
+        ("engine.precision=tensorfloat32", torch.get_float32_matmul_precision, "high"),
+        ("engine.convolutions=tried", lambda: torch.backends.cudnn.benchmark, True),
+    ],
+    ids=["products", "convolutions"],
+)
+def test_switches_that_torch_has_for_all_are_set_back(setting, read, inside):
+    before, seen = read(), []
+    trainer = trainer_of(*SYSTEMS["mixed"], setting)
 
     def body():
-        seen.append(torch.get_float32_matmul_precision())
+        seen.append(read())
         return trainer.body()
 
     trainer.engine.body = body
     trainer.step()
-    assert seen == ["high"]
-    assert torch.get_float32_matmul_precision() == before
+    assert seen == [inside] != [before]
+    assert read() == before
+
+
+def test_convolutions_that_a_user_has_tried_stay_tried(monkeypatch):
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", True)
+    with convolutions(small()):
+        assert torch.backends.cudnn.benchmark
+    assert torch.backends.cudnn.benchmark
 
 
 @pytest.mark.slow

@@ -150,6 +150,17 @@ def products(precision: Precision) -> Iterator[None]:
         torch.set_float32_matmul_precision(before)
 
 
+@contextmanager
+def convolutions(recipe: Recipe) -> Iterator[None]:
+    """Inside, all programs of each convolution are tried once and the fastest is kept, where the recipe says so."""
+    before = torch.backends.cudnn.benchmark
+    torch.backends.cudnn.benchmark = before or recipe.engine.convolutions == "tried"
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.benchmark = before
+
+
 def compiles(recipe: Recipe, device: torch.device) -> bool:
     """Whether networks are compiled: on a GPU with a compiler unless told, elsewhere only where it is asked for."""
     asked = recipe.engine.compile
