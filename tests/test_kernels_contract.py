@@ -478,8 +478,8 @@ def step_by_step(kernel, target, state, n):
 
 
 @pytest.mark.parametrize("block", [1, 2 * N * D, 5 * N * D, 1 << 17], ids=["none", "two", "five", "all"])
-def test_noise_drawn_ahead_changes_no_path(kernel, model, block, monkeypatch):
-    monkeypatch.setattr("jointenergy.kernels.langevin.AHEAD", block)
+def test_what_is_drawn_ahead_changes_no_path(kernel, model, block, monkeypatch):
+    monkeypatch.setattr("jointenergy.kernels.base.AHEAD", block)
     g = torch.Generator().manual_seed(1)
     given = torch.rand(N, *(model.event_shape or (D,)), generator=g, dtype=torch.float64)
     for target in (Target(model), Target(model, given_x=given, mask=given < 0.3)):
@@ -490,8 +490,9 @@ def test_noise_drawn_ahead_changes_no_path(kernel, model, block, monkeypatch):
         assert together.ahead == ()
 
 
-def test_noise_of_other_keys_is_ignored():
-    kernel, target = Langevin(0.1, 0.3), Target(make("logits"))
+@pytest.mark.parametrize("kernel", [Langevin(0.1, 0.3), MALA(0.01)], ids=["langevin", "mala"])
+def test_what_was_drawn_for_other_keys_is_ignored(kernel):
+    target = Target(make("logits"))
     state = start(kernel, target)
     ahead = kernel.look_ahead(state, 3)
     assert len(ahead.ahead) == 3

@@ -139,6 +139,19 @@ def test_noise_ahead_is_the_noise_of_step_after_step(shape, dtype):
         k = following
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_proposals_ahead_are_those_of_step_after_step(dtype):
+    k, x = keys(70), torch.zeros(70, 11, dtype=dtype)
+    for ahead in streams.proposals_ahead(k, x, 5):
+        following, noise, accept = streams.split(k, 3)
+        assert torch.equal(ahead.keys, k)
+        assert torch.equal(ahead.following, following)
+        assert torch.equal(ahead.values, streams.normal_like(noise, x))
+        assert torch.equal(ahead.accept, accept)
+        assert torch.equal(ahead.log_uniforms, streams.uniform(accept, 1, dtype)[:, 0].log())
+        k = following
+
+
 def test_long_splitting_stays_random():
     k = keys(2000)
     values = []

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import numbers
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
 from torch import Tensor
@@ -55,9 +57,28 @@ def check_count(name: str, value: int, *, least: int = 1) -> int:
     return int(value)
 
 
+_AS_IT_IS: AbstractContextManager[None] = nullcontext()
+
+
+def graphs() -> AbstractContextManager[None]:
+    """Inside, graphs are made, also where a caller has turned them off, by inference mode or otherwise.
+
+    Where nothing is turned off nothing is done, which a step of a small chain feels.
+    """
+    if torch.is_grad_enabled() and not torch.is_inference_mode_enabled():
+        return _AS_IT_IS
+    return _graphs()
+
+
+@contextmanager
+def _graphs() -> Iterator[None]:
+    with torch.inference_mode(False), torch.enable_grad():
+        yield
+
+
 def ordinary(x: Tensor) -> Tensor:
     """x detached, and a copy where it was made in inference mode: such tensors cannot enter a gradient."""
-    with torch.inference_mode(False):
+    with graphs():
         return x.clone() if x.is_inference() else x.detach()
 
 

@@ -145,21 +145,46 @@ def next_normal_like(keys: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
     return keys, noise.view_as(x)
 
 
-class Noise(NamedTuple):
-    """Noise that was drawn before its step: the keys that it belongs to, those to go on with, and its values."""
+class Drawn(NamedTuple):
+    """What was drawn before its step: the keys that it belongs to, those to go on with, and noise.
+
+    For a kernel that accepts or rejects, also the keys to decide by and their uniform numbers, in logs.
+    """
 
     keys: Tensor
     following: Tensor
     values: Tensor
+    accept: Tensor | None = None
+    log_uniforms: Tensor | None = None
 
 
-def noise_ahead(keys: Tensor, x: Tensor, steps: int) -> tuple[Noise, ...]:
+def noise_ahead(keys: Tensor, x: Tensor, steps: int) -> tuple[Drawn, ...]:
     """What `next_normal_like` gives `steps` times in a row, the values of all of them in one pass."""
-    path, n = [keys], x[0].numel()
+    path, n = _path(keys, steps), x[0].numel()
+    values = _normal_of(_bits(torch.cat(path[:-1]), (n + 1) // 2), n, x.dtype).view(steps, *x.shape)
+    return tuple(map(Drawn, path[:-1], path[1:], values.unbind()))
+
+
+def proposals_ahead(keys: Tensor, x: Tensor, steps: int) -> tuple[Drawn, ...]:
+    """For `steps` times in a row what three parts give: keys to go on with, noise, and the number to decide by."""
+    path, n = _path(keys, steps), x[0].numel()
+    _, noise, accept = split(torch.cat(path[:-1]), 3)
+    values = _normal_of(_bits(noise, (n + 1) // 2), n, x.dtype).view(steps, *x.shape)
+    logs = log_uniform(accept, torch.promote_types(x.dtype, torch.float32)).view(steps, -1)
+    return tuple(map(Drawn, path[:-1], path[1:], values.unbind(), accept.view(steps, -1).unbind(), logs.unbind()))
+
+
+def _path(keys: Tensor, steps: int) -> list[Tensor]:
+    """The keys, and those to go on with after each of the steps."""
+    path = [keys]
     for _ in range(steps):
         path.append(_mix(path[-1] + _FIRST_CHILD))
-    values = _normal_of(_bits(torch.cat(path[:-1]), (n + 1) // 2), n, x.dtype).view(steps, *x.shape)
-    return tuple(map(Noise, path[:-1], path[1:], values.unbind()))
+    return path
+
+
+def log_uniform(keys: Tensor, dtype: torch.dtype) -> Tensor:
+    """The logarithm of one uniform number of each key."""
+    return uniform(keys, 1, dtype)[:, 0].log()
 
 
 def gumbel(keys: Tensor, n: int) -> Tensor:

@@ -13,7 +13,7 @@ from torch import Tensor
 from jointenergy import streams
 from jointenergy.errors import InputError
 from jointenergy.fusing import fused
-from jointenergy.inputs import ordinary
+from jointenergy.inputs import graphs, ordinary
 from jointenergy.labels import MISSING, Given, constant
 from jointenergy.models.base import JointModel
 
@@ -141,8 +141,13 @@ class State:
     """Whether y is known to miss no label, or all of them: then nobody looks for what it misses."""
     both: bool = False
     """Whether whoever looks at labels should look at x in the same pass: a kernel on x comes next."""
-    ahead: tuple[streams.Noise, ...] = ()
-    """Noise of the next steps, drawn in one pass; of other keys than the state's it is ignored."""
+    ahead: tuple[streams.Drawn, ...] = ()
+    """What the next steps draw, drawn in one pass; of other keys than the state's it is ignored."""
+
+    @property
+    def drawn(self) -> streams.Drawn | None:
+        """What the state's own next step draws, where it is there already."""
+        return self.ahead[0] if self.ahead and self.ahead[0].keys is self.keys else None
 
     def rows(self, index: Tensor | slice) -> State:
         """Some of the chains, to be run apart from the others with the same result."""
@@ -210,7 +215,7 @@ class Kernel(ABC):
         return
 
     def look_ahead(self, state: State, steps: int) -> State:
-        """The state with noise of up to `steps` next steps drawn, where that is faster; `step` gives the same."""
+        """The state with what up to `steps` next steps draw, where that is faster; `step` gives the same."""
         return state
 
     @abstractmethod
@@ -218,12 +223,22 @@ class Kernel(ABC):
         """The next state, a pure function of this one, and what is worth knowing of the step."""
 
 
+AHEAD = 1 << 17
+"""The most values that are drawn ahead: enough to be fast, few enough to stay near the processor."""
+
+
+def steps_ahead(state: State, steps: int) -> int:
+    """How many of the next steps are worth drawing for at once; none where that was done, or nothing is gained."""
+    steps = min(steps, AHEAD // state.x.numel())
+    # Large noise gains nothing, and elsewhere than on a CPU the draw is part of a step's program.
+    return 0 if state.drawn is not None or steps < 2 or state.x.device.type != "cpu" else steps
+
+
 def evaluate_x(target: Target, state: State) -> Evaluation:
     """The log-density at the state, missing labels summed out, and its gradient by x."""
     if state.evaluation is not None and state.evaluation.by == "x":
         return state.evaluation
-    # Inference mode would leave no graph to take a gradient from.
-    with torch.inference_mode(False), torch.enable_grad():
+    with graphs():
         x, offered = ordinary(state.x), None
         if state.known is not None:
             offered = target.model.with_gradient(x, state.y if state.known == "complete" else None)
@@ -237,7 +252,7 @@ def evaluate_code(target: Target, state: State) -> Evaluation:
     """The log-density at the state's complete labels and its gradient by their one-hot code."""
     if state.evaluation is not None and state.evaluation.by == "code":
         return state.evaluation
-    with torch.inference_mode(False), torch.enable_grad():
+    with graphs():
         x, code = ordinary(state.x), target.model.labels.code_of(ordinary(state.y), state.x.dtype).requires_grad_()
         points = (code, x.requires_grad_()) if state.both else (code,)
         value = target.model.log_density_of_codes(x, code)
@@ -267,12 +282,14 @@ def gradients_of(value: Tensor, points: Sequence[Tensor], *, create_graph: bool 
 
 
 @fused
-def metropolis(keys: Tensor, log_ratio: Tensor) -> tuple[Tensor, Tensor]:
-    """Which rows accept, and the probability with which each did."""
+def metropolis(keys: Tensor, log_ratio: Tensor, drawn: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """Which rows accept, and the probability with which each did; `drawn` is `log_uniform` of the keys."""
     # A ratio that is not a number counts as minus infinity: such a proposal is rejected.
     log_ratio = log_ratio.to(torch.promote_types(log_ratio.dtype, torch.float32))
     log_ratio = log_ratio.nan_to_num(-torch.inf, torch.inf, -torch.inf).clamp(max=0.0)
-    return streams.uniform(keys, 1, log_ratio.dtype)[:, 0].log() < log_ratio, log_ratio.exp()
+    if drawn is None or drawn.dtype != log_ratio.dtype:
+        drawn = streams.log_uniform(keys, log_ratio.dtype)
+    return drawn < log_ratio, log_ratio.exp()
 
 
 def choose(accept: Tensor, proposed: Evaluation, current: Evaluation) -> Evaluation:

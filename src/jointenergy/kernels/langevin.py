@@ -12,11 +12,8 @@ from torch import Tensor
 from jointenergy import streams
 from jointenergy.errors import InputError
 from jointenergy.fusing import fused
-from jointenergy.inputs import check_positive, is_number, ordinary
-from jointenergy.kernels.base import Info, Kernel, State, Target, evaluate_x, gradient_of, log_density_at
-
-AHEAD = 1 << 17
-"""The most values of noise that are drawn ahead: enough to be fast, few enough to stay near the processor."""
+from jointenergy.inputs import check_positive, graphs, is_number, ordinary
+from jointenergy.kernels.base import Info, Kernel, State, Target, evaluate_x, gradient_of, log_density_at, steps_ahead
 
 
 @dataclass(frozen=True)
@@ -84,15 +81,12 @@ class Langevin(Kernel):
         return replace(state, x=x, keys=keys, step=state.step + 1, evaluation=None, ahead=state.ahead[1:]), info
 
     def look_ahead(self, state: State, steps: int) -> State:
-        steps = min(steps, AHEAD // state.x.numel())
-        # Large noise gains nothing, and elsewhere than on a CPU the draw is part of a step's program.
-        if _noise(state) is not None or steps < 2 or self.noise_scale == 0 or state.x.device.type != "cpu":
-            return state
-        return replace(state, ahead=streams.noise_ahead(state.keys, state.x, steps))
+        steps = steps_ahead(state, steps) if self.noise_scale > 0 else 0
+        return replace(state, ahead=streams.noise_ahead(state.keys, state.x, steps)) if steps else state
 
     def recompute(self, target: Target, state: State) -> Tensor:
         """The x that `step` gives, with its graph to the weights: what a loss on where a step leads is made of."""
-        with torch.inference_mode(False), torch.enable_grad():
+        with graphs():
             state = replace(state, x=ordinary(state.x), y=ordinary(state.y), keys=ordinary(state.keys))
             x = state.x.clone().requires_grad_()
             value = log_density_at(target, x, state.y, state.known)
@@ -113,7 +107,7 @@ class Langevin(Kernel):
             noise_scale,
             self.gradient_clamp,
             self.bounds,
-            _noise(state),
+            state.drawn,
         )
         # What is held may lie outside the bounds, and is not even rounded: -0.0 + 0.0 is 0.0.
         return target.hold_x(x), keys
@@ -128,7 +122,7 @@ def _moved_plainly(
     noise_scale: float,
     gradient_clamp: float | None,
     bounds: tuple[float, float] | None,
-    drawn: streams.Noise | None,
+    drawn: streams.Drawn | None,
 ) -> tuple[Tensor, Tensor]:
     """x after a step, and the next keys; noise falls where `mask` is not True."""
     if gradient_clamp is not None:
@@ -143,11 +137,6 @@ def _moved_plainly(
 
 
 _moved = fused(_moved_plainly)
-
-
-def _noise(state: State) -> streams.Noise | None:
-    """The noise of the state's own next step, where it is there already."""
-    return state.ahead[0] if state.ahead and state.ahead[0].keys is state.keys else None
 
 
 def _ordered_pair(bounds: object) -> bool:

@@ -22,6 +22,7 @@ from jointenergy.kernels.base import (
     evaluate_x,
     metropolis,
     over,
+    steps_ahead,
 )
 
 
@@ -74,18 +75,25 @@ class MALA(Kernel):
         return (gain / self.temperature).masked_fill(~target.model.domain.contains(to), -torch.inf)
 
     def step(self, target: Target, state: State) -> tuple[State, Info]:
-        keys, noise_key, accept_key = streams.split(state.keys, 3)
-        here = evaluate_x(target, state)
-        noise = target.moving(streams.normal_like(noise_key, state.x))
+        if (drawn := state.drawn) is None:
+            keys, noise_key, accept_key = streams.split(state.keys, 3)
+            drawn = streams.Drawn(state.keys, keys, streams.normal_like(noise_key, state.x), accept_key)
+        assert drawn.accept is not None
+        here, noise = evaluate_x(target, state), target.moving(drawn.values)
         moved = torch.add(state.x, self.drift(here.gradient), alpha=self.step_size).add_(noise, alpha=self.noise_scale)
         proposed = replace(state, x=target.hold_x(moved), evaluation=None)
         there = evaluate_x(target, proposed)
         log_ratio = self.log_acceptance(target, proposed.x, there, state.x, here)
-        accept, acceptance = metropolis(accept_key, log_ratio)
+        accept, acceptance = metropolis(drawn.accept, log_ratio, drawn.log_uniforms)
         x = torch.where(over(accept, state.x), proposed.x, state.x)
         info = Info(
             log_density=here.log_density,
             gradient=here.gradient,
             x_acceptance=acceptance,
         )
-        return replace(state, x=x, keys=keys, step=state.step + 1, evaluation=choose(accept, there, here)), info
+        later = replace(state, x=x, keys=drawn.following, step=state.step + 1, ahead=state.ahead[1:])
+        return replace(later, evaluation=choose(accept, there, here)), info
+
+    def look_ahead(self, state: State, steps: int) -> State:
+        steps = steps_ahead(state, steps)
+        return replace(state, ahead=streams.proposals_ahead(state.keys, state.x, steps)) if steps else state
