@@ -1,8 +1,9 @@
 """benchmarks: chains of this library against those of its peers: samples and effective samples per second, and memory.
 
-python benchmarks/chains.py [--threads 2] [--chains 1000] [--steps 100] [--repeats 9] [--write] prints a table; --write
-publishes results/chains.json and results/chains-memory.json from a clean tree. All contestants run in one process with
-the same threads, in turns, in float32, from the same start; peers that are not installed are named and left out.
+python benchmarks/chains.py [--threads 2] [--chains 1000] [--steps 100] [--repeats 9] [--law-steps 2000] [--only CASE]
+[--write] prints a table; --write publishes results/chains.json and results/chains-memory.json from a clean tree. All
+contestants run in one process with the same threads, in turns, in float32, from the same start; peers that are not
+installed are named and left out.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from pathlib import Path
 
 import torch
 from contestants import BUILDERS, PEERS, Contestant
-from rounds import in_turns, median_ratio, table, told, versions
+from rounds import in_a_sentence, in_turns, median_ratio, table, told, versions
 from targets import TOLERANCE, Case, Lattice, cases
 from torch import Tensor
 
@@ -193,11 +194,11 @@ def main() -> None:
             f"{arguments.chains} chains, {arguments.threads} thread(s), float32, {arguments.repeats} repeats in turns "
             f"of {arguments.steps} steps (blackjax eager: a tenth). {told(found)} Effective samples: of the slowest "
             f"quantity, in {arguments.law_steps} steps of {LAW_CHAINS} chains (lattices: three times as many). Rows "
-            f"whose law is off by more than {TOLERANCE:.0%} have no value."
+            f"whose law is off by more than {TOLERANCE:.0%} have no value. The seeds are repeats, which begin alike."
         )
         publish(rows, memory, (time.perf_counter() - began) / 60, notes)
     return None
 
 
 if __name__ == "__main__":
-    main()
+    in_a_sentence(main)

@@ -12,6 +12,7 @@ import sys
 import time
 
 import torch
+from rounds import in_a_sentence
 
 from jointenergy import recipes
 from jointenergy.evaluation import results
@@ -70,4 +71,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    in_a_sentence(main)

@@ -19,6 +19,7 @@ from contextlib import contextmanager
 import torch
 from rich.console import Console
 from rich.table import Table
+from rounds import in_a_sentence
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -71,13 +72,14 @@ def operations(depth: int, width: int) -> float:
 @contextmanager
 def as_users_set_it() -> Iterator[None]:
     """TF32 and tried programs of convolutions, which users of the papers' loop switch on; ours has its own settings."""
+    before = torch.get_float32_matmul_precision(), torch.backends.cudnn.benchmark
     torch.set_float32_matmul_precision("high")
     torch.backends.cudnn.benchmark = True
     try:
         yield
     finally:
-        torch.set_float32_matmul_precision("highest")
-        torch.backends.cudnn.benchmark = False
+        torch.set_float32_matmul_precision(before[0])
+        torch.backends.cudnn.benchmark = before[1]
 
 
 def original(depth: int, width: int, batch: int) -> Callable[[], object]:
@@ -224,4 +226,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    in_a_sentence(main)

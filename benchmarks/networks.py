@@ -21,6 +21,7 @@ from typing import Any
 import torch
 from rich.console import Console
 from rich.table import Table
+from rounds import in_a_sentence
 
 from jointenergy import recipes
 from jointenergy.data import Dataset
@@ -161,9 +162,9 @@ def main() -> None:
     parser.add_argument("--says", default="", help="a sentence about these runs, such as what else the GPU did")
     parser.add_argument("--write", action="store_true")
     arguments = parser.parse_args()
-    arguments.folder.mkdir(parents=True, exist_ok=True)
     if not torch.cuda.is_available() and arguments.networks:
         sys.exit("this benchmark trains on a GPU, and torch finds none")
+    arguments.folder.mkdir(parents=True, exist_ok=True)
     for network in arguments.networks:
         for kind in arguments.kinds:
             name = f"{network}-{kind}{arguments.tag}"
@@ -209,4 +210,4 @@ def publish(found: dict[str, dict[str, Any]], seed: int) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    in_a_sentence(main)

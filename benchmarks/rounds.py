@@ -4,8 +4,19 @@ from __future__ import annotations
 
 import importlib.metadata
 import statistics
+import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+
+from jointenergy.errors import InputError
+
+
+def in_a_sentence(main: Callable[[], object]) -> None:
+    """A benchmark whose refusals are sentences, as those of the program are."""
+    try:
+        main()
+    except InputError as error:
+        sys.exit(str(error))
 
 
 def versions(packages: Sequence[str]) -> dict[str, str | None]:

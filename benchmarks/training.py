@@ -23,7 +23,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
-from rounds import in_turns, median_ratio, table, told, versions
+from rounds import in_a_sentence, in_turns, median_ratio, table, told, versions
 from sklearn.metrics import roc_auc_score
 from torch import Tensor
 
@@ -287,4 +287,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    in_a_sentence(main)

@@ -12,6 +12,7 @@ from types import ModuleType
 import pytest
 import torch
 
+from jointenergy.errors import InputError
 from jointenergy.evaluation.metrics import check_value, range_of
 from jointenergy.kernels import MALA, Langevin, Target, last
 from jointenergy.models import EnergyModel
@@ -181,6 +182,60 @@ def test_memory_is_told_as_one_number(benchmark, capsys):
     # No proof that memory is flat, which the published figures show: that would take a process of minutes.
     benchmark("chains").run_for_memory(1)
     assert 50 < float(capsys.readouterr().out) < 50_000
+
+
+# Networks at equal minutes.
+
+
+def test_a_network_is_seen_at_the_last_check_within_its_minutes(benchmark, tmp_path):
+    networks = benchmark("networks")
+    (tmp_path / "metrics.csv").write_text("iteration,seconds\n100,60\n200,175\n300,300\n400,470\n500,700\n")
+    checks = "iteration,accuracy,healthy\n100,0.5,False\n250,0.7,True\n400,0.8,True\n500,0.9,True\n"
+    (tmp_path / "checks.csv").write_text(checks)
+    found = networks.seen(tmp_path, [3.0, 8.0])
+    assert found == {
+        "3": {"accuracy": 0.7, "healthy": 1.0, "minutes": 175 / 60},
+        "8": {"accuracy": 0.8, "healthy": 1.0, "minutes": 470 / 60},
+    }
+    (tmp_path / "checks.csv").write_text("iteration,accuracy\n100,0.5\n")  # a baseline has no health
+    assert networks.seen(tmp_path, [3.0]) == {"3": {"accuracy": 0.5, "healthy": None, "minutes": 1.0}}
+
+
+def test_figures_of_networks_keep_their_machine_and_what_was_said(benchmark, monkeypatch, capsys):
+    networks, written = benchmark("networks"), []
+    monkeypatch.setattr(networks.provenance, "commit", lambda: "f" * 40)
+    monkeypatch.setattr(networks.results, "write", written.append)
+    at = {"3": {"accuracy": 0.7, "healthy": None, "minutes": 2.9}}
+    kept = {"minutes": 8.0, "epochs": 9.0, "iteration_ms": 20.0, "commit": "a" * 40, "hardware": "a GPU", "at": at}
+    found = {"nf-jem": kept, "nf-baseline": kept | {"ece": 0.02, "interventions": 1, "says": "beside others."}}
+    networks.publish(found, 0)
+    (result,) = written
+    assert result.hardware == "a GPU"
+    assert "nf-baseline: beside others." in result.notes
+    assert "aaaaaaaaaaaa" in result.notes
+    assert {"accuracy_held.nf-jem.after-3-minutes", "ece_held.nf-baseline"} <= set(result.metrics)
+    assert not {"ece_held.nf-jem", "healthy_held.nf-jem.after-3-minutes"} & set(result.metrics)
+    networks.Console().print(networks.shown(found))
+    assert "nf-jem" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("name", ["iteration", "networks"])
+def test_what_needs_a_gpu_says_so_and_leaves_nothing(benchmark, name, monkeypatch, tmp_path):
+    if torch.cuda.is_available():
+        pytest.skip("there is a GPU")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", [f"benchmarks/{name}.py"])
+    with pytest.raises(SystemExit, match="GPU, and torch finds none"):
+        benchmark(name).main()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_benchmark_refuses_in_a_sentence(benchmark):
+    def main() -> None:
+        raise InputError("it cannot be done: do something else")
+
+    with pytest.raises(SystemExit, match="it cannot be done: do something else"):
+        benchmark("rounds").in_a_sentence(main)
 
 
 # Training.
