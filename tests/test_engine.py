@@ -394,7 +394,13 @@ def test_the_guards_look_is_replayed(overrides):
 
 @pytest.mark.gpu
 @pytest.mark.parametrize(
-    ("overrides", "precision"), [(CONVOLUTIONS, "bfloat16"), (SYSTEMS["mixed"], "tensorfloat32")], ids=["half", "tf32"]
+    ("overrides", "precision"),
+    [
+        (CONVOLUTIONS, "bfloat16"),
+        ((*CONVOLUTIONS, "engine.convolutions=tried"), "bfloat16"),
+        (SYSTEMS["mixed"], "tensorfloat32"),
+    ],
+    ids=["half", "tried", "tf32"],
 )
 def test_lower_precision_stays_near(overrides, precision):
     plain = trainer_of(*overrides, "engine.record=off", "engine.compile=off", "engine.precision=float32", device="cuda")

@@ -152,13 +152,15 @@ def products(precision: Precision) -> Iterator[None]:
 
 @contextmanager
 def convolutions(recipe: Recipe) -> Iterator[None]:
-    """Inside, all programs of each convolution are tried once and the fastest is kept, where the recipe says so."""
-    before = torch.backends.cudnn.benchmark
-    torch.backends.cudnn.benchmark = before or recipe.engine.convolutions == "tried"
+    """Inside, programs of each convolution are tried once and the fastest is kept, where the recipe says so."""
+    if recipe.engine.convolutions == "chosen" or torch.backends.cudnn.benchmark:
+        yield
+        return
+    torch.backends.cudnn.benchmark = True
     try:
         yield
     finally:
-        torch.backends.cudnn.benchmark = before
+        torch.backends.cudnn.benchmark = False
 
 
 def compiles(recipe: Recipe, device: torch.device) -> bool:

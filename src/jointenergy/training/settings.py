@@ -260,7 +260,7 @@ class EngineSettings(Strict):
     `record` makes the step one CUDA graph on a GPU. `compile` compiles the networks: by itself on a GPU, on a CPU if it
     is "on". `precision` is that of the network on a GPU: bfloat16 in convolutions, or, where chains compare
     log-densities, TensorFloat32 in matrix products too; "float32" leaves both to torch. `convolutions` are programs
-    that torch has chosen, or, on a GPU, the fastest of all when "tried" at the start: wide networks gain by it, but
+    that torch has chosen, or, on a GPU, the fastest of those "tried" at the start: wide networks gain by it, but
     another start may keep others, so that a run that is resumed goes on with other rounding.
     """
 
