@@ -14,6 +14,7 @@ import torch
 
 from jointenergy.errors import InputError
 from jointenergy.evaluation.metrics import check_value, range_of
+from jointenergy.evaluation.results import Result
 from jointenergy.kernels import MALA, Langevin, Target, last
 from jointenergy.models import EnergyModel
 
@@ -202,7 +203,8 @@ def test_a_network_is_seen_at_the_last_check_within_its_minutes(benchmark, tmp_p
 
 
 def test_figures_of_networks_keep_their_machine_and_what_was_said(benchmark, monkeypatch, capsys):
-    networks, written = benchmark("networks"), []
+    networks = benchmark("networks")
+    written: list[Result] = []
     monkeypatch.setattr(networks.provenance, "commit", lambda: "f" * 40)
     monkeypatch.setattr(networks.results, "write", written.append)
     at = {"3": {"accuracy": 0.7, "healthy": None, "minutes": 2.9}}
