@@ -1,9 +1,9 @@
 """benchmarks: chains of this library against those of its peers: samples and effective samples per second, and memory.
 
 python benchmarks/chains.py [--threads 2] [--chains 1000] [--steps 100] [--repeats 9] [--law-steps 2000] [--only CASE]
-[--write] prints a table; --write publishes results/chains.json and results/chains-memory.json from a clean tree. All
-contestants run in one process with the same threads, in turns, in float32, from the same start; peers that are not
-installed are named and left out.
+[--write] prints a table; --write publishes results/chains.json, or results/chains-N.json where N chains are not those
+1,000, and results/chains-memory.json from a clean tree. All contestants run in one process with the same threads, in
+turns, in float32, from the same start; peers that are not installed are named and left out.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from jointenergy.evaluation import results
 from jointenergy.kernels.diagnostics import effective_sample_size
 
 SEED = 0
+CHAINS = 1000
 LAW_CHAINS = 1000  # whose law and mixing are looked at
 MEMORY_STEPS = (100, 10_000)
 
@@ -141,7 +142,7 @@ def run_for_memory(steps: int) -> None:
     print(f"{_own_peak_mib():.1f}")
 
 
-def publish(rows: Sequence[Row], memory: Mapping[int, float], minutes: float, notes: str) -> None:
+def publish(name: str, rows: Sequence[Row], memory: Mapping[int, float], minutes: float, notes: str) -> None:
     figures: dict[str, Sequence[float | None]] = {}
     for row in rows:
         place = f"{row.case}.{row.who.replace(' ', '-')}"
@@ -150,7 +151,7 @@ def publish(rows: Sequence[Row], memory: Mapping[int, float], minutes: float, no
         figures[f"effective_samples_per_second.{place}"] = row.effective_per_second if row.right else none
     words = ["python", *sys.argv]
     repeats = range(len(rows[0].per_second))
-    written = [results.measured("chains", figures, seeds=repeats, minutes=minutes, command=words, notes=notes)]
+    written = [results.measured(name, figures, seeds=repeats, minutes=minutes, command=words, notes=notes)]
     peaks = {f"peak_mib.steps-{steps}": [value] for steps, value in memory.items()}
     said = "The most memory of a process that ran all six kernels for so many steps, 20 chains each."
     written.append(results.measured("chains-memory", peaks, seeds=[0], minutes=minutes, command=words, notes=said))
@@ -161,7 +162,7 @@ def publish(rows: Sequence[Row], memory: Mapping[int, float], minutes: float, no
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--threads", type=int, default=torch.get_num_threads())
-    parser.add_argument("--chains", type=int, default=1000)
+    parser.add_argument("--chains", type=int, default=CHAINS)
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--repeats", type=int, default=9)
     parser.add_argument("--law-steps", type=int, default=2000)
@@ -196,7 +197,8 @@ def main() -> None:
             f"quantity, in {arguments.law_steps} steps of {LAW_CHAINS} chains (lattices: three times as many). Rows "
             f"whose law is off by more than {TOLERANCE:.0%} have no value. The seeds are repeats, which begin alike."
         )
-        publish(rows, memory, (time.perf_counter() - began) / 60, notes)
+        name = "chains" if arguments.chains == CHAINS else f"chains-{arguments.chains}"
+        publish(name, rows, memory, (time.perf_counter() - began) / 60, notes)
     return None
 
 

@@ -165,7 +165,7 @@ def test_published_names_are_metrics(benchmark, monkeypatch):
     monkeypatch.setattr(chains.results, "write", lambda result: "nowhere")
     right = chains.Row("gaussian-mala", "blackjax eager", (1.0, 2.0), 0.0, 0.5, 1.0)
     wrong = chains.Row("gaussian-mala", "ebmkit", (1.0, 2.0), 0.9, 0.5, 1.0)
-    chains.publish([right, wrong], {100: 250.0, 10_000: 251.0}, 1.0, "")
+    chains.publish("chains", [right, wrong], {100: 250.0, 10_000: 251.0}, 1.0, "")
     for _, figures in written:
         for name, values in figures.items():
             range_of(name)

@@ -54,6 +54,8 @@ class Target:
         self.mask = mask
         self.frames: dict[object, object] = {}
         """What a kernel works out once for what is held here."""
+        self.offers = True
+        """Whether the model may offer gradients without a graph: one that once did not is not asked again."""
 
     def hold_y(self, y: Tensor) -> Tensor:
         """The labels with what is given written in."""
@@ -240,8 +242,9 @@ def evaluate_x(target: Target, state: State) -> Evaluation:
         return state.evaluation
     with graphs():
         x, offered = ordinary(state.x), None
-        if state.known is not None:
+        if target.offers and state.known is not None:
             offered = target.model.with_gradient(x, state.y if state.known == "complete" else None)
+            target.offers = offered is not None
         if offered is None:
             value = log_density_at(target, x.requires_grad_(), ordinary(state.y), state.known)
             offered = value.detach(), gradient_of(value, x)
