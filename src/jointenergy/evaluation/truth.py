@@ -21,7 +21,7 @@ TRUTHS: dict[str, Truth] = {"toy": toy_log_density}
 
 SIDE = 320  # points of the grid along each axis of the box
 PIECE = 20_000  # points that are looked at together
-SAMPLES = 2000  # drawn with no label given, to count how many fall to each mode
+SAMPLES = 10_000  # drawn with no label given, to count how many fall to each mode
 
 
 def grid(box: Box, side: int = SIDE) -> tuple[Tensor, float]:
