@@ -490,6 +490,16 @@ def test_what_is_drawn_ahead_changes_no_path(kernel, model, block, monkeypatch):
         assert together.ahead == ()
 
 
+def test_what_another_kernel_has_drawn_is_ignored():
+    target, kernels = Target(make("logits")), (Langevin(0.1, 0.3), MALA(0.01))
+    for kernel, other in (kernels, kernels[::-1]):
+        state = start(kernel, target)
+        ahead = other.look_ahead(state, 3)
+        assert len(ahead.ahead) == 3
+        assert torch.equal(kernel.step(target, ahead)[0].x, kernel.step(target, state)[0].x)
+        assert torch.equal(last(kernel, target, ahead, 3).x, last(kernel, target, state, 3).x)
+
+
 @pytest.mark.parametrize("kernel", [Langevin(0.1, 0.3), MALA(0.01)], ids=["langevin", "mala"])
 def test_what_was_drawn_for_other_keys_is_ignored(kernel):
     target = Target(make("logits"))

@@ -146,10 +146,11 @@ class State:
     ahead: tuple[streams.Drawn, ...] = ()
     """What the next steps draw, drawn in one pass; of other keys than the state's it is ignored."""
 
-    @property
-    def drawn(self) -> streams.Drawn | None:
-        """What the state's own next step draws, where it is there already."""
-        return self.ahead[0] if self.ahead and self.ahead[0].keys is self.keys else None
+    def drawn(self, *, adjusted: bool) -> streams.Drawn | None:
+        """What the state's own next step draws, where it is there already; adjusted kernels draw otherwise."""
+        if not self.ahead or self.ahead[0].keys is not self.keys or (self.ahead[0].accept is not None) != adjusted:
+            return None
+        return self.ahead[0]
 
     def rows(self, index: Tensor | slice) -> State:
         """Some of the chains, to be run apart from the others with the same result."""
@@ -230,10 +231,10 @@ AHEAD = 1 << 17
 
 
 def steps_ahead(state: State, steps: int) -> int:
-    """How many of the next steps are worth drawing for at once; none where that was done, or nothing is gained."""
-    steps = min(steps, AHEAD // state.x.numel())
+    """How many of the next steps are worth drawing for at once; none where nothing is gained."""
+    steps = min(steps, AHEAD // max(state.x.numel(), 1))
     # Large noise gains nothing, and elsewhere than on a CPU the draw is part of a step's program.
-    return 0 if state.drawn is not None or steps < 2 or state.x.device.type != "cpu" else steps
+    return 0 if steps < 2 or state.x.device.type != "cpu" else steps
 
 
 def evaluate_x(target: Target, state: State) -> Evaluation:

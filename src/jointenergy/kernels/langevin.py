@@ -81,7 +81,8 @@ class Langevin(Kernel):
         return replace(state, x=x, keys=keys, step=state.step + 1, evaluation=None, ahead=state.ahead[1:]), info
 
     def look_ahead(self, state: State, steps: int) -> State:
-        steps = steps_ahead(state, steps) if self.noise_scale > 0 else 0
+        done = self.noise_scale == 0 or state.drawn(adjusted=False) is not None
+        steps = 0 if done else steps_ahead(state, steps)
         return replace(state, ahead=streams.noise_ahead(state.keys, state.x, steps)) if steps else state
 
     def recompute(self, target: Target, state: State) -> Tensor:
@@ -107,7 +108,7 @@ class Langevin(Kernel):
             noise_scale,
             self.gradient_clamp,
             self.bounds,
-            state.drawn,
+            state.drawn(adjusted=False),
         )
         # What is held may lie outside the bounds, and is not even rounded: -0.0 + 0.0 is 0.0.
         return target.hold_x(x), keys
