@@ -479,7 +479,7 @@ def step_by_step(kernel, target, state, n):
 
 @pytest.mark.parametrize("block", [1, 2 * N * D, 5 * N * D, 1 << 17], ids=["none", "two", "five", "all"])
 def test_what_is_drawn_ahead_changes_no_path(kernel, model, block, monkeypatch):
-    monkeypatch.setattr("jointenergy.kernels.base.AHEAD", block)
+    monkeypatch.setattr("jointenergy.streams.AHEAD", block)
     g = torch.Generator().manual_seed(1)
     given = torch.rand(N, *(model.event_shape or (D,)), generator=g, dtype=torch.float64)
     for target in (Target(model), Target(model, given_x=given, mask=given < 0.3)):

@@ -158,6 +158,24 @@ class Drawn(NamedTuple):
     log_uniforms: Tensor | None = None
 
 
+AHEAD = 1 << 17
+"""The most values that are drawn ahead: enough to be fast, few enough to stay near the processor."""
+
+
+def steps_ahead(x: Tensor, steps: int) -> int:
+    """How many of the next steps are worth drawing for at once; none where nothing is gained."""
+    steps = min(steps, AHEAD // max(x.numel(), 1))
+    # Large noise gains nothing, and elsewhere than on a CPU the draw is part of a step's program.
+    return 0 if steps < 2 or x.device.type != "cpu" else steps
+
+
+def first_drawn(ahead: tuple[Drawn, ...], keys: Tensor, *, adjusted: bool) -> Drawn | None:
+    """What was drawn for the next step of these keys, if anything was; kernels that accept or reject draw otherwise."""
+    if not ahead or ahead[0].keys is not keys or (ahead[0].accept is not None) != adjusted:
+        return None
+    return ahead[0]
+
+
 def noise_ahead(keys: Tensor, x: Tensor, steps: int) -> tuple[Drawn, ...]:
     """What `next_normal_like` gives `steps` times in a row, the values of all of them in one pass."""
     path, n = _path(keys, steps), x[0].numel()

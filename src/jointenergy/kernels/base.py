@@ -54,8 +54,7 @@ class Target:
         self.mask = mask
         self.frames: dict[object, object] = {}
         """What a kernel works out once for what is held here."""
-        self.offers = True
-        """Whether the model may offer gradients without a graph: one that once did not is not asked again."""
+        self.offers = True  # gradients without a graph, as far as is known: a model that had none is not asked again
 
     def hold_y(self, y: Tensor) -> Tensor:
         """The labels with what is given written in."""
@@ -146,12 +145,6 @@ class State:
     ahead: tuple[streams.Drawn, ...] = ()
     """What the next steps draw, drawn in one pass; of other keys than the state's it is ignored."""
 
-    def drawn(self, *, adjusted: bool) -> streams.Drawn | None:
-        """What the state's own next step draws, where it is there already; adjusted kernels draw otherwise."""
-        if not self.ahead or self.ahead[0].keys is not self.keys or (self.ahead[0].accept is not None) != adjusted:
-            return None
-        return self.ahead[0]
-
     def rows(self, index: Tensor | slice) -> State:
         """Some of the chains, to be run apart from the others with the same result."""
         return State(self.x[index], self.y[index], self.keys[index], self.step, known=self.known)
@@ -224,17 +217,6 @@ class Kernel(ABC):
     @abstractmethod
     def step(self, target: Target, state: State) -> tuple[State, Info]:
         """The next state, a pure function of this one, and what is worth knowing of the step."""
-
-
-AHEAD = 1 << 17
-"""The most values that are drawn ahead: enough to be fast, few enough to stay near the processor."""
-
-
-def steps_ahead(state: State, steps: int) -> int:
-    """How many of the next steps are worth drawing for at once; none where nothing is gained."""
-    steps = min(steps, AHEAD // max(state.x.numel(), 1))
-    # Large noise gains nothing, and elsewhere than on a CPU the draw is part of a step's program.
-    return 0 if steps < 2 or state.x.device.type != "cpu" else steps
 
 
 def evaluate_x(target: Target, state: State) -> Evaluation:

@@ -13,7 +13,7 @@ from jointenergy import streams
 from jointenergy.errors import InputError
 from jointenergy.fusing import fused
 from jointenergy.inputs import check_positive, graphs, is_number, ordinary
-from jointenergy.kernels.base import Info, Kernel, State, Target, evaluate_x, gradient_of, log_density_at, steps_ahead
+from jointenergy.kernels.base import Info, Kernel, State, Target, evaluate_x, gradient_of, log_density_at
 
 
 @dataclass(frozen=True)
@@ -81,8 +81,8 @@ class Langevin(Kernel):
         return replace(state, x=x, keys=keys, step=state.step + 1, evaluation=None, ahead=state.ahead[1:]), info
 
     def look_ahead(self, state: State, steps: int) -> State:
-        done = self.noise_scale == 0 or state.drawn(adjusted=False) is not None
-        steps = 0 if done else steps_ahead(state, steps)
+        done = self.noise_scale == 0 or streams.first_drawn(state.ahead, state.keys, adjusted=False) is not None
+        steps = 0 if done else streams.steps_ahead(state.x, steps)
         return replace(state, ahead=streams.noise_ahead(state.keys, state.x, steps)) if steps else state
 
     def recompute(self, target: Target, state: State) -> Tensor:
@@ -108,7 +108,7 @@ class Langevin(Kernel):
             noise_scale,
             self.gradient_clamp,
             self.bounds,
-            state.drawn(adjusted=False),
+            streams.first_drawn(state.ahead, state.keys, adjusted=False),
         )
         # What is held may lie outside the bounds, and is not even rounded: -0.0 + 0.0 is 0.0.
         return target.hold_x(x), keys

@@ -22,7 +22,6 @@ from jointenergy.kernels.base import (
     evaluate_x,
     metropolis,
     over,
-    steps_ahead,
 )
 
 
@@ -75,7 +74,8 @@ class MALA(Kernel):
         return (gain / self.temperature).masked_fill(~target.model.domain.contains(to), -torch.inf)
 
     def step(self, target: Target, state: State) -> tuple[State, Info]:
-        if (drawn := state.drawn(adjusted=True)) is None:
+        drawn = streams.first_drawn(state.ahead, state.keys, adjusted=True)
+        if drawn is None:
             keys, noise_key, accept_key = streams.split(state.keys, 3)
             drawn = streams.Drawn(state.keys, keys, streams.normal_like(noise_key, state.x), accept_key)
         assert drawn.accept is not None
@@ -95,5 +95,6 @@ class MALA(Kernel):
         return replace(later, evaluation=choose(accept, there, here)), info
 
     def look_ahead(self, state: State, steps: int) -> State:
-        steps = 0 if state.drawn(adjusted=True) is not None else steps_ahead(state, steps)
+        done = streams.first_drawn(state.ahead, state.keys, adjusted=True) is not None
+        steps = 0 if done else streams.steps_ahead(state.x, steps)
         return replace(state, ahead=streams.proposals_ahead(state.keys, state.x, steps)) if steps else state

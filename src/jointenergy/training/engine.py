@@ -163,6 +163,13 @@ def convolutions(recipe: Recipe) -> Iterator[None]:
         torch.backends.cudnn.benchmark = False
 
 
+@contextmanager
+def arithmetic(recipe: Recipe, precision: Precision) -> Iterator[None]:
+    """Inside, products and convolutions are those of a recipe's steps."""
+    with products(precision), convolutions(recipe):
+        yield
+
+
 def compiles(recipe: Recipe, device: torch.device) -> bool:
     """Whether networks are compiled: on a GPU with a compiler unless told, elsewhere only where it is asked for."""
     asked = recipe.engine.compile

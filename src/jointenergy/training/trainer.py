@@ -23,16 +23,7 @@ from jointenergy.training.chains import Chains, Moved
 from jointenergy.training.clipping import clip_adaptive, clip_sigma
 from jointenergy.training.completions import Completions
 from jointenergy.training.distributed import World
-from jointenergy.training.engine import (
-    Engine,
-    accelerated,
-    by_compiler,
-    compiles,
-    convolutions,
-    first_line,
-    precision_of,
-    products,
-)
+from jointenergy.training.engine import Engine, accelerated, arithmetic, by_compiler, compiles, first_line, precision_of
 from jointenergy.training.feeds import Feed, TrainingData
 from jointenergy.training.order import seeded
 from jointenergy.training.recipe import Recipe
@@ -129,7 +120,7 @@ class Trainer:
         return outcome.loss, outcome.moved, outcome.norm
 
     def _made(self) -> Outcome:
-        with fusing(self.compiled), products(self.precision), convolutions(self.recipe):
+        with fusing(self.compiled), arithmetic(self.recipe, self.precision):
             return self.engine()
 
     def _leave_compiler(self, error: RuntimeError) -> None:
