@@ -79,18 +79,24 @@ def test_modes_are_counted_by_where_samples_fall(monkeypatch):
     assert found == {"mode_share.lowest": 0.0, "mode_share.highest": 5 / 8, "mode_share.labeled": 7 / 8}
 
 
+def signs_run(names: str, label_kernel: Kernel) -> Run:
+    """Labels that x decides: each is the sign of one of its values."""
+    n = len(names)
+    network = nn.Linear(n, 2 * n)
+    with torch.no_grad():
+        network.weight.copy_(12.0 * torch.kron(torch.eye(n), torch.tensor([[-1.0], [1.0]])))
+        network.bias.zero_()
+    model = LogitModel(network, LabelSpace.binary(list(names)), domain=Box(-1.0, 1.0), event_shape=(n,))
+    return made(model, (n,), (-1.0, 1.0), label_kernel)
+
+
 def test_labels_by_sampling_are_those_of_the_model():
     """Three labels that x decides: chains from anywhere find them, and one that never moves would not."""
-    labels = LabelSpace.binary(["a", "b", "c"])
-    network = nn.Linear(3, 6)
-    with torch.no_grad():
-        network.weight.copy_(12.0 * torch.kron(torch.eye(3), torch.tensor([[-1.0], [1.0]])))
-        network.bias.zero_()
-    model = LogitModel(network, labels, domain=Box(-1.0, 1.0), event_shape=(3,))
+    run = signs_run("abc", GibbsWithGradients())
+    labels = run.labels
     generator = torch.Generator().manual_seed(0)
     y = torch.randint(2, (60, 3), generator=generator)
     test = Dataset(2.0 * y - 1.0, y, labels, "signs")
-    run = made(model, (3,), (-1.0, 1.0), GibbsWithGradients())
     found = by_sampling.by_sampling(run, test, seed=0)
     assert found["accuracy_by_sampling"] == found["exact_match_by_sampling"] == 1.0
     assert found["accuracy_by_one_sample"] > 0.99
@@ -118,7 +124,12 @@ def attributes_run(n: int, label_kernel: Kernel | None) -> tuple[Run, Dataset]:
     ("n", "kernel", "has", "lacks"),
     [
         (2, GibbsWithGradients(), ("accuracy", "f1_micro", "exact_match", "accuracy_by_sampling"), ("mse",)),
-        (2, ExactGibbs(), ("accuracy_of.a0", "consistency_pairs", "diversity"), ("by_sampling", "kl_nats", "mse")),
+        (
+            2,
+            ExactGibbs(),
+            ("accuracy_of.a0", "consistency_pairs", "consistency_pairs_rows", "diversity"),
+            ("by_sampling", "kl_nats", "mse"),
+        ),
         (40, GibbsWithGradients(), ("accuracy_by_sampling", "inpainting_mse.given_labels"), ("pairs", "ece")),
     ],
 )
@@ -132,6 +143,19 @@ def test_measures_follow_from_labels_and_chains(n, kernel, has, lacks, monkeypat
     for name, value in figures.items():
         assert value is not None
         check_value(name, value)
+
+
+def test_rows_that_have_a_pair_are_judged_as_samples_of_it_are():
+    """Each pair counts as much as any other: three of four rows of one and the only row of another are 7/8."""
+    run = signs_run("ab", ExactGibbs())  # its training rows have both labels or none
+    y = torch.tensor([[1, 1]] * 4 + [[0, 0]] + [[1, 0]])
+    x = 2.0 * y - 1.0
+    x[3] *= -1.0  # has none of the labels that it says
+    figures, remark = measures._rows_of_pairs(Subject(run, Dataset(x, y, run.labels, "signs")))
+    assert figures == {"consistency_pairs_rows": pytest.approx((3 / 4 + 1) / 2)}
+    assert "test rows that have the pairs" in remark
+    y = torch.full_like(y, MISSING)
+    assert measures._rows_of_pairs(Subject(run, Dataset(x, y, run.labels, "signs")))[0] == {}
 
 
 def holding_out(monkeypatch, run, *pairs):

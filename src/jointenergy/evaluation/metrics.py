@@ -70,6 +70,7 @@ NAMES: dict[str, Range] = {
     "inpainting_coverage.<fill>": FRACTION,
     "consistency_pairs": FRACTION,
     "consistency_pairs_baseline": FRACTION,
+    "consistency_pairs_rows": FRACTION,
     "consistency_novel": FRACTION,
     "consistency_novel_baseline": FRACTION,
     "consistency_single.<judge>": FRACTION,

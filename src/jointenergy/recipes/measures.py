@@ -148,8 +148,33 @@ def _law(subject: Subject) -> Taken:
     return {**truth.divergences(run, law), **truth.mode_shares(run, law, subject.seed)}, remark
 
 
+def _tells_pairs(subject: Subject) -> bool:
+    return tells_labels(subject) and 1 < len(subject.run.labels) <= FEW and _sums(subject)
+
+
+def asked_pairs(run: Run) -> tuple[Tensor, str]:
+    """The pairs that samples are drawn for, `[P, L]`, and what they are pairs of."""
+    seen, _ = consistency.pairs(run.labels, run.data.y)
+    if len(seen) > MANY and set(run.labels.cardinalities) == {2}:
+        return seen[(seen != 0).all(1)], "attributes that are both there"
+    return seen, "labels"
+
+
+def _rows_of_pairs(subject: Subject) -> Taken:
+    """Real rows judged as samples are: a sampler that is right shows its labels no more often than the data do."""
+    run, test = subject.run, subject.test
+    found = consistency.judge_of(run)(run.rows(test.x)).cpu()
+    shares = []
+    for pattern in asked_pairs(run)[0]:
+        having = consistency.agreement(test.y, pattern[None])
+        if bool(having.any()):
+            shares.append(consistency.share_with(found[having], pattern[None]))
+    figures: Figures = {"consistency_pairs_rows": float(torch.cat(shares).mean())} if shares else {}
+    return figures, "consistency_pairs_rows is of test rows that have the pairs, each pair as much as any other."
+
+
 def _has_pairs(subject: Subject) -> bool:
-    return _has_density(subject) and 1 < len(subject.run.labels) <= FEW and _sums(subject)
+    return _has_density(subject) and _tells_pairs(subject)
 
 
 def _pairs(subject: Subject) -> Taken:
@@ -158,11 +183,8 @@ def _pairs(subject: Subject) -> Taken:
     judges = {"": consistency.judge_of(run)}
     if subject.baseline is not None:
         judges["_baseline"] = consistency.judge_of(subject.baseline)
-    seen, _ = consistency.pairs(run.labels, run.data.y)
+    seen, which = asked_pairs(run)
     names, novel = held_out(run)
-    which = "labels"
-    if len(seen) > MANY and set(run.labels.cardinalities) == {2}:
-        seen, which = seen[(seen != 0).all(1)], "attributes that are both there"
     figures: Figures = {}
     per_pair, n_free = (1, 100) if subject.small else (PER_PAIR, FREE)
     for kind, patterns in (("pairs", seen), ("novel", novel)):
@@ -249,6 +271,7 @@ MEASURES = (
     Measure(_has_unknown_constants, _as_if_equal),
     Measure(_draws_labels, _by_sampling),
     Measure(_law_is_known, _law),
+    Measure(_tells_pairs, _rows_of_pairs),
     Measure(_has_pairs, _pairs),
     Measure(_has_structure, _from_labels),
 )
