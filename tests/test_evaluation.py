@@ -1,12 +1,17 @@
 """Calibration error and picture grids."""
 
+import io
+
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torchmetrics.functional.classification import multiclass_calibration_error
 
 from jointenergy.data.pictures import image_grid
 from jointenergy.errors import InputError
 from jointenergy.evaluation.calibration import expected_calibration_error
+from jointenergy.evaluation.samples_pictures import grids
 
 
 def predictions(n=2000, classes=5, sharpness=2.0):
@@ -64,3 +69,12 @@ def test_image_grid(channels):
 def test_image_grid_refuses_other_shapes():
     with pytest.raises(InputError, match="1 or 3, height, width"):
         image_grid(torch.zeros(5, 64), 2, (0.0, 1.0))
+
+
+def test_long_names_of_rows_are_not_cut_off():
+    names = ["any", "articleType_Casual_Shoes 1", "articleType_Sports_Shoes 1"]
+    drawn = grids("samples", "", {"": torch.zeros(120, 3, 64, 64)}, 8, (0.0, 1.0), rows=names * 5)
+    assert drawn is not None
+    pixels = np.asarray(Image.open(io.BytesIO(drawn.png)).convert("L"))
+    assert (pixels[:, :2] == 255).all()  # the margin is empty
+    assert (pixels[:, :200] < 128).any()  # and there are words beside it

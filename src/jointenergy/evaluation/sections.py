@@ -25,6 +25,7 @@ COLORS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#F0
 STYLE: Any = {
     "figure.dpi": 100,
     "savefig.dpi": 144,
+    "savefig.bbox": "tight",  # long names of rows stay whole
     "font.size": 10,
     "axes.grid": True,
     "grid.alpha": 0.25,
