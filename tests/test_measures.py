@@ -174,6 +174,7 @@ def test_pairs_that_were_held_out_are_judged_one_by_one(monkeypatch):
     assert measures.held_out(run)[1].tolist() == [[1, 0]]
     figures, remark = measures._pairs(Subject(run, test, baseline=run))
     names = {f"consistency_{kind}{judge}" for kind in ("pairs", "novel") for judge in ("", "_baseline")}
+    names |= {f"consistency_{k}.{j}.noise.marginalize" for k in ("pairs", "novel") for j in ("model", "baseline")}
     names |= {f"novel_share{j}.{kind}.a0_not_a1" for kind in ("given", "free") for j in ("", "_baseline")}
     assert names <= set(figures)
     for name in names:
@@ -193,13 +194,13 @@ def test_a_small_size_draws_few_samples(monkeypatch):
     run, test = attributes_run(2, ExactGibbs())
     drawn, samples = [], measures._samples
 
-    def noted(subject, n, given):
+    def noted(subject, n, given, *method):
         drawn.append(n)
-        return samples(subject, n, given)
+        return samples(subject, n, given, *method)
 
     monkeypatch.setattr(measures, "_samples", noted)
     _, remark = measures._pairs(Subject(run, test, small=True))
-    assert drawn == [2]  # its rows have two of the four pairs
+    assert drawn == [2, 2]  # its rows have two of the four pairs; free labels are redrawn, and summed out
     assert "1 of each" in remark
 
 
@@ -209,15 +210,15 @@ def test_of_many_pairs_only_attributes_that_are_there_are_asked_for(monkeypatch)
     run, test = attributes_run(2, ExactGibbs())  # its training rows have both labels or none
     asked, samples = [], measures._samples
 
-    def noted(subject, n, given):
+    def noted(subject, n, given, *method):
         asked.append(None if given is None else given.unique(dim=0).tolist())
-        return samples(subject, n, given)
+        return samples(subject, n, given, *method)
 
     monkeypatch.setattr(measures, "_samples", noted)
     _, all_pairs = measures._pairs(Subject(run, test))
     monkeypatch.setattr(measures, "MANY", 1)
     _, some_pairs = measures._pairs(Subject(run, test))
-    assert asked == [[[0, 0], [1, 1]], [[1, 1]]]
+    assert asked == 2 * [[[0, 0], [1, 1]]] + 2 * [[[1, 1]]]  # by either method
     assert "both there" in some_pairs
     assert "both there" not in all_pairs
 

@@ -24,6 +24,7 @@ from jointenergy.evaluation.sections import Subject
 from jointenergy.kernels import ExactGibbs
 from jointenergy.labels import ENUMERATION_LIMIT, MISSING
 from jointenergy.tasks.chains import can_sum
+from jointenergy.tasks.sample import Method
 from jointenergy.trained import Run
 from jointenergy.training.health import diversity
 
@@ -200,12 +201,20 @@ def _pairs(subject: Subject) -> Taken:
                 figures |= {f"novel_share{judge}.given.{pair}": r for pair, r in zip(names, rates, strict=True)}
         if kind == "pairs":
             figures["diversity"] = _spread(x) / _spread(run.rows(subject.test.x))
+        if run.sampling.y_kernel is not None:
+            x = _samples(subject, len(asked), asked, "marginalize")
+            for judge, labels_of in judges.items():
+                shown = consistency.agreement(labels_of(x).cpu(), asked).double()
+                by = judge.removeprefix("_") or "model"
+                figures[f"consistency_{kind}.{by}.noise.marginalize"] = float(shown.mean())
     if len(novel):
         x = _samples(subject, n_free, None)
         for judge, labels_of in judges.items():
             rates = consistency.share_with(labels_of(x).cpu(), novel).tolist()
             figures |= {f"novel_share{judge}.free.{pair}": r for pair, r in zip(names, rates, strict=True)}
     remark = f"Samples of pairs of {which}: {per_pair} of each from noise, unfiltered, the other labels free."
+    if run.sampling.y_kernel is not None:
+        remark += " The other labels are redrawn; in figures named marginalize they are summed out."
     if len(novel) and subject.baseline is None:
         remark += " The model itself judged those that were held out: no baseline that has seen them was there."
     return figures, remark
@@ -223,11 +232,10 @@ def held_out(run: Run) -> tuple[list[str], Tensor]:
     return parts_of_names([" ".join(pair) for pair in pairs]), patterns
 
 
-def _samples(subject: Subject, n: int, asked: Tensor | None) -> Tensor:
+def _samples(subject: Subject, n: int, asked: Tensor | None, method: Method | None = None) -> Tensor:
     run = subject.run
-    return run.sample(
-        n, asked, start="noise", batch_size=at_once(run.event_shape, run.origin.device), seed=subject.seed
-    ).x
+    at_a_time = at_once(run.event_shape, run.origin.device)
+    return run.sample(n, asked, start="noise", method=method, batch_size=at_a_time, seed=subject.seed).x
 
 
 def _spread(x: Tensor) -> float:
