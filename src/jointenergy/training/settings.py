@@ -261,7 +261,8 @@ class EngineSettings(Strict):
     is "on". `precision` is that of the network on a GPU: bfloat16 in convolutions, or, where chains compare
     log-densities, TensorFloat32 in matrix products too; "float32" leaves both to torch. `convolutions` are programs
     that torch has chosen, or, on a GPU, the fastest of those "tried" at the start: wide networks gain by it, but
-    another start may keep others, so that a run that is resumed goes on with other rounding.
+    another start may keep others, so that a run that is resumed goes on with other rounding. A process keeps the
+    program that it first met for a shape, whatever a later run in it says.
     """
 
     record: Literal["auto", "off"] = "auto"
