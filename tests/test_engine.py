@@ -38,6 +38,7 @@ SYSTEMS = {
     ),
     "improved cd": ("buffer.kind=reservoir", "objective.kl=0.3", "objective.entropy=0.1", "objective.energy_l2=0.1"),
     "gibbs-jem": ("chain.label_kernel=exact", "objective.log_p_x=0.0", "objective.log_p_xy=1.0"),
+    "summed": ("chain.label_kernel=exact", "chain.sum_labels=true", "objective.log_p_x=0.0", "objective.log_p_xy=1.0"),
     "mixed": (
         "model.family=pair",
         "chain.label_kernel=gibbs-with-gradients",

@@ -41,7 +41,7 @@ STATED = {
     "objective": ("log_p_x", "log_p_y_given_x", "log_p_xy", "log_p_x_given_y", "energy_l2", "kl", "entropy"),
     "chain": (
         *("steps", "step_size", "noise_scale", "clamp", "sampling_steps", "label_kernel", "x_steps"),
-        *("augment", "augment_every", "keep_labels"),
+        *("augment", "augment_every", "keep_labels", "sum_labels"),
     ),
     "buffer": ("kind", "size", "restart"),
     "start": ("x", "uniform", "labels"),

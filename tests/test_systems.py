@@ -15,6 +15,7 @@ from jointenergy.errors import InputError, NormalizerError
 from jointenergy.kernels import Target, last
 from jointenergy.labels import MISSING, LabelSpace
 from jointenergy.models import InnerProduct, PairModel
+from jointenergy.objectives import Batch, Draws, LogPXY, Objective, Samples
 from jointenergy.training import measure, runs, state
 from jointenergy.training.feeds import TrainingData, data_of, with_few_labels
 from jointenergy.training.order import seeded
@@ -131,6 +132,43 @@ def test_chains_keep_their_labels_and_the_objective_does_not_see_them():
         trainer.chains.draw(32)
         state_ = kernel.init(Target(model), moved.drawn.x, given, generator=trainer.chains.generator)
         assert torch.allclose(last(kernel, Target(model), state_, recipe.chain.steps).x, moved.x, atol=1e-5) == same
+
+
+GIBBS = ("objective=gibbs-jem", "chain.label_kernel=exact")
+
+
+def test_summed_labels_of_chains_have_the_mean_gradient_of_drawn_ones():
+    """Rao and Blackwell: at the chains' x, the average over labels drawn from p(y | x), and none of their noise."""
+    recipe = small(*FEW, *GIBBS, "chain.sum_labels=true")
+    trainer = Trainer(recipe, data_of(recipe), 0)
+    moved = trainer.move(None, 16)
+    assert bool((moved.state.y != MISSING).all())  # chains have labels, and keep them in the buffer
+    drawn = trainer.draws_of(moved, "negatives", {"negatives"})["negatives"]
+    assert drawn.y is None
+    batch, model, n = Batch(trainer.data.x[:16], trainer.data.y[:16]), trainer.model, 2000
+
+    def gradient(negatives):
+        total = Objective((LogPXY(),))(model, batch, Draws(negatives=negatives)).total
+        return torch.cat([g.flatten() for g in torch.autograd.grad(total, list(model.parameters()))])
+
+    summed = gradient(drawn)
+    probabilities = model.label_logits(moved.x).logits.detach().softmax(1)
+    y = torch.multinomial(probabilities, n, True, generator=torch.Generator().manual_seed(0))
+    by_one = gradient(Samples(moved.x, y[:, :1]))
+    by_many = gradient(Samples(moved.x.repeat_interleave(n, 0), y.reshape(-1, 1)))
+    assert (by_many - summed).norm() < 0.2 * (by_one - summed).norm()
+    assert (by_many - summed).norm() < 0.05 * summed.norm()
+
+
+def test_labels_are_summed_where_that_can_be_done():
+    with pytest.raises(InputError, match="chains that move labels"):
+        small(*FEW, "chain.sum_labels=true")
+    recipe = small(*FEW, *GIBBS, "chain.sum_labels=true", "model.family=pair", "chain.label_kernel=single-site")
+    many = LabelSpace.binary([f"a{i}" for i in range(30)])
+    data = data_of(recipe)
+    y = torch.zeros(len(data.y), 30, dtype=torch.int64)
+    with pytest.raises(InputError, match="few enough to go through"):
+        Trainer(recipe, replace(data, y=y, y_held=y[: len(data.y_held)], labels=many), 0)
 
 
 def test_p_of_x_given_y_and_y_given_x_factored(tmp_path):

@@ -111,6 +111,10 @@ def _check(recipe: Recipe) -> None:
         raise InputError("optimizer.clip_sigma is in units of Adam's second moment: set optimizer.name = 'adam'")
     if recipe.chain.keep_labels and (objective.log_p_x == 0 or recipe.chain.label_kernel != "none"):
         raise InputError("chain.keep_labels is for negatives of log_p_x and label_kernel = 'none': set it to false")
+    if recipe.chain.sum_labels and recipe.chain.label_kernel == "none":
+        raise InputError(
+            "chain.sum_labels is for chains that move labels: set a chain.label_kernel, or set it to false"
+        )
     if recipe.chain.keep_labels and family == "unconditional":
         raise InputError("an unconditional model has no labels to keep: set chain.keep_labels = false")
     if isinstance(network, WideResNetNetwork) and network.norm == "batch" and not recipe.model.allow_batch_statistics:

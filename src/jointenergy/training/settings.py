@@ -187,7 +187,8 @@ class ChainSettings(Strict):
     `augment` changes chains when they are drawn from the buffer, and every `augment_every` steps when a trained model
     is sampled (0: never). `completion_steps` are the steps that complete a row's missing labels and masked x. With
     `keep_labels` each chain has the label that it began with and moves on p(x | y); the objective does not see it. So
-    negatives of log p(x) are drawn class by class (JEM, appendix A, method 1).
+    negatives of log p(x) are drawn class by class (JEM, appendix A, method 1). With `sum_labels` chains move their
+    labels, and the gradient at a chain is its average over all labels: the same in the mean, with less noise.
     """
 
     steps: Count = 20
@@ -202,6 +203,7 @@ class ChainSettings(Strict):
     augment: tuple[Augmentation, ...] = ()
     augment_every: CountOrNone = 0
     keep_labels: bool = False
+    sum_labels: bool = False
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from jointenergy.errors import InputError
 from jointenergy.fusing import fusing
 from jointenergy.kernels import BlockGibbs, ExactGibbs, Target
 from jointenergy.kernels.base import Known
@@ -50,6 +51,8 @@ class Trainer:
         self.recipe, self.data, self.seed, self.guarded, self.world = recipe, data, seed, guarded, world
         device = data.x.device
         self.model = self.make_model()
+        if recipe.chain.sum_labels and not summable(self.model):
+            raise InputError("chain.sum_labels needs labels few enough to go through all their states: set it to false")
         world.copy_from_first([p.detach() for p in self.model.parameters()])
         self.ema: JointModel = copy.deepcopy(self.model).requires_grad_(False).eval()
         self.rate = torch.zeros((), device=device)
@@ -186,9 +189,11 @@ class Trainer:
             # By the well chains of all processes: the average of their losses is then the loss of one with all chains.
             divisor = self.world.sum(weight.sum()) / self.world.size
         known = moved.state.known
-        # Without labels nobody looks for what is missing; labels that chains keep are thrown away here.
-        y = None if known == "missing" or self.recipe.chain.keep_labels else moved.state.y
-        drawn = Samples(moved.x, y, weight, divisor=divisor, complete=known == "complete")
+        # Without labels nobody looks for what is missing; labels that are kept, or summed, are thrown away here.
+        chain = self.recipe.chain
+        unseen = chain.keep_labels or (chain.sum_labels and name == "negatives")
+        y = None if known == "missing" or unseen else moved.state.y
+        drawn = Samples(moved.x, y, weight, divisor=divisor, complete=known == "complete" and y is not None)
         draws: dict[str, Any] = {name: drawn}
         if "last_step" in needs:
             before = replace(moved.before_last, y=moved.state.y)
