@@ -20,11 +20,12 @@ from pathlib import Path
 
 import torch
 from contestants import BUILDERS, PEERS, Contestant
-from rounds import in_a_sentence, in_turns, median_ratio, table, told, versions
+from rounds import count, in_a_sentence, in_turns, median_ratio, table, told, versions
 from targets import TOLERANCE, Case, Lattice, cases
 from torch import Tensor
 
-from jointenergy.evaluation import results
+from jointenergy.errors import InputError
+from jointenergy.evaluation import provenance, results
 from jointenergy.kernels.diagnostics import effective_sample_size
 
 SEED = 0
@@ -152,20 +153,21 @@ def publish(name: str, rows: Sequence[Row], memory: Mapping[int, float], minutes
     words = ["python", *sys.argv]
     repeats = range(len(rows[0].per_second))
     written = [results.measured(name, figures, seeds=repeats, minutes=minutes, command=words, notes=notes)]
-    peaks = {f"peak_mib.steps-{steps}": [value] for steps, value in memory.items()}
-    said = "The most memory of a process that ran all six kernels for so many steps, 20 chains each."
-    written.append(results.measured("chains-memory", peaks, seeds=[0], minutes=minutes, command=words, notes=said))
+    if name == "chains":  # memory has a number of chains of its own
+        peaks = {f"peak_mib.steps-{steps}": [value] for steps, value in memory.items()}
+        said = "The most memory of a process that ran all six kernels for so many steps, 20 chains each."
+        written.append(results.measured("chains-memory", peaks, seeds=[0], minutes=minutes, command=words, notes=said))
     for result in written:
         print(f"written to {results.write(result)}")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
-    parser.add_argument("--chains", type=int, default=CHAINS)
-    parser.add_argument("--steps", type=int, default=100)
-    parser.add_argument("--repeats", type=int, default=9)
-    parser.add_argument("--law-steps", type=int, default=2000)
+    parser.add_argument("--threads", type=count, default=torch.get_num_threads())
+    parser.add_argument("--chains", type=count, default=CHAINS)
+    parser.add_argument("--steps", type=count, default=100)
+    parser.add_argument("--repeats", type=count, default=9)
+    parser.add_argument("--law-steps", type=count, default=2000)
     parser.add_argument("--only", help="cases whose names have this in them")
     parser.add_argument("--memory-of", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--write", action="store_true")
@@ -173,17 +175,23 @@ def main() -> None:
     torch.set_num_threads(arguments.threads)
     if arguments.memory_of is not None:
         return run_for_memory(arguments.memory_of)
+    asked = [case for case in cases() if arguments.only is None or arguments.only in case.name]
+    if not asked:
+        raise InputError(f"no case has {arguments.only!r} in its name: {', '.join(case.name for case in cases())}")
+    if arguments.write:
+        if arguments.only is not None:
+            raise InputError("what is published has all cases: leave --only or --write out")
+        provenance.commit()  # before the work, not after it
     began = time.perf_counter()
     found = versions(PEERS)
     print(told(found))
     rows: list[Row] = []
-    for case in cases():
-        if arguments.only is None or arguments.only in case.name:
-            # One flip at a time: a lattice needs many steps to forget where it began.
-            law_steps = arguments.law_steps * (3 if isinstance(case.target, Lattice) else 1)
-            sizes = {"n_chains": arguments.chains, "steps": arguments.steps, "repeats": arguments.repeats}
-            rows += compare(case, found, **sizes, law_steps=law_steps)
-            print(f"{case.name} measured", file=sys.stderr)
+    for case in asked:
+        # One flip at a time: a lattice needs many steps to forget where it began.
+        law_steps = arguments.law_steps * (3 if isinstance(case.target, Lattice) else 1)
+        sizes = {"n_chains": arguments.chains, "steps": arguments.steps, "repeats": arguments.repeats}
+        rows += compare(case, found, **sizes, law_steps=law_steps)
+        print(f"{case.name} measured", file=sys.stderr)
     print(told_rows(rows))
     print(
         "Not offered: Gibbs-With-Gradients by torchebm and blackjax; torchebm's MALA is its HMC with one leapfrog step."

@@ -28,7 +28,7 @@ from growth_page import draw, told
 from processes import ALONE, SAME_BATCH, SAME_SHARE, SHARES
 
 from jointenergy.errors import InputError
-from jointenergy.evaluation import results
+from jointenergy.evaluation import provenance, results
 from jointenergy.training.distributed import device_of
 from jointenergy.training.trainer import Trainer
 
@@ -149,6 +149,8 @@ def main() -> None:
         device = device_of(arguments.device)
         if arguments.write and arguments.quick:
             raise InputError("--quick measures nothing that can be published: leave it or --write out")
+        if arguments.write:
+            provenance.commit()  # before the work, not after it
     except InputError as error:
         sys.exit(str(error))
     plan = plan_of(device, quick=arguments.quick)

@@ -12,10 +12,10 @@ import sys
 import time
 
 import torch
-from rounds import in_a_sentence
+from rounds import count, in_a_sentence
 
 from jointenergy import recipes
-from jointenergy.evaluation import results
+from jointenergy.evaluation import provenance, results
 from jointenergy.training import loop, measure
 from jointenergy.training.feeds import data_of
 from jointenergy.training.guard import Guard
@@ -38,9 +38,11 @@ def timed(trainer: Trainer, guard: Guard | None) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--blocks", type=int, default=40)
+    parser.add_argument("--blocks", type=count, default=40)
     parser.add_argument("--write", action="store_true")
     arguments = parser.parse_args()
+    if arguments.write:
+        provenance.commit()  # before the work, not after it
     began = time.perf_counter()
     torch.set_num_threads(1)
     recipe = recipes.load("digits-jem")

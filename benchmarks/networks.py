@@ -164,6 +164,8 @@ def main() -> None:
     arguments = parser.parse_args()
     if not torch.cuda.is_available() and arguments.networks:
         sys.exit("this benchmark trains on a GPU, and torch finds none")
+    if arguments.write:
+        provenance.commit()  # before the work, not after it
     arguments.folder.mkdir(parents=True, exist_ok=True)
     for network in arguments.networks:
         for kind in arguments.kinds:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import importlib.metadata
 import statistics
 import sys
@@ -17,6 +18,13 @@ def in_a_sentence(main: Callable[[], object]) -> None:
         main()
     except InputError as error:
         sys.exit(str(error))
+
+
+def count(text: str) -> int:
+    """A number of something from the command line."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is no count from 1 on")
+    return int(text)
 
 
 def versions(packages: Sequence[str]) -> dict[str, str | None]:

@@ -23,14 +23,15 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
-from rounds import in_a_sentence, in_turns, median_ratio, table, told, versions
+from rounds import count, in_a_sentence, in_turns, median_ratio, table, told, versions
 from sklearn.metrics import roc_auc_score
 from torch import Tensor
 
 from jointenergy import recipes
 from jointenergy.data import Dataset, Resize, Scale, idx_files, load
 from jointenergy.data.registry import VARIABLE
-from jointenergy.evaluation import results
+from jointenergy.errors import InputError
+from jointenergy.evaluation import provenance, results
 from jointenergy.evaluation.classification import classify
 from jointenergy.models import Box, JointModel, LogitModel
 from jointenergy.training import loop, measure
@@ -40,6 +41,7 @@ from jointenergy.training.recipe import Recipe
 from jointenergy.training.trainer import Trainer
 
 BLOCK = 50  # iterations
+ITERATIONS = 2500  # of what is published
 GOAL = 2.0  # times ebmkit's speed
 OURS, PLAIN, PEER, FLOOR = "jointenergy", "jointenergy unguarded", "ebmkit", "matrix products alone"
 
@@ -260,10 +262,17 @@ def publish(found: Found, minutes: float, notes: str) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seeds", type=int, default=2)
-    parser.add_argument("--iterations", type=int, default=2500)
+    parser.add_argument("--seeds", type=count, default=2)
+    parser.add_argument("--iterations", type=count, default=ITERATIONS)
     parser.add_argument("--write", action="store_true")
     arguments = parser.parse_args()
+    block = min(BLOCK, arguments.iterations // 2)
+    if block == 0 or arguments.iterations % block:
+        raise InputError(f"iterations are timed in blocks of {max(block, 2)}: give a multiple of that")
+    if arguments.write:
+        if arguments.iterations != ITERATIONS:
+            raise InputError(f"what is published has {ITERATIONS:,} iterations: leave --iterations or --write out")
+        provenance.commit()  # before the work, not after it
     began = time.perf_counter()
     torch.set_num_threads(1)
     peers = versions([PEER])
@@ -272,7 +281,7 @@ def main() -> None:
     recipe = equal_recipe(arguments.iterations)
     found: Found = {who: [] for who in (*whom, FLOOR)}
     for seed in range(arguments.seeds):
-        for who, figures in measured_seed(recipe, seed, min(BLOCK, arguments.iterations // 2), whom).items():
+        for who, figures in measured_seed(recipe, seed, block, whom).items():
             found[who].append(figures)
         print(f"seed {seed} measured", file=sys.stderr)
     print(told_runs(found))
@@ -280,7 +289,7 @@ def main() -> None:
     print(said)
     if arguments.write:
         notes = (
-            f"{arguments.iterations} iterations, blocks of {BLOCK} in turns, CPU time of one thread; each value of "
+            f"{arguments.iterations} iterations, blocks of {block} in turns, CPU time of one thread; each value of "
             f"iteration_ms is a seed's median. {told(peers)} {said}"
         )
         publish(found, (time.perf_counter() - began) / 60, notes)

@@ -240,6 +240,32 @@ def test_a_benchmark_refuses_in_a_sentence(benchmark):
         benchmark("rounds").in_a_sentence(main)
 
 
+@pytest.mark.parametrize(
+    ("name", "words", "says"),
+    [
+        ("chains", ["--only", "nosuch"], "no case has 'nosuch' in its name: gaussian-langevin"),
+        ("chains", ["--only", "mala", "--write"], "has all cases"),
+        ("training", ["--iterations", "1"], "blocks of 2"),
+        ("training", ["--iterations", "120"], "blocks of 50"),
+        ("training", ["--iterations", "20", "--write"], "2,500 iterations"),
+    ],
+)
+def test_what_cannot_be_measured_or_published_is_refused(name, words, says, benchmark, monkeypatch):
+    monkeypatch.setattr(sys, "argv", [f"benchmarks/{name}.py", *words])
+    with pytest.raises(InputError, match=says):
+        benchmark(name).main()
+
+
+@pytest.mark.parametrize(
+    "words", [["chains", "--threads", "0"], ["chains", "--repeats", "x"], ["training", "--seeds", "0"]]
+)
+def test_counts_begin_at_one(words, benchmark, capsys, monkeypatch):
+    monkeypatch.setattr(sys, "argv", words)
+    with pytest.raises(SystemExit):
+        benchmark(words[0]).main()
+    assert "is no count from 1 on" in capsys.readouterr().err
+
+
 # Training.
 
 
