@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import pytest
 import torch
 
+from jointenergy import streams
 from jointenergy.errors import InputError, NormalizerError
 from jointenergy.kernels import (
     MALA,
@@ -22,6 +23,7 @@ from jointenergy.kernels import (
     last,
     run,
 )
+from jointenergy.kernels.base import metropolis
 from jointenergy.labels import MISSING, LabelSpace
 from jointenergy.models import Box, ConditionalModel, EnergyModel
 from jointenergy.networks import MLP
@@ -488,6 +490,28 @@ def test_what_is_drawn_ahead_changes_no_path(kernel, model, block, monkeypatch):
         for name in ("x", "y", "keys"):
             assert torch.equal(getattr(alone, name), getattr(together, name))
         assert together.ahead == ()
+
+
+@pytest.mark.parametrize("kernel", [Langevin(0.1, 0.3), MALA(0.01)], ids=["langevin", "mala"])
+def test_little_is_drawn_ahead_however_long_a_chain_is(kernel):
+    state = start(kernel, Target(make("logits")))
+    assert len(kernel.look_ahead(state, 100_000).ahead) == streams.STEPS_AHEAD < 1000
+
+
+@pytest.mark.parametrize("kernel", [Langevin(0.1, 0.3), MALA(0.01)], ids=["langevin", "mala"])
+def test_what_was_drawn_in_another_precision_is_ignored(kernel):
+    state = start(kernel, Target(make("logits")))
+    ahead = kernel.look_ahead(state, 3)
+    other = replace(ahead, x=ahead.x.float() if ahead.x.dtype == torch.float64 else ahead.x.double())
+    assert len(kernel.look_ahead(other, 2).ahead) == 2  # drawn anew
+
+
+def test_uniform_numbers_of_another_precision_are_drawn_anew():
+    keys = streams.chain_keys(1000, generator=torch.Generator().manual_seed(0))
+    ratio = streams.log_uniform(keys, torch.float64) + 1e-12  # between the two precisions
+    accept, _ = metropolis(keys, ratio, streams.log_uniform(keys, torch.float32))
+    assert torch.equal(accept, metropolis(keys, ratio)[0])
+    assert bool(accept.all())
 
 
 def test_what_another_kernel_has_drawn_is_ignored():

@@ -160,20 +160,22 @@ class Drawn(NamedTuple):
 
 AHEAD = 1 << 17
 """The most values that are drawn ahead: enough to be fast, few enough to stay near the processor."""
+STEPS_AHEAD = 128
+"""The most steps: each has tensors of its own, and who stops early has drawn in vain."""
 
 
 def steps_ahead(x: Tensor, steps: int) -> int:
     """How many of the next steps are worth drawing for at once; none where nothing is gained."""
-    steps = min(steps, AHEAD // max(x.numel(), 1))
+    steps = min(steps, STEPS_AHEAD, AHEAD // max(x.numel(), 1))
     # Large noise gains nothing, and elsewhere than on a CPU the draw is part of a step's program.
     return 0 if steps < 2 or x.device.type != "cpu" else steps
 
 
-def first_drawn(ahead: tuple[Drawn, ...], keys: Tensor, *, adjusted: bool) -> Drawn | None:
+def first_drawn(ahead: tuple[Drawn, ...], keys: Tensor, x: Tensor, *, adjusted: bool) -> Drawn | None:
     """What was drawn for the next step of these keys, if anything was; kernels that accept or reject draw otherwise."""
     if not ahead or ahead[0].keys is not keys or (ahead[0].accept is not None) != adjusted:
         return None
-    return ahead[0]
+    return ahead[0] if ahead[0].values.dtype == x.dtype else None
 
 
 def noise_ahead(keys: Tensor, x: Tensor, steps: int) -> tuple[Drawn, ...]:

@@ -81,8 +81,8 @@ class Langevin(Kernel):
         return replace(state, x=x, keys=keys, step=state.step + 1, evaluation=None, ahead=state.ahead[1:]), info
 
     def look_ahead(self, state: State, steps: int) -> State:
-        done = self.noise_scale == 0 or streams.first_drawn(state.ahead, state.keys, adjusted=False) is not None
-        steps = 0 if done else streams.steps_ahead(state.x, steps)
+        drawn = streams.first_drawn(state.ahead, state.keys, state.x, adjusted=False)
+        steps = 0 if self.noise_scale == 0 or drawn is not None else streams.steps_ahead(state.x, steps)
         return replace(state, ahead=streams.noise_ahead(state.keys, state.x, steps)) if steps else state
 
     def recompute(self, target: Target, state: State) -> Tensor:
@@ -108,7 +108,7 @@ class Langevin(Kernel):
             noise_scale,
             self.gradient_clamp,
             self.bounds,
-            streams.first_drawn(state.ahead, state.keys, adjusted=False),
+            streams.first_drawn(state.ahead, state.keys, state.x, adjusted=False),
         )
         # What is held may lie outside the bounds, and is not even rounded: -0.0 + 0.0 is 0.0.
         return target.hold_x(x), keys

@@ -74,7 +74,7 @@ class MALA(Kernel):
         return (gain / self.temperature).masked_fill(~target.model.domain.contains(to), -torch.inf)
 
     def step(self, target: Target, state: State) -> tuple[State, Info]:
-        drawn = streams.first_drawn(state.ahead, state.keys, adjusted=True)
+        drawn = streams.first_drawn(state.ahead, state.keys, state.x, adjusted=True)
         if drawn is None:
             keys, noise_key, accept_key = streams.split(state.keys, 3)
             drawn = streams.Drawn(state.keys, keys, streams.normal_like(noise_key, state.x), accept_key)
@@ -95,6 +95,6 @@ class MALA(Kernel):
         return replace(later, evaluation=choose(accept, there, here)), info
 
     def look_ahead(self, state: State, steps: int) -> State:
-        done = streams.first_drawn(state.ahead, state.keys, adjusted=True) is not None
+        done = streams.first_drawn(state.ahead, state.keys, state.x, adjusted=True) is not None
         steps = 0 if done else streams.steps_ahead(state.x, steps)
         return replace(state, ahead=streams.proposals_ahead(state.keys, state.x, steps)) if steps else state
