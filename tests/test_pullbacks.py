@@ -91,6 +91,8 @@ def hooked(kind: str) -> nn.Module:
         network.register_forward_hook(lambda module, args, value: 2 * value)
     elif kind == "before":
         network[0].register_forward_pre_hook(lambda module, args: (2 * args[0],))
+    elif kind == "instead":
+        network.forward = lambda x: 2 * nn.Sequential.forward(network, x)  # type: ignore[method-assign]
     elif kind == "after":
         network[1].register_forward_hook(lambda module, args, value: 2 * value)
     else:
@@ -105,7 +107,7 @@ UNKNOWN = {
     "in place": lambda: nn.Sequential(nn.Linear(D, 4), nn.ReLU(inplace=True)),
     "two precisions": lambda: nn.Sequential(nn.Linear(D, 4), nn.Linear(4, 4).double()),
     "made weights": lambda: nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(D, 4))),
-    **{f"hook {kind}": lambda kind=kind: hooked(kind) for kind in ("whole", "before", "after", "backward")},
+    **{f"hook {kind}": lambda kind=kind: hooked(kind) for kind in ("whole", "before", "instead", "after", "backward")},
 }
 
 
