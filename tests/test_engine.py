@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import weakref
 from contextvars import ContextVar
 from dataclasses import astuple
@@ -193,6 +194,35 @@ def test_a_compiler_that_fails_is_left(monkeypatch):
     assert bool(loss.total.isfinite())
     assert not trainer.compiled
     assert trainer.engine.said == "networks cannot be compiled and run as they are (no compiler)"
+
+
+def test_a_compiler_that_fails_at_the_guards_look_is_left(monkeypatch):
+    trainer = trainer_of("engine.compile=on")
+    for part in trainer.fast.children():
+
+        def fails_without_gradients(weights, *x, plain=part._call):
+            if not torch.is_grad_enabled():
+                raise TorchDynamoException("no compiler")
+            return plain(weights, *x)
+
+        monkeypatch.setattr(part, "call", fails_without_gradients)
+    monkeypatch.setattr(fusing, "_asked", ContextVar("nobody", default=False))
+    outcome = trainer.step()
+    assert trainer.compiled
+    assert math.isfinite(measure.Look(trainer)(*outcome).f_data)
+    assert not trainer.compiled
+
+
+def test_the_guard_looks_at_rows_that_come_next():
+    """Rows that a step has just learned from would flatter it."""
+    trainer = trainer_of()
+    outcome = trainer.step()
+    f = measure.Look(trainer)(*outcome).f_data
+    ahead = trainer.feeds[0].rows_ahead[: measure.LOOK_ROWS].clone()
+    with torch.no_grad():
+        assert f == pytest.approx(float(trainer.model.log_density(trainer.data.x[ahead]).mean()), abs=1e-4)
+    trainer.step()
+    assert torch.equal(trainer.feeds[0].rows[: len(ahead)], ahead)
 
 
 def test_what_fails_by_itself_is_not_hidden(monkeypatch):

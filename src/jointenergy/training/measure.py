@@ -41,7 +41,7 @@ class Look:
         trainer = self.trainer
         self.seen = loss, moved, norm
         trainer.feeds[0].look_ahead()
-        parts = self.engine() if trainer.engine.replays else self._body()
+        parts = trainer.either_way(self.engine if trainer.engine.replays else self._body)
         trainer.world.mean([parts])
         return Signals(*parts.tolist())
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -31,6 +31,7 @@ from jointenergy.training.recipe import Recipe
 from jointenergy.training.statistics import batch_statistics, frozen, running
 
 ALONE = World()
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -112,13 +113,7 @@ class Trainer:
             feed.advance()
         factor = build.learning_rate_factor(self.recipe, self.iteration)
         self.rate.fill_(self.recipe.optimizer.learning_rate * self.learning_rate_scale * factor)
-        try:
-            outcome = self._made()
-        except RuntimeError as error:
-            if not (self.compiled and by_compiler(error)):
-                raise
-            self._leave_compiler(error)
-            outcome = self._made()
+        outcome = self.either_way(self._made)
         self.iteration += 1
         return outcome.loss, outcome.moved, outcome.norm
 
@@ -126,11 +121,17 @@ class Trainer:
         with fusing(self.compiled), arithmetic(self.recipe, self.precision):
             return self.engine()
 
-    def _leave_compiler(self, error: RuntimeError) -> None:
-        """Go on without one that fails, as where there is none: a machine may lack what it needs."""
-        self.compiled = False
-        self.fast = self.twice
-        self.engine.said = f"networks cannot be compiled and run as they are ({first_line(error)})"
+    def either_way(self, make: Callable[[], T]) -> T:
+        """What is made, without a compiler that fails, as where there is none: a machine may lack what it needs."""
+        try:
+            return make()
+        except RuntimeError as error:
+            if not (self.compiled and by_compiler(error)):
+                raise
+            self.compiled = False
+            self.fast = self.twice
+            self.engine.said = f"networks cannot be compiled and run as they are ({first_line(error)})"
+        return make()
 
     def body(self) -> Outcome:
         """The algorithm of a step, on the rows and with the rate that were put in place; it waits for no device."""
