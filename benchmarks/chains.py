@@ -163,7 +163,7 @@ def publish(name: str, rows: Sequence[Row], memory: Mapping[int, float], minutes
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--threads", type=count, default=torch.get_num_threads())
+    parser.add_argument("--threads", type=count, help="all cores if not given")
     parser.add_argument("--chains", type=count, default=CHAINS)
     parser.add_argument("--steps", type=count, default=100)
     parser.add_argument("--repeats", type=count, default=9)
@@ -172,7 +172,8 @@ def main() -> None:
     parser.add_argument("--memory-of", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--write", action="store_true")
     arguments = parser.parse_args()
-    torch.set_num_threads(arguments.threads)
+    if arguments.threads is not None:
+        torch.set_num_threads(arguments.threads)
     if arguments.memory_of is not None:
         return run_for_memory(arguments.memory_of)
     asked = [case for case in cases() if arguments.only is None or arguments.only in case.name]
@@ -200,12 +201,13 @@ def main() -> None:
     print("Memory of all six kernels: " + ", ".join(f"{m:.1f} MiB after {s:,} steps" for s, m in memory.items()))
     if arguments.write:
         notes = (
-            f"{arguments.chains} chains, {arguments.threads} thread(s), float32, {arguments.repeats} repeats in turns "
-            f"of {arguments.steps} steps (blackjax eager: a tenth). {told(found)} Effective samples: of the slowest "
+            f"{arguments.chains} chains, {torch.get_num_threads()} thread(s), float32, {arguments.repeats} repeats in "
+            f"turns of {arguments.steps} steps (blackjax eager: a tenth). {told(found)} Effective samples: of the slowest "
             f"quantity, in {arguments.law_steps} steps of {LAW_CHAINS} chains (lattices: three times as many). Rows "
             f"whose law is off by more than {TOLERANCE:.0%} have no value. The seeds are repeats, which begin alike."
         )
-        name = "chains" if arguments.chains == CHAINS else f"chains-{arguments.chains}"
+        name = "chains" + (f"-{arguments.chains}" if arguments.chains != CHAINS else "")
+        name += f"-threads-{arguments.threads}" if arguments.threads is not None else ""
         publish(name, rows, memory, (time.perf_counter() - began) / 60, notes)
     return None
 
