@@ -202,8 +202,8 @@ def main() -> None:
     if arguments.write:
         notes = (
             f"{arguments.chains} chains, {torch.get_num_threads()} thread(s), float32, {arguments.repeats} repeats in "
-            f"turns of {arguments.steps} steps (blackjax eager: a tenth). {told(found)} Effective samples: of the slowest "
-            f"quantity, in {arguments.law_steps} steps of {LAW_CHAINS} chains (lattices: three times as many). Rows "
+            f"turns of {arguments.steps} steps (blackjax eager: a tenth). {told(found)} Effective samples: of the "
+            f"slowest quantity, in {arguments.law_steps} steps of {LAW_CHAINS} chains (lattices: three times as many). Rows "
             f"whose law is off by more than {TOLERANCE:.0%} have no value. The seeds are repeats, which begin alike."
         )
         name = "chains" + (f"-{arguments.chains}" if arguments.chains != CHAINS else "")
