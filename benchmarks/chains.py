@@ -203,8 +203,9 @@ def main() -> None:
         notes = (
             f"{arguments.chains} chains, {torch.get_num_threads()} thread(s), float32, {arguments.repeats} repeats in "
             f"turns of {arguments.steps} steps (blackjax eager: a tenth). {told(found)} Effective samples: of the "
-            f"slowest quantity, in {arguments.law_steps} steps of {LAW_CHAINS} chains (lattices: three times as many). Rows "
-            f"whose law is off by more than {TOLERANCE:.0%} have no value. The seeds are repeats, which begin alike."
+            f"slowest quantity, in {arguments.law_steps} steps of {LAW_CHAINS} chains (lattices: three times as many). "
+            f"Rows whose law is off by more than {TOLERANCE:.0%} have no value. The seeds are repeats, which begin "
+            "alike."
         )
         name = "chains" + (f"-{arguments.chains}" if arguments.chains != CHAINS else "")
         name += f"-threads-{arguments.threads}" if arguments.threads is not None else ""
