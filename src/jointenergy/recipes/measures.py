@@ -162,7 +162,7 @@ def asked_pairs(run: Run) -> tuple[Tensor, str]:
 
 
 def _rows_of_pairs(subject: Subject) -> Taken:
-    """Real rows judged as samples are: a sampler that is right shows its labels no more often than the data do."""
+    """Real rows judged as samples are: what samples of the data's own law would show; colder ones may show more."""
     run, test = subject.run, subject.test
     found = consistency.judge_of(run)(run.rows(test.x)).cpu()
     shares = []
