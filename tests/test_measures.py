@@ -155,7 +155,7 @@ def test_rows_that_have_a_pair_are_judged_as_samples_of_it_are():
     assert figures == {"consistency_pairs_rows": pytest.approx((3 / 4 + 1) / 2)}
     assert "test rows that have the pairs" in remark
     y = torch.full_like(y, MISSING)
-    assert measures._rows_of_pairs(Subject(run, Dataset(x, y, run.labels, "signs")))[0] == {}
+    assert measures._rows_of_pairs(Subject(run, Dataset(x, y, run.labels, "signs"))) == ({}, "")
 
 
 def holding_out(monkeypatch, run, *pairs):

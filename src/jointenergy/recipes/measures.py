@@ -170,8 +170,10 @@ def _rows_of_pairs(subject: Subject) -> Taken:
         having = consistency.agreement(test.y, pattern[None])
         if bool(having.any()):
             shares.append(consistency.share_with(found[having], pattern[None]))
-    figures: Figures = {"consistency_pairs_rows": float(torch.cat(shares).mean())} if shares else {}
-    return figures, "consistency_pairs_rows is of test rows that have the pairs, each pair as much as any other."
+    if not shares:
+        return {}, ""
+    remark = "consistency_pairs_rows is of test rows that have the pairs, each pair as much as any other."
+    return {"consistency_pairs_rows": float(torch.cat(shares).mean())}, remark
 
 
 def _has_pairs(subject: Subject) -> bool:
