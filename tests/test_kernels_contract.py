@@ -25,7 +25,7 @@ from jointenergy.kernels import (
 )
 from jointenergy.kernels.base import metropolis
 from jointenergy.labels import MISSING, LabelSpace
-from jointenergy.models import Box, ConditionalModel, EnergyModel
+from jointenergy.models import Box, ConditionalModel, EnergyModel, LogitModel
 from jointenergy.networks import MLP
 from tests.tables import KERNELS, MIXED, MODELS, Y_KERNELS, D, conditional, logit, make, mask_model, pair
 
@@ -538,3 +538,55 @@ def test_what_was_drawn_for_other_keys_is_ignored(kernel):
     held = Target(target.model, given_x=state.x, mask=torch.arange(D) < 1)
     kernel.step(held, ahead)
     assert torch.equal(kernel.step(target, ahead)[0].x, kernel.step(target, state)[0].x)
+
+
+class TestLabelsAndXFromOnePass:
+    """A network without gradients of its own, such as a CNN: block Gibbs looks at each point once."""
+
+    class Convolutional(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.seen = 0
+            self.layers = torch.nn.Sequential(torch.nn.Conv1d(1, 4, 2), torch.nn.Tanh(), torch.nn.Flatten())
+            self.head = torch.nn.Linear(8, 5)
+
+        def forward(self, x):
+            self.seen += 1
+            return self.head(self.layers(x[:, None]))
+
+    def model(self):
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            network = self.Convolutional().double()
+        return LogitModel(network, LabelSpace({"a": 2, "b": 3}), domain=Box(-3, 3), event_shape=(3,)), network
+
+    @pytest.mark.parametrize("given", [None, {"b": 1}])
+    @pytest.mark.parametrize("x_kernel", [Langevin(0.1, 0.2), MALA(0.1)])
+    def test_the_path_is_that_of_one_kernel_after_the_other(self, given, x_kernel):
+        model, _ = self.model()
+        mask = torch.tensor([False, True, False])
+        target = Target(model, given_y=given, given_x=torch.zeros(6, 3).double(), mask=mask)
+        kernel = BlockGibbs(ExactGibbs(), x_kernel, x_steps=2)
+        x = torch.linspace(-1, 1, 18).double().view(6, 3)
+        state = apart = kernel.init(target, x, generator=torch.Generator().manual_seed(0))
+        for i in range(4):
+            state, info = kernel.step(target, state)
+            apart, _ = ExactGibbs().step(target, apart)
+            apart = replace(apart, step=2 * i)
+            expected = model.log_density(apart.x, apart.y)
+            for _ in range(2):
+                apart, _ = x_kernel.step(target, apart)
+            apart = replace(apart, evaluation=None)
+            torch.testing.assert_close(info.log_density, expected, rtol=0, atol=1e-12)
+            assert torch.equal(state.y, apart.y)
+            torch.testing.assert_close(state.x, apart.x, rtol=0, atol=1e-12)
+            assert torch.equal(state.keys, apart.keys)
+
+    def test_each_point_costs_one_pass(self):
+        model, network = self.model()
+        kernel = BlockGibbs(ExactGibbs(), Langevin(0.1, 0.2), x_steps=2)
+        target = Target(model)
+        state = kernel.init(target, torch.zeros(6, 3).double(), generator=torch.Generator().manual_seed(0))
+        network.seen = 0
+        last(kernel, target, state, 10)
+        assert network.seen == 21  # two a step, and one of the first, which has yet to learn that there is no other way

@@ -9,7 +9,8 @@ import torch
 from torch import Tensor
 
 from jointenergy import streams
-from jointenergy.kernels.base import Info, Kernel, State, Target, categorical_by_label
+from jointenergy.inputs import graphs, ordinary
+from jointenergy.kernels.base import Evaluation, Info, Kernel, State, Target, categorical_by_label, gradient_of
 from jointenergy.labels import constant
 from jointenergy.models import JointModel
 
@@ -28,8 +29,10 @@ class ExactGibbs(Kernel):
     @torch.no_grad()
     def step(self, target: Target, state: State) -> tuple[State, Info]:
         keys, key = streams.split(state.keys, 2)
-        model = target.model
-        if model.factorized:
+        model, seen = target.model, None
+        if model.factorized and state.both and not target.offers:
+            y, seen = self._with_x(target, state, key)
+        elif model.factorized:
             y = categorical_by_label(model, key, self.open_logits(target, state))
         else:
             y, open_labels = state.y.clone(), target.open_labels(state.y)
@@ -39,7 +42,20 @@ class ExactGibbs(Kernel):
                 if len(columns) == 0:
                     continue
                 y[:, columns] = _draw(block, state.x, open_labels[:, columns], block_key)
-        return replace(state, y=y, keys=keys, step=state.step + 1, evaluation=None), Info()
+        return replace(state, y=y, keys=keys, step=state.step + 1, evaluation=seen), Info()
+
+    def _with_x(self, target: Target, state: State, key: Tensor) -> tuple[Tensor, Evaluation]:
+        """The labels, and at them the gradient by x from the same pass: the kernel on x stands where these look."""
+        model = target.model
+        with graphs():
+            x = ordinary(state.x).requires_grad_()
+            closed = model.label_logits(x)
+            logits = closed.logits.detach()
+            allowed = model.labels.allowed(target.open_labels(state.y))
+            y = categorical_by_label(model, key, logits.masked_fill(~allowed, -torch.inf))
+            value = closed.bias + (model.labels.code_of(y, logits.dtype) * closed.logits).sum(1)
+            by_x = target.moving(gradient_of(value, x))
+        return y, Evaluation("code", value.detach(), logits, by_x)
 
 
 @dataclass(frozen=True)
