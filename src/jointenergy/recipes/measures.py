@@ -23,9 +23,11 @@ from jointenergy.evaluation.samples_sets import at_once
 from jointenergy.evaluation.sections import Subject
 from jointenergy.kernels import ExactGibbs
 from jointenergy.labels import ENUMERATION_LIMIT, MISSING
+from jointenergy.networks.accelerated import hold
 from jointenergy.tasks.chains import can_sum
 from jointenergy.tasks.sample import Method
 from jointenergy.trained import Run
+from jointenergy.training.engine import accelerated, arithmetic, precision_of
 from jointenergy.training.health import diversity
 
 Figures = dict[str, float | None]
@@ -235,9 +237,15 @@ def held_out(run: Run) -> tuple[list[str], Tensor]:
 
 
 def _samples(subject: Subject, n: int, asked: Tensor | None, method: Method | None = None) -> Tensor:
-    run = subject.run
-    at_a_time = at_once(run.event_shape, run.origin.device)
-    return run.sample(n, asked, start="noise", method=method, batch_size=at_a_time, seed=subject.seed).x
+    """Chains as training ran them, in its precision: who judges them looks with the weights as they are loaded."""
+    run, device = subject.run, subject.run.origin.device
+    assert run.recipe is not None  # what has chains was trained by one
+    precision = precision_of(run.recipe, device)
+    dtype = torch.bfloat16 if precision == "bfloat16" else torch.float32
+    fast = run.with_weights_of(accelerated(run.model, dtype, compiled=False))
+    at_a_time = at_once(run.event_shape, device)
+    with arithmetic(run.recipe, precision), hold(fast.model):
+        return fast.sample(n, asked, start="noise", method=method, batch_size=at_a_time, seed=subject.seed).x
 
 
 def _spread(x: Tensor) -> float:
