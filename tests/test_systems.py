@@ -17,6 +17,7 @@ from jointenergy.labels import MISSING, LabelSpace
 from jointenergy.models import InnerProduct, PairModel
 from jointenergy.objectives import Batch, Draws, LogPXY, Objective, Samples
 from jointenergy.training import measure, runs, state
+from jointenergy.training.build import model_of
 from jointenergy.training.feeds import TrainingData, data_of, with_few_labels
 from jointenergy.training.order import seeded
 from jointenergy.training.statistics import frozen
@@ -109,6 +110,21 @@ def test_a_classifiers_network_has_an_energy_for_each_class(tmp_path):
     assert trainer.needs == {"given_y"}
     with pytest.raises(NormalizerError):
         trainer.model.log_density(trainer.data.x[:2])
+
+
+@pytest.mark.parametrize("family", ["conditional", "pair"])
+def test_an_mlp_may_have_an_output_for_each_label(family):
+    """Only rows of the last layer are a label's own: a label that is not there has no gradient in its row."""
+    network = "model.network={kind='mlp', hidden=[8], labels='output'}"
+    objective = "objective=igebm" if family == "conditional" else "objective.log_p_x=0.0"
+    recipe = small(*FEW, network, f"model.family={family}", objective)
+    data = data_of(recipe)
+    model = model_of(recipe, data, 0)
+    assert model.normalizer == ("conditional" if family == "conditional" else "joint")
+    *_, head = (m for m in model.modules() if isinstance(m, nn.Linear))
+    assert head.weight.shape == (10, 8)
+    model.log_density(data.x[:5], torch.full((5, 1), 3)).sum().backward()
+    assert [bool(row.any()) for row in head.weight.grad] == [c == 3 for c in range(10)]
 
 
 def test_chains_keep_their_labels_and_the_objective_does_not_see_them():

@@ -97,10 +97,18 @@ def _model(recipe: Recipe, data: TrainingData, domain: Domain) -> JointModel:
     if family == "unconditional":
         return EnergyModel(_of_x(recipe, data, 1), **common)
     normalizer: Normalizer = "joint" if family == "pair" else "conditional"
-    if family == "conditional" and isinstance(recipe.model.network, CLASSIFIERS):
+    if _side_by_side(recipe):
         return LogitModel(_of_x(recipe, data, labels.n_codes), labels, normalizer=normalizer, **common)
     features, head = _of_pairs(recipe, data)
     return PairModel(head, labels, features=features, normalizer=normalizer, **common)
+
+
+def _side_by_side(recipe: Recipe) -> bool:
+    """Whether a network of x alone has one output for each label, of a model that is no classifier."""
+    network = recipe.model.network
+    if isinstance(network, MLPNetwork):
+        return network.labels == "output"
+    return recipe.model.family == "conditional" and isinstance(network, CLASSIFIERS)
 
 
 def _of_x(recipe: Recipe, data: TrainingData, n_out: int) -> nn.Module:

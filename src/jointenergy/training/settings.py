@@ -55,9 +55,15 @@ class DataSettings(Strict):
 
 @dataclass(frozen=True)
 class MLPNetwork(Strict):
+    """`labels` are for networks of x and y: one-hot beside x at the "input", or one "output" for each value of a label.
+
+    With outputs only the last layer is a label's own, and all else is shared; the logits of a classifier are such too.
+    """
+
     kind: Literal["mlp"] = "mlp"
     hidden: tuple[Count, ...] = (256, 256)
     activation: str = "silu"
+    labels: Literal["input", "output"] = "input"
 
 
 @dataclass(frozen=True)
