@@ -196,6 +196,14 @@ class TestEnergyL2:
         g = model.log_density(draws.negatives.x, draws.negatives.y) ** 2 * draws.negatives.weight
         torch.testing.assert_close(part, (f.sum() / len(batch.x) + g.sum()).detach())
 
+    @pytest.mark.parametrize("family", ["logits", "pair"])
+    def test_data_beside_negatives_without_labels_have_theirs_summed(self, family):
+        """Else it pushes data and negatives apart: equal rows of both would get unequal gradients."""
+        model, batch, _ = self.world(family)
+        draws = Draws(negatives=Samples(batch.x))
+        part = (LogPXY() + LogPYGivenX() + EnergyL2())(model, batch, draws).parts["energy_l2"]
+        torch.testing.assert_close(part, 2 * (model.log_density(batch.x) ** 2).mean().detach())
+
     def test_it_needs_something_to_tie_down(self):
         model, batch, draws = self.world()
         with pytest.raises(InputError, match="EnergyL2 needs a likelihood term"):

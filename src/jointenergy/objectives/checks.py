@@ -73,7 +73,7 @@ def checked_draws(model: JointModel, draws: Draws) -> Draws:
         y = model.labels.given(samples.y, len(x), x.device)
         if samples.complete and bool((y == MISSING).any()):
             raise InputError(f"draws.{name} promise complete labels and miss some: leave out `complete`")
-        return replace(samples, y=y)
+        return samples if samples.y is None else replace(samples, y=y)
 
     return Draws(
         negatives=checked("negatives"),

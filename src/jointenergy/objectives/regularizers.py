@@ -23,8 +23,9 @@ class EnergyL2(Term):
     """Mean f^2 of the data plus mean f^2 of the negatives: it ties down the constant that a likelihood leaves open.
 
     f is what the objective's likelihood terms compare: log p(x) up to its constant beside `LogPX` (labels summed out),
-    log p(x, y) beside `LogPXY` and `LogPXGivenY`. With several such terms their penalties add up. A term without
-    negatives of x (`LogPYGivenX`) has none.
+    log p(x, y) beside `LogPXY` and `LogPXGivenY`. Negatives without labels have log p(x), and the data beside them too:
+    else the penalty itself would push the two apart, by what the labels of a row tell. With several such terms their
+    penalties add up. A term without negatives of x (`LogPYGivenX`) has none.
     """
 
     name: ClassVar[str] = "energy_l2"
@@ -35,7 +36,8 @@ class EnergyL2(Term):
         if not contrasts:
             raise InputError("EnergyL2 needs a likelihood term with negatives of x beside it, such as LogPX()")
         for term in contrasts:
-            over, under = values.at(term.over), values.at(term.under)
+            under = values.at(term.under)
+            over = values.alike(term.over, under)
             squares = over.mean(over.log_density**2) + under.mean(under.log_density**2)
             total = total + torch.where(term.applies(values), squares, 0.0).sum() / values.n
         return total

@@ -131,6 +131,15 @@ class Values:
             self._at[name] = Evaluated(value, samples, name != "negatives", self.n)
         return self._at[name]
 
+    def alike(self, name: DrawName, negatives: Evaluated) -> Evaluated:
+        """The log-densities for `name`, with the labels of the rows summed out where those of the negatives are."""
+        summed = negatives.samples is not None and negatives.samples.y is None
+        if not (summed and name == "given_xy" and self.exact(name) and summable(self.model)):
+            return self.at(name)
+        closed = self.model.factorized
+        value = self.closed.bias + self.all_log_sums.sum(1) if closed else self.model.log_density_of_x(self.x)
+        return Evaluated(value, None, True, self.n)
+
     def _open_to_all(self, name: DrawName) -> bool:
         """Whether every label of every row is summed out."""
         return name == "given_x" and (self.complete or name not in self.labeled_only)
