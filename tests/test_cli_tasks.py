@@ -29,8 +29,8 @@ from jointenergy.labels import LabelSpace
 from jointenergy.trained import portable
 from jointenergy.trained.thresholds import Thresholds
 from jointenergy.training import checkpoints
-from jointenergy.training.build import model_of
 from jointenergy.training.feeds import TrainingData
+from jointenergy.training.modeling import model_of
 from tests.small import trained
 from tests.test_trained import TINY
 

@@ -23,8 +23,8 @@ from jointenergy.networks.activations import activation
 from jointenergy.networks.nf_wide_resnet import NFWideBlock, ScaledConv2d, activation_scale, standardized
 from jointenergy.networks.wide_resnet import GainConv2d
 from jointenergy.training import recipe
-from jointenergy.training.build import model_of
 from jointenergy.training.feeds import TrainingData
+from jointenergy.training.modeling import model_of
 from jointenergy.training.settings import NFWideResNetNetwork
 
 

@@ -22,10 +22,10 @@ from jointenergy.trained.origin import Origin, Sampling
 from jointenergy.trained.run import Run
 from jointenergy.trained.thresholds import Thresholds
 from jointenergy.training import checkpoints, runs
-from jointenergy.training.build import model_of
 from jointenergy.training.checkpoints import Checkpoint
 from jointenergy.training.distributed import device_of
 from jointenergy.training.feeds import TrainingData, data_of, view_of
+from jointenergy.training.modeling import model_of
 from jointenergy.training.recipe import Recipe, read
 from jointenergy.training.state import under
 

@@ -1,4 +1,4 @@
-"""training: from a recipe and its data to the model, the chains, the objectives and the optimizer."""
+"""training: from a recipe and its data to the chains, the objectives and the optimizer."""
 
 from __future__ import annotations
 
@@ -11,27 +11,7 @@ from torch import Tensor, nn
 from jointenergy.buffers import Buffer, ReplayBuffer, ReservoirBuffer
 from jointenergy.errors import InputError
 from jointenergy.kernels import BlockGibbs, ExactGibbs, GibbsWithGradients, Kernel, Langevin, SingleSiteGibbs
-from jointenergy.models import (
-    Box,
-    Concat,
-    Domain,
-    EnergyModel,
-    InnerProduct,
-    JointModel,
-    LogitModel,
-    Normalizer,
-    PairModel,
-    Reals,
-)
-from jointenergy.networks import (
-    MLP,
-    DSpritesFeatures,
-    GibbsJemCNN,
-    IgebmResNet,
-    NFWideResNet,
-    WideResNet,
-    dsprites_head,
-)
+from jointenergy.models import JointModel
 from jointenergy.objectives import (
     EnergyL2,
     KLTerm,
@@ -59,130 +39,12 @@ from jointenergy.training.distributed import World
 from jointenergy.training.feeds import TrainingData, augmentation_of, view_of
 from jointenergy.training.order import seeded
 from jointenergy.training.recipe import Recipe
-from jointenergy.training.settings import (
-    BilinearNetwork,
-    DSpritesNetwork,
-    GibbsJemNetwork,
-    IgebmNetwork,
-    MLPNetwork,
-    NFWideResNetNetwork,
-    WideResNetNetwork,
-)
 
-# Networks of x alone. Of a conditional model they give one energy for each label, side by side.
-CLASSIFIERS = (WideResNetNetwork, NFWideResNetNetwork, GibbsJemNetwork)
 LABEL_KERNELS: dict[str, Kernel] = {
     "exact": ExactGibbs(),
     "single-site": SingleSiteGibbs(),
     "gibbs-with-gradients": GibbsWithGradients(),
 }
-
-
-def model_of(recipe: Recipe, data: TrainingData, seed: int) -> JointModel:
-    """The model with seeded weights; the global random state is left as it was."""
-    settings = recipe.model
-    domain = Box(recipe.data.low, recipe.data.high) if settings.domain == "box" else Reals(settings.reference_scale)
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(int(seeded(seed, "weights").initial_seed()))
-        model = _model(recipe, data, domain).to(data.x.device)
-    # The order of channels in which convolutions are fast, on CPUs and GPUs alike; weights of other layers are not 4-D.
-    return model.to(memory_format=torch.channels_last)  # type: ignore[call-overload,no-any-return]
-
-
-def _model(recipe: Recipe, data: TrainingData, domain: Domain) -> JointModel:
-    family, labels = recipe.model.family, data.labels
-    common: dict[str, Any] = {"domain": domain, "event_shape": data.event_shape}
-    if family == "logits":
-        return LogitModel(_of_x(recipe, data, labels.n_codes), labels, **common)
-    if family == "unconditional":
-        return EnergyModel(_of_x(recipe, data, 1), **common)
-    normalizer: Normalizer = "joint" if family == "pair" else "conditional"
-    if _side_by_side(recipe):
-        return LogitModel(_of_x(recipe, data, labels.n_codes), labels, normalizer=normalizer, **common)
-    features, head = _of_pairs(recipe, data)
-    return PairModel(head, labels, features=features, normalizer=normalizer, **common)
-
-
-def _side_by_side(recipe: Recipe) -> bool:
-    """Whether a network of x alone has one output for each label, of a model that is no classifier."""
-    network = recipe.model.network
-    if isinstance(network, MLPNetwork):
-        return network.labels == "output"
-    return recipe.model.family == "conditional" and isinstance(network, CLASSIFIERS)
-
-
-def _of_x(recipe: Recipe, data: TrainingData, n_out: int) -> nn.Module:
-    """The recipe's network of x alone."""
-    network, shape = recipe.model.network, data.event_shape
-    if isinstance(network, MLPNetwork):
-        mlp = MLP((math.prod(shape), *network.hidden, n_out), activation=network.activation)
-        return nn.Sequential(nn.Flatten(), mlp) if len(shape) > 1 else mlp
-    if isinstance(network, WideResNetNetwork | NFWideResNetNetwork | IgebmNetwork) and len(shape) != 3:
-        raise InputError(f"the {network.kind} takes images, and rows of {recipe.data.name!r} are {shape}")
-    if isinstance(network, NFWideResNetNetwork):
-        return NFWideResNet(
-            network.depth,
-            network.width,
-            n_classes=n_out,
-            in_channels=shape[0],
-            activation=network.activation,
-            alpha=network.alpha,
-            residual_gain=network.residual_gain,
-        )
-    if isinstance(network, WideResNetNetwork):
-        return WideResNet(
-            network.depth,
-            network.width,
-            n_classes=n_out,
-            in_channels=shape[0],
-            norm=None if network.norm == "none" else network.norm,
-            activation=network.activation,
-            residual_gain=network.residual_gain,
-        )
-    if isinstance(network, IgebmNetwork):
-        return _igebm(network, data, n_outputs=n_out)
-    if isinstance(network, DSpritesNetwork | BilinearNetwork):
-        raise InputError(f"the {network.kind} is a network of x and labels: use model.family = 'pair' or 'conditional'")
-    if shape != (3, 64, 64):
-        raise InputError(f"the gibbs-jem-cnn takes images of 3 x 64 x 64, and rows of {recipe.data.name!r} are {shape}")
-    return GibbsJemCNN(n_out, activation=network.activation)
-
-
-def _of_pairs(recipe: Recipe, data: TrainingData) -> tuple[nn.Module, nn.Module]:
-    """The recipe's network of x and one-hot labels: features of x, and the head that sees them beside the code."""
-    network, shape, n_codes = recipe.model.network, data.event_shape, data.labels.n_codes
-    if isinstance(network, MLPNetwork):
-        mlp = MLP((math.prod(shape) + n_codes, *network.hidden, 1), activation=network.activation)
-        return nn.Flatten(), Concat(mlp)
-    if isinstance(network, BilinearNetwork):
-        of_x, of_y = (
-            MLP((n, *network.hidden, network.features), activation=network.activation)
-            for n in (math.prod(shape), n_codes)
-        )
-        return nn.Sequential(nn.Flatten(), of_x), InnerProduct(of_y)
-    if isinstance(network, DSpritesNetwork):
-        if shape != (1, 32, 32):
-            raise InputError(
-                f"the dsprites-cnn takes images of 1 x 32 x 32, and rows of {recipe.data.name!r} are {shape}"
-            )
-        activation = network.activation
-        return DSpritesFeatures(activation=activation), Concat(dsprites_head(n_codes, activation=activation))
-    if isinstance(network, IgebmNetwork):
-        if len(shape) != 3:
-            raise InputError(f"the {network.kind} takes images, and rows of {recipe.data.name!r} are {shape}")
-        return nn.Identity(), _igebm(network, data, n_codes=n_codes)
-    raise InputError(f"the {network.kind} is a network of x alone: use model.family = 'logits' or 'unconditional'")
-
-
-def _igebm(network: IgebmNetwork, data: TrainingData, *, n_codes: int = 0, n_outputs: int = 1) -> IgebmResNet:
-    return IgebmResNet(
-        network.plan,
-        n_codes=n_codes,
-        n_outputs=n_outputs,
-        in_channels=data.event_shape[0],
-        width=network.width,
-        activation=network.activation,
-    )
 
 
 def kernel_of(recipe: Recipe) -> Kernel:

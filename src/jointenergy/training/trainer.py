@@ -26,6 +26,7 @@ from jointenergy.training.completions import Completions
 from jointenergy.training.distributed import World
 from jointenergy.training.engine import Engine, accelerated, arithmetic, by_compiler, compiles, first_line, precision_of
 from jointenergy.training.feeds import Feed, TrainingData
+from jointenergy.training.modeling import model_of
 from jointenergy.training.order import seeded
 from jointenergy.training.recipe import Recipe
 from jointenergy.training.statistics import batch_statistics, frozen, running
@@ -90,7 +91,7 @@ class Trainer:
     # What a run is made of, by its recipe; a trainer of another kind of data may make its own.
 
     def make_model(self) -> JointModel:
-        return build.model_of(self.recipe, self.data, self.seed)
+        return model_of(self.recipe, self.data, self.seed)
 
     def make_objectives(self) -> list[Objective]:
         return build.objectives_of(self.recipe, self.data)
