@@ -10,13 +10,16 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from jointenergy import tasks
 from jointenergy.errors import InputError
+from jointenergy.kernels import Langevin
 from jointenergy.labels import MISSING, LabelSpace
-from jointenergy.models import EnergyModel, PairModel
+from jointenergy.models import Box, EnergyModel, PairModel
 from jointenergy.networks import IgebmResNet, fixed
 from jointenergy.networks.accelerated import Accelerated
 from jointenergy.networks.igebm_resnet import IgebmBlock
 from jointenergy.networks.spectral import SpectralBound, SpectralConv2d, SpectralLinear, refresh
+from jointenergy.starts import UniformStart
 
 # Figure 12, line by line.
 FIGURE = {
@@ -269,3 +272,27 @@ def test_wrong_words_are_one_sentence() -> None:
         small(n_codes=3)(rows())
     with pytest.raises(InputError, match="takes no code of labels"):
         small()(rows(), torch.zeros(5, 3))
+
+
+def test_chains_of_a_task_make_their_weights_once(monkeypatch):
+    """However many steps: what a step costs is the pass alone."""
+    model = EnergyModel(IgebmResNet("a", in_channels=1, width=1 / 64), domain=Box(0, 1), event_shape=(1, 8, 8))
+    made = []
+    folded = SpectralConv2d.folded
+
+    def counted(self):
+        made.append(self)
+        return folded(self)
+
+    monkeypatch.setattr(SpectralConv2d, "folded", counted)
+    drawn, counts = [], []
+    for steps in (2, 6):
+        made.clear()
+        start = UniformStart(0.0, 1.0, (1, 8, 8))
+        generator = torch.Generator().manual_seed(0)
+        kernel = Langevin(1.0, 0.1)
+        drawn.append(tasks.sample(model, 3, x_kernel=kernel, steps=steps, start=start, generator=generator).x)
+        counts.append(len(made))
+    assert counts[0] == counts[1]
+    assert not torch.equal(*drawn)
+    assert all(m.fixed is None for m in model.modules() if isinstance(m, SpectralConv2d))

@@ -20,6 +20,7 @@ from jointenergy.evaluation.cells import Cells
 from jointenergy.evaluation.sections import Section, Subject, Suite
 from jointenergy.evaluation.simple_densities import CHOICE_ROWS, FIT_ROWS, Gaussian, Kernels
 from jointenergy.models import Box
+from jointenergy.networks.accelerated import hold
 from jointenergy.trained import Run
 
 OUTSIDE = 0.01  # the share of test rows that may lie outside the domain, and are then left out
@@ -65,6 +66,12 @@ def likelihood(subject: Subject, suite: Suite) -> Section:
     reason = why_not(subject, sizes)
     if reason is not None:
         return Section(page.NAME, page.TITLE, says=(reason,))
+    with hold(subject.run.model):
+        return _annealed(subject, sizes)
+
+
+def _annealed(subject: Subject, sizes: Sizes) -> Section:
+    """The section of a run that has a likelihood."""
     run, generator = subject.run, torch.Generator().manual_seed(subject.seed)
     how = how_labels(run.model)
     view = View.of(run.bounds)

@@ -23,7 +23,6 @@ from jointenergy.evaluation.samples_sets import at_once
 from jointenergy.evaluation.sections import Subject
 from jointenergy.kernels import ExactGibbs
 from jointenergy.labels import ENUMERATION_LIMIT, MISSING
-from jointenergy.networks.accelerated import hold
 from jointenergy.tasks.chains import can_sum
 from jointenergy.tasks.sample import Method
 from jointenergy.trained import Run
@@ -244,7 +243,7 @@ def _samples(subject: Subject, n: int, asked: Tensor | None, method: Method | No
     dtype = torch.bfloat16 if precision == "bfloat16" else torch.float32
     fast = run.with_weights_of(accelerated(run.model, dtype, compiled=False))
     at_a_time = at_once(run.event_shape, device)
-    with arithmetic(run.recipe, precision), hold(fast.model):
+    with arithmetic(run.recipe, precision):
         return fast.sample(n, asked, start="noise", method=method, batch_size=at_a_time, seed=subject.seed).x
 
 

@@ -27,6 +27,7 @@ from jointenergy.kernels import (
 from jointenergy.kernels.base import categorical_by_label
 from jointenergy.labels import ENUMERATION_LIMIT, MISSING
 from jointenergy.models import JointModel
+from jointenergy.networks.accelerated import hold
 
 Frames = Callable[[int, State], None]
 """Called with the number of steps made and the chains as they then are, first with 0: progress, or a film."""
@@ -200,7 +201,8 @@ def run_chains(
         held = {} if mask is None else {"given_x": x[piece], "mask": mask[piece]}
         target = Target(model, given_y=given[piece], **held)
         state = begin(mover, target, x[piece], y[piece], keys[piece])
-        state = walk(mover, target, state, steps, aids=aids, frames=frames)
+        with hold(model):
+            state = walk(mover, target, state, steps, aids=aids, frames=frames)
         if mover.y_kernel is None:
             state = draw_free(target, state)
         ends.append((state.x, state.y))

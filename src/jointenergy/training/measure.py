@@ -10,6 +10,7 @@ from torch import Tensor
 from jointenergy.kernels import Target, last
 from jointenergy.kernels.base import log_density_at
 from jointenergy.labels import MISSING
+from jointenergy.networks.accelerated import hold
 from jointenergy.objectives import Loss, summable
 from jointenergy.training import build, health
 from jointenergy.training.chains import Moved
@@ -88,7 +89,8 @@ def check(trainer: Trainer) -> health.Health:
     target = Target(trainer.ema)
 
     def run(begin: Tensor, labels: Tensor, steps: int) -> tuple[Tensor, Tensor]:
-        state = chains.sample(target, begin, labels, steps, generator=generator)
+        with hold(trainer.ema):
+            state = chains.sample(target, begin, labels, steps, generator=generator)
         return state.x, state.y
 
     if chains.buffer is None:
