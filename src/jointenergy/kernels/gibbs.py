@@ -23,8 +23,7 @@ class ExactGibbs(Kernel):
 
     def open_logits(self, target: Target, state: State) -> Tensor:
         """Of factorized models: the logits of each label's values, minus infinity where the given labels forbid one."""
-        logits = target.model.label_logits(state.x).logits
-        return logits.masked_fill(~target.model.labels.allowed(target.open_labels(state.y)), -torch.inf)
+        return _open(target, state, target.model.label_logits(state.x).logits)
 
     @torch.no_grad()
     def step(self, target: Target, state: State) -> tuple[State, Info]:
@@ -51,8 +50,7 @@ class ExactGibbs(Kernel):
             x = ordinary(state.x).requires_grad_()
             closed = model.label_logits(x)
             logits = closed.logits.detach()
-            allowed = model.labels.allowed(target.open_labels(state.y))
-            y = categorical_by_label(model, key, logits.masked_fill(~allowed, -torch.inf))
+            y = categorical_by_label(model, key, _open(target, state, logits))
             value = closed.bias + (model.labels.code_of(y, logits.dtype) * closed.logits).sum(1)
             by_x = target.moving(gradient_of(value, x))
         return y, Evaluation("code", value.detach(), logits, by_x)
@@ -87,6 +85,11 @@ class SingleSiteGibbs(Kernel):
         value = streams.categorical(value_key, self.value_logits(target, state, site))
         y = target.hold_y(state.y.scatter(1, site[:, None], value[:, None]))
         return replace(state, y=y, keys=keys, step=state.step + 1, evaluation=None), Info()
+
+
+def _open(target: Target, state: State, logits: Tensor) -> Tensor:
+    """Logits of all labels, minus infinity where the given ones forbid a value."""
+    return logits.masked_fill(~target.model.labels.allowed(target.open_labels(state.y)), -torch.inf)
 
 
 def _draw(block: JointModel, x: Tensor, open_labels: Tensor, keys: Tensor) -> Tensor:
