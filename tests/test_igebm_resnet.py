@@ -296,3 +296,26 @@ def test_chains_of_a_task_make_their_weights_once(monkeypatch):
     assert counts[0] == counts[1]
     assert not torch.equal(*drawn)
     assert all(m.fixed is None for m in model.modules() if isinstance(m, SpectralConv2d))
+
+
+def test_tasks_sample_folded_networks_in_inference_mode():
+    model = EnergyModel(IgebmResNet("a", in_channels=1, width=1 / 64), domain=Box(0, 1), event_shape=(1, 8, 8))
+    begin, kernel = UniformStart(0.0, 1.0, (1, 8, 8)), Langevin(1.0, 0.1)
+    drawn = []
+    for mode in (False, True):
+        with torch.inference_mode(mode):
+            generator = torch.Generator().manual_seed(0)
+            drawn.append(tasks.sample(model, 3, x_kernel=kernel, steps=2, start=begin, generator=generator).x.clone())
+    assert torch.equal(*drawn)
+
+
+def test_holds_that_overlap_leave_nothing_fixed():
+    """As two threads may: the first ends while the second is still open."""
+    network = IgebmResNet("a", in_channels=1, width=1 / 64)
+    convolutions = [m for m in network.modules() if isinstance(m, SpectralConv2d)]
+    first, second = fixed(network), fixed(network)
+    first.__enter__()
+    second.__enter__()
+    first.__exit__(None, None, None)
+    second.__exit__(None, None, None)
+    assert all(c.fixed is None for c in convolutions)

@@ -582,6 +582,19 @@ class TestLabelsAndXFromOnePass:
             torch.testing.assert_close(state.x, apart.x, rtol=0, atol=1e-12)
             assert torch.equal(state.keys, apart.keys)
 
+    def test_logits_of_half_precision_are_added_up_in_that_of_x(self):
+        class Half(torch.nn.Module):
+            def forward(self, x):
+                return torch.cat([(k + 1) * x[:, :1] / 7 for k in range(40)], dim=1).bfloat16()
+
+        model = LogitModel(Half(), LabelSpace({f"l{k}": 2 for k in range(20)}), domain=Box(-3, 3), event_shape=(3,))
+        kernel, target = BlockGibbs(ExactGibbs(), Langevin(1e-3, 0.0)), Target(model)
+        x = torch.linspace(-1, 1, 18).view(6, 3)
+        state = kernel.init(target, x, generator=torch.Generator().manual_seed(0))
+        for _ in range(2):  # the first step learns that there is no other way
+            before, (state, info) = state, kernel.step(target, state)
+        assert torch.equal(info.log_density, model.log_density_of_complete(before.x, state.y))
+
     def test_each_point_costs_one_pass(self):
         model, network = self.model()
         kernel = BlockGibbs(ExactGibbs(), Langevin(0.1, 0.2), x_steps=2)

@@ -51,7 +51,7 @@ class ExactGibbs(Kernel):
             closed = model.label_logits(x)
             logits = closed.logits.detach()
             y = categorical_by_label(model, key, _open(target, state, logits))
-            value = closed.bias + (model.labels.code_of(y, logits.dtype) * closed.logits).sum(1)
+            value = closed.bias + (model.labels.code_of(y, x.dtype) * closed.logits).sum(1)
             by_x = target.moving(gradient_of(value, x))
         return y, Evaluation("code", value.detach(), logits, by_x)
 

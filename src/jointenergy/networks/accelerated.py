@@ -56,18 +56,20 @@ class Accelerated(nn.Module):
     @contextmanager
     def hold(self) -> Iterator[None]:
         """Inside, weights are made ready once, not at every pass, and are constants: for chains, not for learning."""
-        held = {name: p.detach() for name, p in self.network.named_parameters()}
-        for name, module in self.network.named_modules():
-            if isinstance(module, nn.Conv2d):
-                for key, parameter in module.named_parameters():
-                    held[f"{name}.{key}" if name else key] = _channels_last(parameter.detach()).to(self.dtype)
+        before = self.held
+        with torch.inference_mode(False):
+            held = {name: p.detach() for name, p in self.network.named_parameters()}
+            for name, module in self.network.named_modules():
+                if isinstance(module, nn.Conv2d):
+                    for key, parameter in module.named_parameters():
+                        held[f"{name}.{key}" if name else key] = _channels_last(parameter.detach()).to(self.dtype)
         low = None if self.dtype == torch.float32 else self.dtype
         with fixed(self.network, low):
             self.held = held
             try:
                 yield
             finally:
-                self.held = None
+                self.held = before
 
     @contextmanager
     def together(self, points: Sequence[Tensor]) -> Iterator[None]:

@@ -18,6 +18,7 @@ class FoldedConv2d(nn.Module, ABC):
         super().__init__()
         self.stride, self.padding = stride, side // 2
         self.fixed: tuple[Tensor, Tensor] | None = None
+        self.n_holds = 0  # of `fixed` that are open, in all threads: the last one to end leaves nothing fixed
 
     @abstractmethod
     def folded(self) -> tuple[Tensor, Tensor]:
@@ -40,8 +41,11 @@ def fixed(
     """
     convolutions = [m for m in module.modules() if isinstance(m, FoldedConv2d)]
     before = [c.fixed for c in convolutions]
+    for c in convolutions:
+        c.n_holds += 1
     try:
-        with torch.no_grad():
+        # A caller may be in inference mode; chains still need gradients by x through these weights.
+        with torch.inference_mode(False), torch.no_grad():
             for c in convolutions:
                 weight, bias = c.folded()
                 kind = weight.dtype if dtype is None else dtype
@@ -49,4 +53,5 @@ def fixed(
         yield
     finally:
         for c, kept in zip(convolutions, before, strict=True):
-            c.fixed = kept
+            c.n_holds -= 1
+            c.fixed = kept if c.n_holds else None
