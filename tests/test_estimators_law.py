@@ -66,6 +66,15 @@ def fitted(n=150, seed=0, **settings):
     return JointEnergyClassifier(max_iter=30, random_state=0, **settings).fit(x, y), x, y
 
 
+def test_an_anchored_model_sums_all_labels_alike(monkeypatch):
+    """By the closed sum over its targets, however many states these have."""
+    model = small_law(LabelSpace({"class": 3, "a": 2, "b": 3})).model
+    x = torch.randn(5, 2, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    torch.testing.assert_close(model.log_density_of_x(x), model.log_density(x))
+    monkeypatch.setattr("jointenergy.labels.ENUMERATION_LIMIT", 6)
+    torch.testing.assert_close(model.log_density_of_x(x), model.log_density(x))
+
+
 def test_an_anchored_model_without_a_network_is_its_gaussians_and_frequencies():
     labels = LabelSpace({"class": 3, "a": 2, "b": 3})
     law = small_law(labels, strength=0.0)

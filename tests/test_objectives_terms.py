@@ -203,6 +203,8 @@ class TestEnergyL2:
         draws = Draws(negatives=Samples(batch.x))
         part = (LogPXY() + LogPYGivenX() + EnergyL2())(model, batch, draws).parts["energy_l2"]
         torch.testing.assert_close(part, 2 * (model.log_density(batch.x) ** 2).mean().detach())
+        said = Draws(negatives=Samples(batch.x, torch.full_like(batch.y, MISSING)))
+        assert (LogPXY() + LogPYGivenX() + EnergyL2())(model, batch, said).parts["energy_l2"] == part
 
     def test_it_needs_something_to_tie_down(self):
         model, batch, draws = self.world()

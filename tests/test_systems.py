@@ -438,6 +438,7 @@ class TestBatchStatistics:
         (("chain.augment_every=3",), r"something in chain\.augment"),
         (("model.family=conditional",), r"use objective\.log_p_x_given_y and no other"),
         (("model.family=unconditional",), r"use objective\.log_p_x and no other"),
+        (("model.family=unconditional", "model.network.labels=output", "objective.log_p_y_given_x=0"), "has no labels"),
         (("data.missing_x=0.1", "data.augment=['flip']"), "masked x"),
         (("objective.log_p_x_given_y=1",), r"chain\.label_kernel"),
         (("objective=igebm",), r"unknown normalizer to each label: set model\.family = 'conditional'"),

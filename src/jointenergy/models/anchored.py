@@ -103,6 +103,11 @@ class AnchoredModel(JointModel):
         own, others = code.split((self.targets.n_codes, self.others.n_codes), dim=1)
         return _round(z) + self._at(self.outputs(x, z, others), own)
 
+    def log_density_of_x(self, x: Tensor) -> Tensor:
+        if self.factorized or len(self.labels) == 0:
+            return super().log_density_of_x(x)
+        return self.log_density_unchecked(x, self.labels.given(None, len(x), x.device))
+
     def log_density_unchecked(self, x: Tensor, y: Tensor) -> Tensor:
         if self.factorized or len(self.labels) == 0:
             return super().log_density_unchecked(x, y)

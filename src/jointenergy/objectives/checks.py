@@ -73,7 +73,9 @@ def checked_draws(model: JointModel, draws: Draws) -> Draws:
         y = model.labels.given(samples.y, len(x), x.device)
         if samples.complete and bool((y == MISSING).any()):
             raise InputError(f"draws.{name} promise complete labels and miss some: leave out `complete`")
-        return samples if samples.y is None else replace(samples, y=y)
+        if name == "negatives" and bool((y == MISSING).all()):
+            return replace(samples, y=None)  # as those say it who know: nobody then looks for what is missing
+        return replace(samples, y=y)
 
     return Draws(
         negatives=checked("negatives"),

@@ -24,8 +24,9 @@ class EnergyL2(Term):
 
     f is what the objective's likelihood terms compare: log p(x) up to its constant beside `LogPX` (labels summed out),
     log p(x, y) beside `LogPXY` and `LogPXGivenY`. Negatives without labels have log p(x), and the data beside them too:
-    else the penalty itself would push the two apart, by what the labels of a row tell. With several such terms their
-    penalties add up. A term without negatives of x (`LogPYGivenX`) has none.
+    else the penalty itself would push the two apart, by what the labels of a row tell (rows with masked x, which are
+    completed, keep theirs). With several such terms their penalties add up. A term without negatives of x
+    (`LogPYGivenX`) has none.
     """
 
     name: ClassVar[str] = "energy_l2"

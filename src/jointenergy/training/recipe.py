@@ -26,6 +26,7 @@ from jointenergy.training.settings import (
     Count,
     DataSettings,
     EngineSettings,
+    MLPNetwork,
     ModelSettings,
     ObjectiveSettings,
     OptimizerSettings,
@@ -115,6 +116,8 @@ def _check(recipe: Recipe) -> None:
         raise InputError(
             "chain.sum_labels is for chains that move labels: set a chain.label_kernel, or set it to false"
         )
+    if isinstance(network, MLPNetwork) and network.labels == "output" and family == "unconditional":
+        raise InputError("an unconditional model has no labels: leave model.network.labels out")
     if recipe.chain.keep_labels and family == "unconditional":
         raise InputError("an unconditional model has no labels to keep: set chain.keep_labels = false")
     if isinstance(network, WideResNetNetwork) and network.norm == "batch" and not recipe.model.allow_batch_statistics:
