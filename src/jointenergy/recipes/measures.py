@@ -189,27 +189,26 @@ def _pairs(subject: Subject) -> Taken:
         judges["_baseline"] = consistency.judge_of(subject.baseline)
     seen, which = asked_pairs(run)
     names, novel = held_out(run)
+    # Who holds pairs out asks for those; the seen ones are the question of the recipe that holds none out.
+    kind, patterns = ("novel", novel) if len(novel) else ("pairs", seen)
+    which = "labels that were held out" if len(novel) else which
     figures: Figures = {}
     per_pair, n_free = (1, 100) if subject.small else (PER_PAIR, FREE)
-    for kind, patterns in (("pairs", seen), ("novel", novel)):
-        if len(patterns) == 0:
-            continue
-        asked = patterns.repeat_interleave(per_pair, dim=0)
-        x = _samples(subject, len(asked), asked)
+    asked = patterns.repeat_interleave(per_pair, dim=0)
+    x = _samples(subject, len(asked), asked)
+    figures["diversity"] = _spread(x) / _spread(run.rows(subject.test.x))
+    for judge, labels_of in judges.items():
+        shown = consistency.agreement(labels_of(x).cpu(), asked).double()
+        figures[f"consistency_{kind}{judge}"] = float(shown.mean())
+        if len(novel):
+            rates = shown.view(len(patterns), per_pair).mean(1).tolist()
+            figures |= {f"novel_share{judge}.given.{pair}": r for pair, r in zip(names, rates, strict=True)}
+    if run.sampling.y_kernel is not None:
+        x = _samples(subject, len(asked), asked, "marginalize")
         for judge, labels_of in judges.items():
             shown = consistency.agreement(labels_of(x).cpu(), asked).double()
-            figures[f"consistency_{kind}{judge}"] = float(shown.mean())
-            if kind == "novel":
-                rates = shown.view(len(patterns), per_pair).mean(1).tolist()
-                figures |= {f"novel_share{judge}.given.{pair}": r for pair, r in zip(names, rates, strict=True)}
-        if kind == "pairs":
-            figures["diversity"] = _spread(x) / _spread(run.rows(subject.test.x))
-        if run.sampling.y_kernel is not None:
-            x = _samples(subject, len(asked), asked, "marginalize")
-            for judge, labels_of in judges.items():
-                shown = consistency.agreement(labels_of(x).cpu(), asked).double()
-                by = judge.removeprefix("_") or "model"
-                figures[f"consistency_{kind}.{by}.noise.marginalize"] = float(shown.mean())
+            by = judge.removeprefix("_") or "model"
+            figures[f"consistency_{kind}.{by}.noise.marginalize"] = float(shown.mean())
     if len(novel):
         x = _samples(subject, n_free, None)
         for judge, labels_of in judges.items():
