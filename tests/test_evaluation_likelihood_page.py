@@ -54,7 +54,8 @@ TOY = (
 )
 SMALL = Sizes(
     scan=(Effort(10, 32, 16), Effort(30, 32, 16)),
-    test=(Effort(20, 64, 32), Effort(120, 150, 150)),
+    test=(Effort(20, 64, 32), Effort(120, 150, 150), Effort(10**9, 10**9, 1)),
+    most_work=10_000,  # the last effort would never end
     pilot_chains=32,
     most_rows=500,
     most_dims=100,

@@ -33,6 +33,8 @@ class Sizes:
     scan: tuple[Effort, ...]
     """The first at every T, each further one at the better third of those before."""
     test: tuple[Effort, ...]
+    most_work: int
+    """Temperatures times dimensions, of efforts on test rows: a step costs as many as x has, and slower ones are left out."""
     pilot_chains: int
     most_rows: int
     """Of test and of validation rows, taken evenly from all."""
@@ -45,6 +47,7 @@ class Sizes:
 QUICK = Sizes(
     scan=(Effort(50, 32, 24), Effort(120, 64, 24)),
     test=tuple(Effort(k, 64, 32) for k in (75, 200, 500)),
+    most_work=500 * 256,
     pilot_chains=32,
     most_rows=1000,
     most_dims=256,
@@ -53,6 +56,7 @@ QUICK = Sizes(
 FULL = Sizes(
     scan=(Effort(300, 64, 64), Effort(1500, 128, 64)),
     test=tuple(Effort(k, 256, 128, n_tries=2) for k in (300, 1000, 3000, 10_000)),
+    most_work=4_000_000,
     pilot_chains=128,
     most_rows=10_000,
     most_dims=4096,
@@ -99,9 +103,10 @@ def _annealed(subject: Subject, sizes: Sizes) -> Section:
     )
     scan = scanned(annealer, held, grid, sizes.scan, generator=generator)
     chosen = _best(scan)[0].temperature
-    found = [annealer.bounds(test, chosen, effort, generator=generator) for effort in sizes.test]
-    peers = {} if how == "moved" else _peers(run, rows, test, generator)
     n_dims = test.x[0].numel()
+    efforts = [e for e in sizes.test if e.n_temperatures * n_dims <= sizes.most_work]
+    found = [annealer.bounds(test, chosen, effort, generator=generator) for effort in efforts]
+    peers = {} if how == "moved" else _peers(run, rows, test, generator)
     n_levels, log_cell = (None, None) if cells is None else (cells.n, cells.log_volume(n_dims))
     jacobian = None
     if view.levels:
@@ -116,7 +121,7 @@ def _annealed(subject: Subject, sizes: Sizes) -> Section:
         domain=str(run.model.domain),
         n_dims=n_dims,
         own=own,
-        effort=sizes.test[-1],
+        effort=efforts[-1],
         n_test=len(test.x),
         n_left_out=len(kept) - len(test.x),
         n_levels=n_levels,
