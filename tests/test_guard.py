@@ -1,6 +1,7 @@
 """The guard on made-up signals: quiet on a living run, loud on each kind of death, patient with chance."""
 
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 import torch
@@ -56,7 +57,7 @@ def test_a_classifier_that_leaves_its_plateau_is_not_an_explosion():
     """Gradient norms as dsprites-mixed has them, by cross-entropy alone, at every fifth iteration."""
     guard = Guard()
     told = (0.019,) * 7 + (0.053, 0.2, 0.43, 0.78, 1.16, 1.55, 1.8, 1.86, 1.96, 2.1)
-    norms = [a + (b - a) * k / 5 for a, b in zip(told, told[1:], strict=False) for k in range(5)]
+    norms = [a + (b - a) * k / 5 for a, b in pairwise(told) for k in range(5)]
     assert {guard.judge(replace(FINE, gradient_norm=n)).verdict for n in norms} == {"fine"}
 
 

@@ -34,7 +34,7 @@ class Sizes:
     """The first at every T, each further one at the better third of those before."""
     test: tuple[Effort, ...]
     most_work: int
-    """Temperatures times dimensions, of efforts on test rows: a step costs as many as x has, and slower ones are left out."""
+    """Temperatures times dimensions of x: efforts on test rows beyond it are left out."""
     pilot_chains: int
     most_rows: int
     """Of test and of validation rows, taken evenly from all."""
