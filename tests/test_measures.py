@@ -190,6 +190,12 @@ def test_pairs_that_no_row_happens_to_have_are_not_asked_for():
     assert not [name for name in measures._pairs(Subject(run, test))[0] if "novel" in name]
 
 
+def test_where_no_row_has_a_pair_none_is_asked_for(monkeypatch):
+    run, test = attributes_run(2, ExactGibbs())
+    monkeypatch.setattr(measures, "asked_pairs", lambda run: (torch.empty(0, 2, dtype=torch.int64), "labels"))
+    assert measures._pairs(Subject(run, test)) == ({}, "")
+
+
 def test_a_small_size_draws_few_samples(monkeypatch):
     run, test = attributes_run(2, ExactGibbs())
     drawn, samples = [], measures._samples

@@ -187,11 +187,12 @@ def _pairs(subject: Subject) -> Taken:
     judges = {"": consistency.judge_of(run)}
     if subject.baseline is not None:
         judges["_baseline"] = consistency.judge_of(subject.baseline)
-    seen, which = asked_pairs(run)
     names, novel = held_out(run)
     # Who holds pairs out asks for those; the seen ones are the question of the recipe that holds none out.
-    kind, patterns = ("novel", novel) if len(novel) else ("pairs", seen)
-    which = "labels that were held out" if len(novel) else which
+    kind = "novel" if len(novel) else "pairs"
+    patterns, which = (novel, "labels that were held out") if len(novel) else asked_pairs(run)
+    if len(patterns) == 0:
+        return {}, ""
     figures: Figures = {}
     per_pair, n_free = (1, 100) if subject.small else (PER_PAIR, FREE)
     asked = patterns.repeat_interleave(per_pair, dim=0)
