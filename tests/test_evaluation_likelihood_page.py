@@ -54,8 +54,7 @@ TOY = (
 )
 SMALL = Sizes(
     scan=(Effort(10, 32, 16), Effort(30, 32, 16)),
-    test=(Effort(20, 64, 32), Effort(120, 150, 150), Effort(10**9, 10**9, 1)),
-    most_work=10_000,  # the last effort would never end
+    test=(Effort(20, 64, 32), Effort(120, 150, 150)),
     pilot_chains=32,
     most_rows=500,
     most_dims=100,
@@ -179,6 +178,17 @@ def test_no_likelihood_is_said_in_a_sentence(toy_run: Run) -> None:
 def test_too_many_dimensions_are_left_to_the_full_suite(toy_run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(part, "QUICK", replace(SMALL, most_dims=1))
     assert "x has 2 dimensions" in likelihood(Subject(toy_run, load("toy", split="test")), "quick").says[0]
+
+
+@pytest.mark.parametrize(("name", "dims"), [("FULL", 2), ("LARGE", 1)])
+def test_the_full_suite_runs_fewer_chains_where_x_is_large(
+    toy_run: Run, name: str, dims: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chosen = []
+    monkeypatch.setattr(part, "FULL", replace(part.FULL, most_dims=dims))
+    monkeypatch.setattr(part, "_annealed", lambda subject, sizes: chosen.append(sizes))
+    likelihood(Subject(toy_run, load("toy", split="test")), "full")
+    assert chosen == [getattr(part, name)]
 
 
 class LabelEnergy(nn.Module):

@@ -33,8 +33,6 @@ class Sizes:
     scan: tuple[Effort, ...]
     """The first at every T, each further one at the better third of those before."""
     test: tuple[Effort, ...]
-    most_work: int
-    """Temperatures times dimensions of x: efforts on test rows beyond it are left out."""
     pilot_chains: int
     most_rows: int
     """Of test and of validation rows, taken evenly from all."""
@@ -47,7 +45,6 @@ class Sizes:
 QUICK = Sizes(
     scan=(Effort(50, 32, 24), Effort(120, 64, 24)),
     test=tuple(Effort(k, 64, 32) for k in (75, 200, 500)),
-    most_work=500 * 256,
     pilot_chains=32,
     most_rows=1000,
     most_dims=256,
@@ -56,8 +53,16 @@ QUICK = Sizes(
 FULL = Sizes(
     scan=(Effort(300, 64, 64), Effort(1500, 128, 64)),
     test=tuple(Effort(k, 256, 128, n_tries=2) for k in (300, 1000, 3000, 10_000)),
-    most_work=4_000_000,
     pilot_chains=128,
+    most_rows=10_000,
+    most_dims=256,
+    most_groups=128,
+)
+# A step costs as much as x has dimensions: beyond those of FULL temperatures come before chains.
+LARGE = Sizes(
+    scan=(Effort(300, 32, 32), Effort(1500, 64, 32)),
+    test=tuple(Effort(k, 64, 64) for k in (300, 1000, 3000)),
+    pilot_chains=64,
     most_rows=10_000,
     most_dims=4096,
     most_groups=128,
@@ -66,7 +71,7 @@ FULL = Sizes(
 
 def likelihood(subject: Subject, suite: Suite) -> Section:
     """Bounds on the mean log-likelihood of test rows; a sentence where there is none."""
-    sizes = QUICK if suite == "quick" else FULL
+    sizes = QUICK if suite == "quick" else FULL if subject.test.x[0].numel() <= FULL.most_dims else LARGE
     reason = why_not(subject, sizes)
     if reason is not None:
         return Section(page.NAME, page.TITLE, says=(reason,))
@@ -104,8 +109,7 @@ def _annealed(subject: Subject, sizes: Sizes) -> Section:
     scan = scanned(annealer, held, grid, sizes.scan, generator=generator)
     chosen = _best(scan)[0].temperature
     n_dims = test.x[0].numel()
-    efforts = [e for e in sizes.test if e.n_temperatures * n_dims <= sizes.most_work]
-    found = [annealer.bounds(test, chosen, effort, generator=generator) for effort in efforts]
+    found = [annealer.bounds(test, chosen, effort, generator=generator) for effort in sizes.test]
     peers = {} if how == "moved" else _peers(run, rows, test, generator)
     n_levels, log_cell = (None, None) if cells is None else (cells.n, cells.log_volume(n_dims))
     jacobian = None
@@ -121,7 +125,7 @@ def _annealed(subject: Subject, sizes: Sizes) -> Section:
         domain=str(run.model.domain),
         n_dims=n_dims,
         own=own,
-        effort=efforts[-1],
+        effort=sizes.test[-1],
         n_test=len(test.x),
         n_left_out=len(kept) - len(test.x),
         n_levels=n_levels,
@@ -180,7 +184,7 @@ def why_not(subject: Subject, sizes: Sizes) -> str | None:
     if n_dims > sizes.most_dims:
         return (
             f"No likelihood in this suite: x has {n_dims:,} dimensions, and it anneals up to {sizes.most_dims:,}; "
-            f"the full suite goes up to {FULL.most_dims:,}, which takes long and may not come close."
+            f"the full suite goes up to {LARGE.most_dims:,}, which takes long and may not come close."
         )
     groups = len(subject.test.y.unique(dim=0)) if run.model.normalizer == "conditional" else 1
     if groups > sizes.most_groups:
