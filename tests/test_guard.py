@@ -61,6 +61,14 @@ def test_a_classifier_that_leaves_its_plateau_is_not_an_explosion():
     assert {guard.judge(replace(FINE, gradient_norm=n)).verdict for n in norms} == {"fine"}
 
 
+@pytest.mark.parametrize("growth", [lambda k: 1.2**k, lambda k: 1.38**k, lambda k: 25.0 ** (k // 12)])
+def test_an_explosion_that_takes_its_time_is_one(growth):
+    guard = warmed()
+    for _ in range(100):
+        guard.judge(FINE)
+    assert "trouble" in {guard.judge(replace(FINE, gradient_norm=2.0 * growth(k))).verdict for k in range(50)}
+
+
 def test_state_goes_in_and_out():
     guard, other = warmed(), Guard()
     guard.judge(replace(FINE, sick=0.5))

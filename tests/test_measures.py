@@ -185,6 +185,17 @@ def test_pairs_that_were_held_out_are_judged_one_by_one(monkeypatch):
     assert "The model itself judged those that were held out" in measures._pairs(Subject(run, test))[1]
 
 
+def test_rows_that_have_a_pair_that_was_held_out_are_judged(monkeypatch):
+    run = signs_run("ab", ExactGibbs())
+    holding_out(monkeypatch, run, ("a", "not b"))
+    y = torch.tensor([[1, 0], [1, 0], [1, 1]])
+    x = 2.0 * y - 1.0
+    x[1] *= -1.0
+    figures, remark = measures._rows_of_pairs(Subject(run, Dataset(x, y, run.labels, "signs")))
+    assert figures == {"consistency_novel_rows": pytest.approx(1 / 2)}
+    assert "consistency_novel_rows" in remark
+
+
 def test_pairs_that_no_row_happens_to_have_are_not_asked_for():
     run, test = attributes_run(2, ExactGibbs())
     assert not [name for name in measures._pairs(Subject(run, test))[0] if "novel" in name]

@@ -71,6 +71,7 @@ NAMES: dict[str, Range] = {
     "consistency_pairs": FRACTION,
     "consistency_pairs_baseline": FRACTION,
     "consistency_pairs_rows": FRACTION,
+    "consistency_novel_rows": FRACTION,
     "consistency_novel": FRACTION,
     "consistency_novel_baseline": FRACTION,
     "consistency_single.<judge>": FRACTION,

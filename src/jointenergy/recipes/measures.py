@@ -162,19 +162,27 @@ def asked_pairs(run: Run) -> tuple[Tensor, str]:
     return seen, "labels"
 
 
+def _question(run: Run) -> tuple[str, Tensor, str]:
+    """The kind of the pairs asked for, the pairs, and what they are of: those held out, or all that rows have."""
+    novel = held_out(run)[1]
+    return ("novel", novel, "labels that were held out") if len(novel) else ("pairs", *asked_pairs(run))
+
+
 def _rows_of_pairs(subject: Subject) -> Taken:
     """Real rows judged as samples are: what samples of the data's own law would show; colder ones may show more."""
     run, test = subject.run, subject.test
+    kind, patterns, _ = _question(run)
     found = consistency.judge_of(run)(run.rows(test.x)).cpu()
     shares = []
-    for pattern in asked_pairs(run)[0]:
+    for pattern in patterns:
         having = consistency.agreement(test.y, pattern[None])
         if bool(having.any()):
             shares.append(consistency.share_with(found[having], pattern[None]))
     if not shares:
         return {}, ""
-    remark = "consistency_pairs_rows is of test rows that have the pairs, each pair as much as any other."
-    return {"consistency_pairs_rows": float(torch.cat(shares).mean())}, remark
+    name = f"consistency_{kind}_rows"
+    remark = f"{name} is of test rows that have the pairs, each pair as much as any other."
+    return {name: float(torch.cat(shares).mean())}, remark
 
 
 def _has_pairs(subject: Subject) -> bool:
@@ -187,12 +195,10 @@ def _pairs(subject: Subject) -> Taken:
     judges = {"": consistency.judge_of(run)}
     if subject.baseline is not None:
         judges["_baseline"] = consistency.judge_of(subject.baseline)
-    names, novel = held_out(run)
-    # Who holds pairs out asks for those; the seen ones are the question of the recipe that holds none out.
-    kind = "novel" if len(novel) else "pairs"
-    patterns, which = (novel, "labels that were held out") if len(novel) else asked_pairs(run)
+    kind, patterns, which = _question(run)
     if len(patterns) == 0:
         return {}, ""
+    names, novel = held_out(run)
     figures: Figures = {}
     per_pair, n_free = (1, 100) if subject.small else (PER_PAIR, FREE)
     asked = patterns.repeat_interleave(per_pair, dim=0)
@@ -215,7 +221,8 @@ def _pairs(subject: Subject) -> Taken:
         for judge, labels_of in judges.items():
             rates = consistency.share_with(labels_of(x).cpu(), novel).tolist()
             figures |= {f"novel_share{judge}.free.{pair}": r for pair, r in zip(names, rates, strict=True)}
-    remark = f"Samples of pairs of {which}: {per_pair} of each from noise, unfiltered, the other labels free."
+    remark = f"Samples of pairs of {which}: {per_pair} of each from noise, unfiltered, the other labels free;"
+    remark += " diversity is of these."
     if run.sampling.y_kernel is not None:
         remark += " The other labels are redrawn; in figures named marginalize they are summed out."
     if len(novel) and subject.baseline is None:
