@@ -331,7 +331,8 @@ def test_bounds_on_the_likelihood_join_the_figures_once(monkeypatch):
 
 
 def test_a_run_without_a_likelihood_says_why(monkeypatch):
-    monkeypatch.setattr(likelihood, "FULL", replace(likelihood.QUICK, most_dims=10))
+    for sizes in ("FULL", "LARGE"):
+        monkeypatch.setattr(likelihood, sizes, replace(likelihood.QUICK, most_dims=10))
     result = reproduce(tiny(seeds=(0,), likelihood=True))
     assert result.metrics["log_likelihood_upper_nats"].values == (None,)
     assert "x has 64 dimensions" in result.notes

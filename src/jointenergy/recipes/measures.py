@@ -199,11 +199,10 @@ def _pairs(subject: Subject) -> Taken:
     if len(patterns) == 0:
         return {}, ""
     names, novel = held_out(run)
-    figures: Figures = {}
     per_pair, n_free = (1, 100) if subject.small else (PER_PAIR, FREE)
     asked = patterns.repeat_interleave(per_pair, dim=0)
     x = _samples(subject, len(asked), asked)
-    figures["diversity"] = _spread(x) / _spread(run.rows(subject.test.x))
+    figures: Figures = {"diversity": _spread(x) / _spread(run.rows(subject.test.x))}
     for judge, labels_of in judges.items():
         shown = consistency.agreement(labels_of(x).cpu(), asked).double()
         figures[f"consistency_{kind}{judge}"] = float(shown.mean())
@@ -221,8 +220,7 @@ def _pairs(subject: Subject) -> Taken:
         for judge, labels_of in judges.items():
             rates = consistency.share_with(labels_of(x).cpu(), novel).tolist()
             figures |= {f"novel_share{judge}.free.{pair}": r for pair, r in zip(names, rates, strict=True)}
-    remark = f"Samples of pairs of {which}: {per_pair} of each from noise, unfiltered, the other labels free;"
-    remark += " diversity is of these."
+    remark = f"Samples of pairs of {which}, and their diversity: {per_pair} of each from noise, unfiltered, rest free."
     if run.sampling.y_kernel is not None:
         remark += " The other labels are redrawn; in figures named marginalize they are summed out."
     if len(novel) and subject.baseline is None:
