@@ -16,6 +16,7 @@ from jointenergy.cli.tracking import tracker
 from jointenergy.data import picture_of, registry
 from jointenergy.errors import InputError
 from jointenergy.training import checkpoints, evidence, recovery, runs
+from jointenergy.training.guard import Judgment
 from jointenergy.training.health import Health
 from jointenergy.training.loop import Diverged, Report
 from jointenergy.training.recovery import FIRST, Recovery
@@ -112,6 +113,40 @@ class TestRecovery:
         again = Recovery()
         again.load_state_dict(json.loads(json.dumps(memory.state_dict())))
         assert again == memory
+
+    def test_chains_that_lag_get_more_steps_and_a_lower_rate_in_turn(self, tmp_path):
+        memory, trainer = Recovery(), runs.create(tmp_path / "run", small(*TINY, "chain.steps=4"), 0).trainer
+        done = [memory.catch_up(trainer) for _ in range(12)]
+        assert [kind for kind, _ in filter(None, done)] == ["steps", "rate"] * 3 + ["steps"] * 2
+        assert done[:2] == [
+            ("steps", "chain steps go from 4 to 6"),
+            ("rate", "the learning rate is multiplied by 0.5"),
+        ]
+        assert (trainer.chains.steps, trainer.learning_rate_scale) == (32, recovery.LEAST_RATE)
+        assert done[-1] is None
+
+    def test_a_healthy_check_between_two_lags_makes_the_second_a_first_one(self, tmp_path):
+        memory, trainer = Recovery(), runs.create(tmp_path / "run", small(*TINY), 0).trainer
+        memory.catch_up(trainer)
+        memory.found_healthy(100)
+        assert (memory.catch_up(trainer) or ("nothing",))[0] == "steps"
+
+    def test_what_is_done_for_chains_that_lag_is_told_counted_and_kept(self, tmp_path, monkeypatch):
+        run = runs.create(tmp_path / "run", small(*TINY, "iterations=10", "cadence.check=100"), 0)
+        monkeypatch.setattr(run.guard, "judge", lambda _: Judgment("lagging", "the chains lag behind the data"))
+        monkeypatch.setattr(run, "_check", lambda: False)
+        run.fit()
+        events = [json.loads(line) for line in (tmp_path / "run" / "events.jsonl").read_text().splitlines()]
+        says = "the chains lag behind the data: "
+        assert [(e["event"], e["says"]) for e in events if e["event"] in ("steps", "rate")] == [
+            ("steps", f"{says}chain steps go from 2 to 3"),
+            ("rate", f"{says}the learning rate is multiplied by 0.5"),
+        ]
+        assert run.interventions == 2
+        assert float(run.trainer.rate) < run.trainer.recipe.optimizer.learning_rate
+        again = runs.reopen(tmp_path / "run")
+        assert again.recovery.lags == 2
+        assert again.trainer.learning_rate_scale == 0.5
 
 
 def masked(folder, *overrides):

@@ -15,7 +15,7 @@ from jointenergy.training import health as limits
 from jointenergy.training.health import Health
 from jointenergy.training.loop import INTERVENTIONS
 
-EVENTS = {"rollback": COLORS[3], "purge": COLORS[4], "skip": COLORS[4], "steps": COLORS[2]}
+EVENTS = {"rollback": COLORS[3], "purge": COLORS[4], "skip": COLORS[4], "steps": COLORS[2], "rate": COLORS[2]}
 
 
 def health(subject: Subject, suite: Suite) -> Section:

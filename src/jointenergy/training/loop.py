@@ -28,7 +28,7 @@ TELL = 25  # iterations that purged chains are counted up for one event
 WATCH = 5  # iterations between two looks of the guard
 MANY_SKIPS = 25  # batches in a row that change nothing: no data is that bad
 LATE, LATE_CHECKS = 0.5, 3  # a run not healthy by this share of it and after so many checks is helped all the same
-INTERVENTIONS = ("purge", "skip", "steps", "rollback")
+INTERVENTIONS = ("purge", "skip", "steps", "rate", "rollback")
 
 
 class Interrupted(RuntimeError):  # noqa: N818 (it says what happened)
@@ -192,8 +192,8 @@ class Fit:
         if (n_skipped := self.trainer.skipped_in_row) >= MANY_SKIPS:
             reason = f"{n_skipped} batches in a row have a loss or gradient that is not finite"
             judgment = Judgment("trouble", reason)
-        if judgment.verdict == "lagging":
-            self._raise_steps(judgment.reason)
+        if judgment.verdict == "lagging" and (helped := self.recovery.catch_up(self.trainer)) is not None:
+            self._event(helped[0], f"{judgment.reason}: {helped[1]}")
         if judgment.verdict != "trouble":
             return False
         self._roll_back(judgment.reason)

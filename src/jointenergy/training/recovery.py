@@ -13,6 +13,7 @@ KEEP_HEALTHY = 4  # healthy checkpoints that a rollback may go to, beside the fi
 MAX_STEPS = 8  # times the recipe's chain steps, at the most
 STEPS_UP = 1.5  # what one raise multiplies the chain steps by
 RATE_DOWN = 0.5  # what one lowering multiplies the learning rate by
+LEAST_RATE = 0.125  # of the recipe's learning rate, at the least, where chains lag
 FIRST = "iteration-00000000"
 
 
@@ -25,6 +26,8 @@ class Recovery:
     tries: int = 0
     trouble: int = 0
     """The farthest iteration at which there was trouble."""
+    lags: int = 0
+    """How often chains were found to lag since the run was last healthy."""
 
     @property
     def last_healthy(self) -> str:
@@ -43,6 +46,7 @@ class Recovery:
             del self.healthy[min(gaps, key=gaps.__getitem__)]
         if iteration > self.trouble:
             self.tries = 0
+        self.lags = 0
 
     def begin_try(self, at: int) -> str:
         """The checkpoint to go back to: the newest found healthy, and where that has not helped, the ones before it.
@@ -62,15 +66,26 @@ class Recovery:
         if raised is not None:
             return f"chain steps go from {raised[0]} to {raised[1]}"
         if self.tries % 3 == 0:
-            trainer.learning_rate_scale *= RATE_DOWN
-            return f"the learning rate is multiplied by {trainer.learning_rate_scale:g}"
+            return lower_rate(trainer)
         return "new random streams"
+
+    def catch_up(self, trainer: Trainer) -> tuple[str, str] | None:
+        """What is done for chains that lag, by name and in words: more steps, a lower learning rate, in turn.
+
+        Where the weights move faster than chains can follow, steps alone cost time and change nothing.
+        """
+        self.lags += 1
+        if self.lags % 2 == 0 and trainer.learning_rate_scale * RATE_DOWN >= LEAST_RATE:
+            return "rate", lower_rate(trainer)
+        raised = raise_steps(trainer)
+        return None if raised is None else ("steps", f"chain steps go from {raised[0]} to {raised[1]}")
 
     def state_dict(self) -> dict[str, Any]:
         return asdict(self)
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.healthy, self.tries, self.trouble = list(state["healthy"]), state["tries"], state["trouble"]
+        self.healthy, self.tries = list(state["healthy"]), state["tries"]
+        self.trouble, self.lags = state["trouble"], state["lags"]
 
 
 def raise_steps(trainer: Trainer) -> tuple[int, int] | None:
@@ -81,3 +96,9 @@ def raise_steps(trainer: Trainer) -> tuple[int, int] | None:
         return None
     trainer.chains.steps = more
     return before, more
+
+
+def lower_rate(trainer: Trainer) -> str:
+    """A lower learning rate from here on, in words."""
+    trainer.learning_rate_scale *= RATE_DOWN
+    return f"the learning rate is multiplied by {trainer.learning_rate_scale:g}"
