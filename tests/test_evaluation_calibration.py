@@ -36,6 +36,7 @@ from jointenergy.evaluation.metrics import check_value
 from jointenergy.evaluation.sections import Subject
 from jointenergy.labels import LabelSpace
 from jointenergy.models import LogitModel
+from jointenergy.recipes import measures
 from jointenergy.trained.origin import Origin, Sampling
 from jointenergy.trained.run import Run
 from jointenergy.trained.thresholds import Thresholds
@@ -282,9 +283,9 @@ class TestTemperature:
         assert fit_temperature([z], [torch.zeros(5, dtype=torch.int64)]) == pytest.approx(TEMPERATURES[0])
 
 
-def digits_run(sharpness):
+def digits_run(sharpness, *overrides):
     """A logistic regression of the digits as a run with data and recipe, its logits made sharper."""
-    recipe = recipes.load("digits-jem")
+    recipe = recipes.load("digits-jem", overrides)
     data = data_of(recipe)
     machine = LogisticRegression(C=0.05, max_iter=500).fit(data.x.numpy(), data.y[:, 0].numpy())
     network = nn.Linear(64, 10)
@@ -328,6 +329,19 @@ class TestSection:
             "baseline, temperature-scaled",
         ]
         assert {len(row) for row in table.rows} == {len(table.columns)}
+
+    def test_what_is_published_of_a_baseline_is_what_the_page_says_of_it(self, subject, section):
+        baseline = digits_run(12.0, "objective=baseline")
+        figures, remark = measures.take_all(Subject(baseline, subject.test))
+        for name in ("logit_temperature", "ece_scaled", "nll_scaled"):
+            assert figures[name] == pytest.approx(section.metrics[f"baseline.{name}"], rel=1e-6)
+        assert "suits held-out training rows best" in remark
+
+    def test_a_baseline_whose_temperature_is_not_determined_says_so(self, subject, monkeypatch):
+        monkeypatch.setattr("jointenergy.evaluation.calibration.fit_temperature", lambda *_: TEMPERATURES[0])
+        figures, remark = measures.take_all(Subject(digits_run(12.0, "objective=baseline"), subject.test))
+        assert figures["ece_scaled"] is figures["logit_temperature"] is None
+        assert "do not determine a temperature" in remark
 
     def test_a_temperature_that_held_out_rows_do_not_determine_gives_no_line(self, subject, monkeypatch):
         monkeypatch.setattr("jointenergy.evaluation.calibration.fit_temperature", lambda *_: TEMPERATURES[0])

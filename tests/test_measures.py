@@ -20,7 +20,7 @@ from jointenergy.kernels import ExactGibbs, GibbsWithGradients, Kernel, Langevin
 from jointenergy.models import Concat
 from jointenergy.models.base import JointModel
 from jointenergy.networks import MLP
-from jointenergy.recipes import measures, papers
+from jointenergy.recipes import measures, pairs, papers
 from jointenergy.trained.origin import Origin, Sampling
 from jointenergy.trained.run import Run
 from jointenergy.trained.thresholds import Thresholds
@@ -134,7 +134,7 @@ def attributes_run(n: int, label_kernel: Kernel | None) -> tuple[Run, Dataset]:
     ],
 )
 def test_measures_follow_from_labels_and_chains(n, kernel, has, lacks, monkeypatch):
-    monkeypatch.setattr(measures, "PER_PAIR", 2)
+    monkeypatch.setattr(pairs, "PER_PAIR", 2)
     run, test = attributes_run(n, kernel)
     figures, remark = measures.take_all(Subject(run, test))
     assert set(has) <= set(figures)
@@ -151,11 +151,11 @@ def test_rows_that_have_a_pair_are_judged_as_samples_of_it_are():
     y = torch.tensor([[1, 1]] * 4 + [[0, 0]] + [[1, 0]])
     x = 2.0 * y - 1.0
     x[3] *= -1.0  # has none of the labels that it says
-    figures, remark = measures._rows_of_pairs(Subject(run, Dataset(x, y, run.labels, "signs")))
+    figures, remark = pairs.rows_of_pairs(Subject(run, Dataset(x, y, run.labels, "signs")))
     assert figures == {"consistency_pairs_rows": pytest.approx((3 / 4 + 1) / 2)}
     assert "test rows that have the pairs" in remark
     y = torch.full_like(y, MISSING)
-    assert measures._rows_of_pairs(Subject(run, Dataset(x, y, run.labels, "signs"))) == ({}, "")
+    assert pairs.rows_of_pairs(Subject(run, Dataset(x, y, run.labels, "signs"))) == ({}, "")
 
 
 def holding_out(monkeypatch, run, *pairs):
@@ -166,13 +166,13 @@ def holding_out(monkeypatch, run, *pairs):
 
 
 def test_pairs_that_were_held_out_are_judged_one_by_one(monkeypatch):
-    monkeypatch.setattr(measures, "PER_PAIR", 2)
-    monkeypatch.setattr(measures, "FREE", 20)
-    monkeypatch.setattr(measures, "SPREAD", 10)
+    monkeypatch.setattr(pairs, "PER_PAIR", 2)
+    monkeypatch.setattr(pairs, "FREE", 20)
+    monkeypatch.setattr(pairs, "SPREAD", 10)
     run, test = attributes_run(2, ExactGibbs())  # its training rows have both labels or none
     holding_out(monkeypatch, run, ("a0", "not a1"), ("a0", "unknown"))
-    assert measures.held_out(run)[1].tolist() == [[1, 0]]
-    figures, remark = measures._pairs(Subject(run, test, baseline=run))
+    assert pairs.held_out(run)[1].tolist() == [[1, 0]]
+    figures, remark = pairs.samples_of_pairs(Subject(run, test, baseline=run))
     names = {f"consistency_novel{judge}" for judge in ("", "_baseline")} | {"diversity"}
     names |= {f"consistency_novel.{j}.noise.marginalize" for j in ("model", "baseline")}
     names |= {f"novel_share{j}.{kind}.a0_not_a1" for kind in ("given", "free") for j in ("", "_baseline")}
@@ -182,7 +182,7 @@ def test_pairs_that_were_held_out_are_judged_one_by_one(monkeypatch):
     assert figures["consistency_novel"] == figures["consistency_novel_baseline"]
     assert figures["novel_share.given.a0_not_a1"] == figures["consistency_novel"]
     assert "judged those" not in remark
-    assert "The model itself judged those that were held out" in measures._pairs(Subject(run, test))[1]
+    assert "The model itself judged those that were held out" in pairs.samples_of_pairs(Subject(run, test))[1]
 
 
 def test_rows_that_have_a_pair_that_was_held_out_are_judged(monkeypatch):
@@ -191,50 +191,50 @@ def test_rows_that_have_a_pair_that_was_held_out_are_judged(monkeypatch):
     y = torch.tensor([[1, 0], [1, 0], [1, 1]])
     x = 2.0 * y - 1.0
     x[1] *= -1.0
-    figures, remark = measures._rows_of_pairs(Subject(run, Dataset(x, y, run.labels, "signs")))
+    figures, remark = pairs.rows_of_pairs(Subject(run, Dataset(x, y, run.labels, "signs")))
     assert figures == {"consistency_novel_rows": pytest.approx(1 / 2)}
     assert "consistency_novel_rows" in remark
 
 
 def test_pairs_that_no_row_happens_to_have_are_not_asked_for():
     run, test = attributes_run(2, ExactGibbs())
-    assert not [name for name in measures._pairs(Subject(run, test))[0] if "novel" in name]
+    assert not [name for name in pairs.samples_of_pairs(Subject(run, test))[0] if "novel" in name]
 
 
 def test_where_no_row_has_a_pair_none_is_asked_for(monkeypatch):
     run, test = attributes_run(2, ExactGibbs())
-    monkeypatch.setattr(measures, "asked_pairs", lambda run: (torch.empty(0, 2, dtype=torch.int64), "labels"))
-    assert measures._pairs(Subject(run, test)) == ({}, "")
+    monkeypatch.setattr(pairs, "asked_pairs", lambda run: (torch.empty(0, 2, dtype=torch.int64), "labels"))
+    assert pairs.samples_of_pairs(Subject(run, test)) == ({}, "")
 
 
 def test_a_small_size_draws_few_samples(monkeypatch):
     run, test = attributes_run(2, ExactGibbs())
-    drawn, samples = [], measures._samples
+    drawn, samples = [], pairs.fresh_samples
 
     def noted(subject, n, given, *method):
         drawn.append(n)
         return samples(subject, n, given, *method)
 
-    monkeypatch.setattr(measures, "_samples", noted)
-    _, remark = measures._pairs(Subject(run, test, small=True))
+    monkeypatch.setattr(pairs, "fresh_samples", noted)
+    _, remark = pairs.samples_of_pairs(Subject(run, test, small=True))
     assert drawn == [2, 2]  # its rows have two of the four pairs; free labels are redrawn, and summed out
     assert "1 of each" in remark
 
 
 def test_of_many_pairs_only_attributes_that_are_there_are_asked_for(monkeypatch):
-    monkeypatch.setattr(measures, "PER_PAIR", 2)
-    monkeypatch.setattr(measures, "SPREAD", 10)
+    monkeypatch.setattr(pairs, "PER_PAIR", 2)
+    monkeypatch.setattr(pairs, "SPREAD", 10)
     run, test = attributes_run(2, ExactGibbs())  # its training rows have both labels or none
-    asked, samples = [], measures._samples
+    asked, samples = [], pairs.fresh_samples
 
     def noted(subject, n, given, *method):
         asked.append(None if given is None else given.unique(dim=0).tolist())
         return samples(subject, n, given, *method)
 
-    monkeypatch.setattr(measures, "_samples", noted)
-    _, all_pairs = measures._pairs(Subject(run, test))
-    monkeypatch.setattr(measures, "MANY", 1)
-    _, some_pairs = measures._pairs(Subject(run, test))
+    monkeypatch.setattr(pairs, "fresh_samples", noted)
+    _, all_pairs = pairs.samples_of_pairs(Subject(run, test))
+    monkeypatch.setattr(pairs, "MANY", 1)
+    _, some_pairs = pairs.samples_of_pairs(Subject(run, test))
     assert asked == 2 * [[[0, 0], [1, 1]]] + 2 * [[[1, 1]]]  # by either method
     assert "both there" in some_pairs
     assert "both there" not in all_pairs

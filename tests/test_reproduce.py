@@ -24,6 +24,7 @@ from jointenergy.data import Dataset, load
 from jointenergy.errors import InputError
 from jointenergy.evaluation import bounds, likelihood, provenance, results
 from jointenergy.evaluation.classification import classify
+from jointenergy.recipes import measures
 from jointenergy.recipes.reproduce import Plan, reproduce
 from jointenergy.recipes.seeds import Child, Record, Seed, parse_seeds
 from jointenergy.trained.opening import open_run
@@ -121,7 +122,7 @@ def test_a_baseline_has_a_file_of_its_own_and_no_health():
     runs.create(place.run, plan.settings, 3).fit()
     result = reproduce(plan)
     assert result.name == "tiny-baseline"
-    assert list(result.metrics) == ["accuracy", "nll", "ece", "interventions"]
+    assert list(result.metrics) == ["accuracy", "nll", "ece", *measures.SCALED, "interventions"]
     assert result.command.startswith("jointenergy reproduce digits-jem --seeds 3, --name tiny --baseline")
     assert Path("results/tiny-baseline.json").exists()
     assert plan.train_words()[:3] == ["train", "digits-jem", "--baseline"]

@@ -124,6 +124,22 @@ def calibration(subject: Subject, suite: Suite) -> Section:
     )
 
 
+def scaled_figures(run: Run, test: Dataset) -> dict[str, float] | str:
+    """Of a run alone: the temperature that suits its held-out rows, its figures there; or why there are none."""
+    fitted = _temperature(run, FULL.held_rows)
+    if isinstance(fitted, str):
+        return fitted
+    told = told_by(run, test, (fitted,))
+    if isinstance(told, str):
+        return told
+    answers = told.answers[0]
+    return {
+        "logit_temperature": fitted,
+        "ece_scaled": calibration_error(answers.confidence, answers.right),
+        "nll_scaled": float(answers.nll.sum()) / len(answers.row.unique()),
+    }
+
+
 def _metrics(name: str, found: Calibrated) -> dict[str, float | None]:
     before = prefix(name.removesuffix(SCALED))
     if name.endswith(SCALED):

@@ -11,6 +11,10 @@ from dataclasses import dataclass
 from jointenergy.errors import InputError
 from jointenergy.labels import nearest
 
+Figures = dict[str, float | None]
+Taken = tuple[Figures, str]
+"""Figures, and a remark where there is more to say than numbers."""
+
 
 @dataclass(frozen=True)
 class Range:

@@ -17,12 +17,12 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from jointenergy.errors import InputError
+from jointenergy.evaluation.metrics import Figures
 from jointenergy.evaluation.tasks import JUDGE_ROWS, Judge
 from jointenergy.kernels import Langevin, State, Target, last
 from jointenergy.labels import LabelSpace, nearest
 from jointenergy.models import JointModel, Product
 from jointenergy.objectives import Batch, Draws, KLTerm, Objective, Samples
-from jointenergy.recipes.measures import Figures
 from jointenergy.recipes.parts import Fitting, Place, fitted
 from jointenergy.starts import XStart
 from jointenergy.training import loop

@@ -11,10 +11,10 @@ from torch import Tensor
 
 from jointenergy.data import Dataset
 from jointenergy.errors import InputError
+from jointenergy.evaluation.metrics import Figures
 from jointenergy.labels import MISSING, nearest
 from jointenergy.models import JointModel
 from jointenergy.objectives import Batch
-from jointenergy.recipes.measures import Figures
 from jointenergy.recipes.parts import Fitting, Place, fitted
 from jointenergy.training import loop, state
 from jointenergy.training.chains import Moved

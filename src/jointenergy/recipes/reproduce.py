@@ -10,8 +10,8 @@ from pathlib import Path
 from jointenergy import recipes
 from jointenergy.errors import InputError
 from jointenergy.evaluation import provenance, results
+from jointenergy.evaluation.metrics import Figures
 from jointenergy.evaluation.sections import Suite
-from jointenergy.recipes.measures import Figures
 from jointenergy.recipes.papers import PAPERS
 from jointenergy.recipes.seeds import (
     DIVERGED,

@@ -20,11 +20,11 @@ from typing import IO, Literal
 from jointenergy.data import Dataset
 from jointenergy.errors import InputError
 from jointenergy.evaluation import gallery, likelihood, ood, tasks
+from jointenergy.evaluation.metrics import Figures
 from jointenergy.evaluation.outside import read_outside
 from jointenergy.evaluation.sections import Subject, Suite
 from jointenergy.models import JointModel
 from jointenergy.recipes import measures
-from jointenergy.recipes.measures import Figures
 from jointenergy.trained.opening import open_run
 from jointenergy.training import checkpoints, loop, runs, state
 from jointenergy.training.feeds import dataset_of
