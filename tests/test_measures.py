@@ -3,6 +3,7 @@
 import io
 import math
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -13,7 +14,7 @@ from jointenergy import MISSING, Box, LabelSpace, LogitModel, PairModel, recipes
 from jointenergy.data import Dataset, toy_log_density
 from jointenergy.data.options import Options
 from jointenergy.data.toy import LABELS, eight_gaussians, modes
-from jointenergy.evaluation import by_sampling, gallery, truth
+from jointenergy.evaluation import by_sampling, consistency, gallery, truth
 from jointenergy.evaluation.metrics import check_value
 from jointenergy.evaluation.sections import Subject
 from jointenergy.kernels import ExactGibbs, GibbsWithGradients, Kernel, Langevin, SingleSiteGibbs
@@ -171,7 +172,7 @@ def test_pairs_that_were_held_out_are_judged_one_by_one(monkeypatch):
     monkeypatch.setattr(pairs, "SPREAD", 10)
     run, test = attributes_run(2, ExactGibbs())  # its training rows have both labels or none
     holding_out(monkeypatch, run, ("a0", "not a1"), ("a0", "unknown"))
-    assert pairs.held_out(run)[1].tolist() == [[1, 0]]
+    assert consistency.held_out(run)[1].tolist() == [[1, 0]]
     figures, remark = pairs.samples_of_pairs(Subject(run, test, baseline=run))
     names = {f"consistency_novel{judge}" for judge in ("", "_baseline")} | {"diversity"}
     names |= {f"consistency_novel.{j}.noise.marginalize" for j in ("model", "baseline")}
@@ -266,6 +267,19 @@ def test_every_kind_of_run_has_its_picture(labels, shape, ratio):
     assert png is not None
     assert len(png) <= gallery.LARGEST
     assert Image.open(io.BytesIO(png)).width > 100
+
+
+def test_pairs_that_were_held_out_are_the_rows_of_the_picture(monkeypatch):
+    run, test = picture_run(LabelSpace.binary(["a", "b", "c"]), (1, 4, 4))
+    drawn: dict[str, Any] = {}
+    monkeypatch.setattr(gallery, "grids", lambda *_, rows: drawn.update(rows=rows))
+    monkeypatch.setattr(gallery, "_samples", lambda _, asked: drawn.update(asked=asked))
+    gallery._by_label(Subject(run, test))
+    assert drawn["rows"] == ["any", "a 0", "a 1", "b 0", "b 1", "c 0", "c 1"]
+    holding_out(monkeypatch, run, ("a", "not b"), ("b", "c"))
+    gallery._by_label(Subject(run, test))
+    assert drawn["rows"] == ["any", "a not b", "b c"]
+    assert drawn["asked"][:: gallery.COLUMNS].tolist() == [[-1, -1, -1], [1, 0, -1], [-1, 1, 1]]
 
 
 def test_points_are_drawn_beside_their_law(monkeypatch):

@@ -24,11 +24,13 @@ from jointenergy.data import Dataset, load
 from jointenergy.errors import InputError
 from jointenergy.evaluation import bounds, likelihood, provenance, results
 from jointenergy.evaluation.classification import classify
+from jointenergy.evaluation.sections import Subject
 from jointenergy.recipes import measures
 from jointenergy.recipes.reproduce import Plan, reproduce
-from jointenergy.recipes.seeds import Child, Record, Seed, parse_seeds
+from jointenergy.recipes.seeds import Child, Record, Seed, figures_of, parse_seeds
 from jointenergy.trained.opening import open_run
-from jointenergy.training import loop, runs
+from jointenergy.training import checkpoints, loop, runs
+from jointenergy.training.feeds import dataset_of
 from tests.conftest import COMMIT
 from tests.small import COLD
 
@@ -353,9 +355,51 @@ def test_without_a_name_the_papers_figures_stand_beside_ours(tmp_path):
     assert there.exit_code == 0
     line = next(line for line in there.output.splitlines() if line.startswith("cifar10-jem "))
     assert "0.929" in line
+    at, lines = there.output.index("mnist-mixed "), there.output
+    assert lines[at:].splitlines()[0].split()[:3] == ["mnist-mixed", "accuracy", "0.98"]
+    assert "0.93 " in lines[at:].split("shoes-gibbs")[0]  # by sampling
     nothing = CliRunner().invoke(app, ["reproduce", "--results", str(tmp_path)])
     assert "not run" in nothing.output
     assert "split-mnist" in nothing.output
+
+
+@pytest.mark.parametrize(
+    ("words", "seeds"),
+    [
+        (["digits-jem"], range(20)),
+        (["digits-jem", "--smoke"], range(1)),
+        (["digits-jem", "--quick"], range(1)),
+        (["digits-jem", "--smoke", "--seeds", "3"], range(3)),
+        (["split-mnist"], range(5)),
+        (["split-mnist", "--smoke"], range(1)),
+    ],
+)
+def test_a_smaller_size_has_one_seed_unless_asked(monkeypatch, words, seeds):
+    plans = []
+
+    def stop(plan, *_):
+        plans.append(plan)
+        raise InputError("enough")
+
+    monkeypatch.setattr("jointenergy.cli.reproduce._reproduce", stop)
+    monkeypatch.setattr("jointenergy.recipes.study.measure", stop)
+    CliRunner().invoke(app, ["reproduce", *words])
+    assert [plan.seeds for plan in plans] == [tuple(seeds)]
+
+
+def test_a_baseline_is_measured_at_its_best_on_held_out_rows():
+    plan = tiny("iterations=20", "cadence.check=10", "cadence.checkpoint=10", seeds=(3,), baseline=True)
+    place = Seed(3, plan.folder)
+    place.remember(Record(COMMIT, provenance.source_digest()))
+    run = runs.create(place.run, plan.settings, 3)
+    run.fit()
+    last = open_run(place.run)
+    checkpoints.mark_best(run.checkpoint_folder, run.checkpoint_folder / "iteration-00000010")
+    best, test = open_run(place.run), dataset_of(plan.settings.data, None, "test")
+    found, _ = figures_of(place, plan.settings, None)
+    at_best, at_last = (measures.take_all(Subject(weights, test))[0] for weights in (best, last))
+    assert found["nll"] == pytest.approx(at_best["nll"])
+    assert found["nll"] != pytest.approx(at_last["nll"])
 
 
 def test_pairs_that_were_held_out_are_judged_by_a_baseline_that_has_seen_them(monkeypatch):

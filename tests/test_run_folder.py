@@ -125,10 +125,19 @@ class TestRecovery:
         assert (trainer.chains.steps, trainer.learning_rate_scale) == (32, recovery.LEAST_RATE)
         assert done[-1] is None
 
-    def test_a_healthy_check_between_two_lags_makes_the_second_a_first_one(self, tmp_path):
+    def test_chains_that_have_all_their_steps_get_a_lower_rate(self, tmp_path):
+        trainer = runs.create(tmp_path / "run", small(*TINY), 0).trainer
+        trainer.chains.steps = recovery.MAX_STEPS * trainer.recipe.chain.steps
+        assert [Recovery().catch_up(trainer) for _ in range(4)] == [
+            *(("rate", f"the learning rate is multiplied by {scale}") for scale in (0.5, 0.25, 0.125)),
+            None,
+        ]
+
+    @pytest.mark.parametrize("between", ["found_healthy", "begin_try"])
+    def test_a_healthy_state_between_two_lags_makes_the_second_a_first_one(self, tmp_path, between):
         memory, trainer = Recovery(), runs.create(tmp_path / "run", small(*TINY), 0).trainer
         memory.catch_up(trainer)
-        memory.found_healthy(100)
+        getattr(memory, between)(100)
         assert (memory.catch_up(trainer) or ("nothing",))[0] == "steps"
 
     def test_what_is_done_for_chains_that_lag_is_told_counted_and_kept(self, tmp_path, monkeypatch):
@@ -147,6 +156,16 @@ class TestRecovery:
         again = runs.reopen(tmp_path / "run")
         assert again.recovery.lags == 2
         assert again.trainer.learning_rate_scale == 0.5
+
+
+def test_checkpoints_of_another_version_are_told(tmp_path):
+    run = trained(tmp_path / "run", *TINY, "iterations=2", "cadence.check=2")
+    found, _ = checkpoints.newest(run.checkpoint_folder)
+    assert found is not None
+    del found.values["recovery"]["lags"]
+    checkpoints.save(run.checkpoint_folder, found)
+    with pytest.raises(InputError, match=r"another version of jointenergy, without 'lags': go on with the version"):
+        runs.reopen(tmp_path / "run")
 
 
 def masked(folder, *overrides):

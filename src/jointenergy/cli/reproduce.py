@@ -14,7 +14,7 @@ from rich.table import Table
 
 from jointenergy import recipes
 from jointenergy.cli.inputs import named_places
-from jointenergy.cli.sizes import Quick, Smoke, chosen_size
+from jointenergy.cli.sizes import Quick, Smoke, chosen_seeds, chosen_size
 from jointenergy.errors import InputError
 from jointenergy.evaluation import results
 from jointenergy.evaluation.metrics import Metric
@@ -25,6 +25,8 @@ from jointenergy.recipes.seeds import parse_seeds
 
 console = Console()
 INTERRUPTED = 130  # what a shell expects of a program that Ctrl-C has ended
+USUAL = 20  # seeds
+VITAL = ("healthy", "interventions")  # of every run, beside what it is for
 MAIN = ("accuracy", "nll", "ece", "healthy")  # the columns of the list; all others stand in the files
 
 
@@ -35,7 +37,9 @@ def reproduce(
             metavar="[RECIPE...]", help="Names of recipes, variants or studies, or TOML files; none: what there is."
         ),
     ] = [],  # noqa: B006 (typer reads the default and copies it)
-    seeds: Annotated[str, typer.Option(help="How many seeds, as in 20, or which, as in 0,1,5.")] = "20",
+    seeds: Annotated[
+        str | None, typer.Option(help="How many seeds, as in 3, or which, as in 0,1,5; 20, and 1 of a smaller size.")
+    ] = None,
     jobs: Annotated[int, typer.Option(help="Train this many seeds at a time, each on one core.", min=1)] = 1,
     data: Annotated[Path | None, typer.Option(help="The folder of the data; else JOINTENERGY_DATA names it.")] = None,
     runs: Annotated[Path, typer.Option(help="Where the run folders lie.")] = work.RUNS,
@@ -80,7 +84,8 @@ def reproduce(
         place = studies.RUNS if runs == work.RUNS else runs
         study(several[0], seeds, data, place, folder, baseline, name, device, quick, smoke, overrides)
         return
-    chosen = parse_seeds(seeds)
+    size = chosen_size(quick=quick, smoke=smoke)
+    chosen = parse_seeds(chosen_seeds(seeds, size, USUAL))
     sets = tuple((known, Path(place)) for known, place in named_places(ood, "--ood", "DIR").items())
     if name is not None and len(named) > 1:
         raise InputError(
@@ -101,7 +106,7 @@ def reproduce(
             guard,
             tasks,
             sets,
-            chosen_size(quick=quick, smoke=smoke),
+            size,
             judge,
             gallery,
             likelihood,
@@ -113,23 +118,26 @@ def reproduce(
 
 
 def _overview(folder: Path) -> None:
-    """Every recipe and study with the first figure that its paper has, and ours."""
+    """Every recipe and study with the figures that its paper has, and ours; without any the first of ours."""
     found = {result.name: result for result in results.all_in(folder)}
     table = Table(box=None, pad_edge=False)
     for heading in ("recipe", "figure", "paper", "ours", "seeds"):
-        table.add_column(heading, no_wrap=heading == "recipe", justify="left" if heading == "recipe" else "right")
+        words = heading in ("recipe", "figure")
+        table.add_column(heading, no_wrap=heading != "figure", overflow="fold", justify="left" if words else "right")
     for name in [*recipes.names(), *studies.names()]:
         known = recipes.result_name(name)
         result, paper = found.get(known), PAPERS.get(known, {})
-        figure = next((key for key in paper if key != "source"), "accuracy")
-        theirs = paper.get(figure)
-        table.add_row(
-            name,
-            figure,
-            _figure(None if isinstance(theirs, str) else theirs),
-            "not run" if result is None else _with_spread(result.metrics.get(figure)),
-            "" if result is None else str(len(result.seeds)),
-        )
+        ours = {} if result is None else result.metrics
+        figures = [key for key in paper if key != "source" and not key.endswith("_macro")]
+        for i, figure in enumerate(figures or [next((key for key in ours if key not in VITAL), "")]):
+            theirs = paper.get(figure)
+            table.add_row(
+                name if i == 0 else "",
+                figure,
+                _figure(None if isinstance(theirs, str) else theirs),
+                "not run" if result is None else _with_spread(ours.get(figure)),
+                "" if result is None or i > 0 else str(len(result.seeds)),
+            )
     console.print(table)
     console.print("Make one with `jointenergy reproduce NAME`; each recipe's head says what it costs.", highlight=False)
 

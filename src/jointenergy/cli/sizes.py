@@ -13,6 +13,11 @@ Quick = Annotated[bool, typer.Option("--quick", help="The recipe's quick size: a
 Smoke = Annotated[bool, typer.Option("--smoke", help="The recipe's smallest size: seconds, to see that it runs.")]
 
 
+def chosen_seeds(asked: str | None, size: Size, usual: int) -> str:
+    """The seeds asked for, or as many as are usual; a smaller size is there to see that it runs."""
+    return asked if asked is not None else str(usual if size == "full" else 1)
+
+
 def chosen_size(*, quick: bool, smoke: bool) -> Size:
     if quick and smoke:
         raise InputError("--quick and --smoke are two sizes: give one of them")

@@ -12,19 +12,22 @@ from rich.console import Console
 
 from jointenergy.cli.progress import train_with_progress
 from jointenergy.cli.reproduce import show
-from jointenergy.cli.sizes import Quick, Smoke, chosen_size
+from jointenergy.cli.sizes import Quick, Smoke, chosen_seeds, chosen_size
 from jointenergy.evaluation import results
 from jointenergy.recipes import study as work
 from jointenergy.recipes.seeds import parse_seeds
 from jointenergy.training import loop
 
 console = Console()
+USUAL = 5  # seeds
 INTERRUPTED = 130  # what a shell expects of a program that Ctrl-C has ended
 
 
 def study(
     study: Annotated[str, typer.Argument(help="The name of a study or a variant, or a TOML file.")],
-    seeds: Annotated[str, typer.Option(help="How many seeds, as in 5, or which, as in 0,1,5.")] = "5",
+    seeds: Annotated[
+        str | None, typer.Option(help="How many seeds, as in 3, or which, as in 0,1,5; 5, and 1 of a smaller size.")
+    ] = None,
     data: Annotated[Path | None, typer.Option(help="The folder of the data; else JOINTENERGY_DATA names it.")] = None,
     runs: Annotated[Path, typer.Option(help="Where the run folders lie.")] = work.RUNS,
     folder: Annotated[Path, typer.Option("--results", help="Where the result is written.")] = results.FOLDER,
@@ -43,7 +46,8 @@ def study(
     Continual learning trains classes in groups one after another; composition fine-tunes a product of models.
     """
     size = chosen_size(quick=quick, smoke=smoke)
-    plan = work.Plan(study, parse_seeds(seeds), data, runs, folder, baseline, tuple(overrides), name, device, size)
+    chosen = parse_seeds(chosen_seeds(seeds, size, USUAL))
+    plan = work.Plan(study, chosen, data, runs, folder, baseline, tuple(overrides), name, device, size)
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         result = work.measure(plan, _fit, lambda sentence: console.print(sentence, highlight=False, markup=False))

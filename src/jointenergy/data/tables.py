@@ -146,8 +146,9 @@ def _arrays(path: Path) -> dict[str, NDArray[Any]]:
     try:
         with np.load(path, allow_pickle=False) as file:
             return {name: file[name] for name in file.files}
-    except (OSError, ValueError, EOFError, AttributeError, zlib.error, zipfile.BadZipFile) as error:
-        raise InputError(f"{path} cannot be read as arrays: it holds no numbers, or is damaged ({error})") from None
+    except (OSError, ValueError, EOFError, AttributeError, zlib.error, zipfile.BadZipFile):
+        # What numpy says would lead to loading pickles, which run code.
+        raise InputError(f"{path} cannot be read as arrays: it holds no numbers, or is damaged") from None
 
 
 def _label_arrays(arrays: dict[str, NDArray[Any]], path: Path) -> tuple[LabelSpace, dict[str, NDArray[np.int64]]]:

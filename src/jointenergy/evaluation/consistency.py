@@ -10,6 +10,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
+from jointenergy.data.options import NOT
 from jointenergy.errors import InputError
 from jointenergy.evaluation.samples_sets import passed
 from jointenergy.labels import MISSING, LabelSpace
@@ -77,6 +78,21 @@ def some(patterns: Tensor, n: int, generator: torch.Generator) -> Tensor:
 def named(labels: LabelSpace, pattern: Tensor) -> str:
     """A pattern in words, such as `shape round, size big`."""
     return ", ".join(f"{name} {value}" for name, value in labels.decode(pattern[None])[0].items())
+
+
+def held_out(run: Run) -> tuple[list[str], Tensor]:
+    """The pairs that the recipe kept from the training rows, in its words and `[P, L]`.
+
+    Others that no row has may be impossible.
+    """
+    known = run.labels.names
+    asked = () if run.recipe is None else run.recipe.data.options.held_out_pairs
+    kept = [pair for pair in asked if all(word.removeprefix(NOT) in known for word in pair)]
+    patterns = torch.full((len(kept), len(known)), MISSING)
+    for pattern, pair in zip(patterns, kept, strict=True):
+        for word in pair:
+            pattern[known.index(word.removeprefix(NOT))] = int(not word.startswith(NOT))
+    return [" ".join(pair) for pair in kept], patterns
 
 
 # Whether samples have them.

@@ -103,14 +103,19 @@ def _samples(subject: Subject, asked: Tensor) -> Tensor:
 
 
 def _by_label(subject: Subject) -> Picture | None:
-    """A row of samples for each value of a label, the other labels free; of many labels of yes and no the yes alone."""
+    """A row of samples for each value of a label, the other labels free; of many labels of yes and no the yes alone.
+
+    Of a run that never saw some pairs together, a row for each of these.
+    """
     run = subject.run
-    patterns = consistency.singles(run.labels) if len(run.labels) else torch.empty(0, 0, dtype=torch.int64)
-    if len(patterns) > MOST_ROWS and set(run.labels.cardinalities) == {2}:
-        patterns = patterns[1::2]
-    patterns = patterns[:MOST_ROWS]
+    names, patterns = consistency.held_out(run)
+    if len(patterns) == 0 and len(run.labels):
+        patterns = consistency.singles(run.labels)
+        if len(patterns) > MOST_ROWS and set(run.labels.cardinalities) == {2}:
+            patterns = patterns[1::2]
+        names = [consistency.named(run.labels, p) for p in patterns]
+    names, patterns = ["any", *names[:MOST_ROWS]], patterns[:MOST_ROWS]
     free = torch.full((1, len(run.labels)), MISSING)
-    names = ["any", *(consistency.named(run.labels, p) for p in patterns)]
     patterns = torch.cat((free, patterns))
     x = _samples(subject, patterns.repeat_interleave(COLUMNS, dim=0))
     return grids("gallery", "", {"": x}, COLUMNS, run.bounds, rows=names)

@@ -5,13 +5,11 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from jointenergy.data.options import NOT
 from jointenergy.evaluation import consistency
 from jointenergy.evaluation.metrics import Figures, Taken
 from jointenergy.evaluation.predictors import parts_of_names
 from jointenergy.evaluation.samples_sets import at_once
 from jointenergy.evaluation.sections import Subject
-from jointenergy.labels import MISSING
 from jointenergy.tasks.sample import Method
 from jointenergy.trained import Run
 from jointenergy.training.engine import accelerated, arithmetic, precision_of
@@ -33,7 +31,7 @@ def asked_pairs(run: Run) -> tuple[Tensor, str]:
 
 def _question(run: Run) -> tuple[str, Tensor, str]:
     """The kind of the pairs asked for, the pairs, and what they are of: those held out, or all that rows have."""
-    novel = held_out(run)[1]
+    novel = consistency.held_out(run)[1]
     return ("novel", novel, "labels that were held out") if len(novel) else ("pairs", *asked_pairs(run))
 
 
@@ -63,7 +61,8 @@ def samples_of_pairs(subject: Subject) -> Taken:
     kind, patterns, which = _question(run)
     if len(patterns) == 0:
         return {}, ""
-    names, novel = held_out(run)
+    words, novel = consistency.held_out(run)
+    names = parts_of_names(words)
     per_pair, n_free = (1, 100) if subject.small else (PER_PAIR, FREE)
     asked = patterns.repeat_interleave(per_pair, dim=0)
     x = fresh_samples(subject, len(asked), asked)
@@ -91,18 +90,6 @@ def samples_of_pairs(subject: Subject) -> Taken:
     if len(novel) and subject.baseline is None:
         remark += " The model itself judged those that were held out: no baseline that has seen them was there."
     return figures, remark
-
-
-def held_out(run: Run) -> tuple[list[str], Tensor]:
-    """The pairs that the recipe kept from the training rows, `[P, L]`; others that no row has may be impossible."""
-    known = run.labels.names
-    asked = () if run.recipe is None else run.recipe.data.options.held_out_pairs
-    pairs = [pair for pair in asked if all(word.removeprefix(NOT) in known for word in pair)]
-    patterns = torch.full((len(pairs), len(known)), MISSING)
-    for pattern, pair in zip(patterns, pairs, strict=True):
-        for word in pair:
-            pattern[known.index(word.removeprefix(NOT))] = int(not word.startswith(NOT))
-    return parts_of_names([" ".join(pair) for pair in pairs]), patterns
 
 
 def fresh_samples(subject: Subject, n: int, asked: Tensor | None, method: Method | None = None) -> Tensor:

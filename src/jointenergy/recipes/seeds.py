@@ -23,7 +23,6 @@ from jointenergy.evaluation import gallery, likelihood, ood, tasks
 from jointenergy.evaluation.metrics import Figures
 from jointenergy.evaluation.outside import read_outside
 from jointenergy.evaluation.sections import Subject, Suite
-from jointenergy.models import JointModel
 from jointenergy.recipes import measures
 from jointenergy.trained.opening import open_run
 from jointenergy.training import checkpoints, loop, runs, state
@@ -214,7 +213,7 @@ class Child:
 def figures_of(
     seed: Seed, settings: Recipe, data_folder: Path | None, judge: Path | None = None, *, small: bool = False
 ) -> tuple[Figures, str]:
-    """The averaged weights on the test rows, and a remark where there is more to say than a number.
+    """Averaged weights on the test rows, and a remark where there is more to say than a number.
 
     `judge` is the run folder of a baseline, which judges samples too. A `small` size looks at few rows and samples.
     """
@@ -222,7 +221,6 @@ def figures_of(
     # Opening a run cuts its events back to its newest checkpoint, so that they are counted before.
     interventions = sum(event in loop.INTERVENTIONS for event in seed.events())
     run = runs.reopen(seed.run)
-    model = run.trainer.ema
     taken: Figures = {}
     remarks = list(run.trainer.warnings)
     usable = True
@@ -233,7 +231,15 @@ def figures_of(
             state.restore_weights(run.trainer, checkpoints.load(run.checkpoint_folder / run.last_healthy))
         whose = "its figures are of its last healthy weights" if usable else "it never had healthy weights"
         remarks.append(f"Seed {seed.number} diverged: {whose}.")
-    subject = _subject(seed, settings, data_folder, model, judge)
+    device = next(run.trainer.ema.parameters()).device.type
+    opened = open_run(seed.run, data=data_folder, device=device)
+    # What has chains is measured as it ends; a baseline at its best on held-out rows, as it judges others.
+    subject = Subject(
+        opened.with_weights_of(run.trainer.ema) if run.trainer.uses_chains else opened,
+        _test_rows(settings, data_folder),
+        None if judge is None else open_run(judge, data=data_folder, device=device),
+        seed=seed.number,
+    )
     if small:
         rows = subject.test.rows(likelihood.evenly(len(subject.test.x), SMALL_ROWS))
         subject = replace(subject, test=rows, small=True)
@@ -247,14 +253,6 @@ def figures_of(
         taken["healthy"] = float(not diverged and run.health is not None and run.health.healthy)
     taken["interventions"] = float(interventions if diverged else run.interventions)
     return taken, " ".join(remarks)
-
-
-def _subject(seed: Seed, settings: Recipe, data_folder: Path | None, model: JointModel, judge: Path | None) -> Subject:
-    """The run with these weights, its test rows, and the baseline that judges its samples, where there is one."""
-    device = next(model.parameters()).device.type
-    run = open_run(seed.run, data=data_folder, device=device).with_weights_of(model)
-    baseline = None if judge is None else open_run(judge, data=data_folder, device=device)
-    return Subject(run, _test_rows(settings, data_folder), baseline, seed=seed.number)
 
 
 def draw_portrait(seed: Seed, settings: Recipe, data_folder: Path | None, path: Path, device: str = "cpu") -> None:

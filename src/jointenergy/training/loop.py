@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from jointenergy.errors import InputError
 from jointenergy.training import checkpoints, evidence, measure, state
 from jointenergy.training.checkpoints import Checkpoint
 from jointenergy.training.guard import Guard, Judgment, Signals
@@ -107,7 +108,17 @@ class Fit:
     def resume(self) -> None:
         """Go on from the newest checkpoint that is whole."""
         found, messages = state.newest(self.checkpoint_folder, self.world)
-        changed = state.restore(self.trainer, found)
+        try:
+            changed = state.restore(self.trainer, found)
+            self._take_values(found)
+        except KeyError as missing:
+            raise InputError(
+                f"the checkpoints of {self.folder} are of another version of jointenergy, without {missing}: go on "
+                "with the version that began the run, or start anew in a new folder"
+            ) from None
+        self._found = (f"iteration-{found.iteration:08d}", found.values["journal"], messages, changed)
+
+    def _take_values(self, found: Checkpoint) -> None:
         values = found.values
         self.guard.load_state_dict(values["guard"])
         self.best_accuracy, self.interventions = values["best_accuracy"], values["interventions"]
@@ -115,7 +126,6 @@ class Fit:
         self.n_purged, self._shown, self.unhealthy = values["n_purged"], values["shown"], values["unhealthy"]
         self.accuracy, self.seconds = values["accuracy"], values["seconds"]
         self.health = _health(found)
-        self._found = (f"iteration-{found.iteration:08d}", values["journal"], messages, changed)
 
     def _take_up(self) -> None:
         """Cut the files back to where the run goes on; a run that is only looked at keeps all that it wrote."""

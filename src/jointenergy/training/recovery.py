@@ -55,7 +55,7 @@ class Recovery:
         """
         if self.tries >= TRIES_BEFORE_FARTHER and len(self.healthy) > 2:
             self.healthy.pop()
-        self.tries, self.trouble = self.tries + 1, max(self.trouble, at)
+        self.tries, self.trouble, self.lags = self.tries + 1, max(self.trouble, at), 0
         return self.last_healthy
 
     def change_course(self, trainer: Trainer) -> str:
@@ -75,10 +75,11 @@ class Recovery:
         Where the weights move faster than chains can follow, steps alone cost time and change nothing.
         """
         self.lags += 1
-        if self.lags % 2 == 0 and trainer.learning_rate_scale * RATE_DOWN >= LEAST_RATE:
-            return "rate", lower_rate(trainer)
-        raised = raise_steps(trainer)
-        return None if raised is None else ("steps", f"chain steps go from {raised[0]} to {raised[1]}")
+        lower = trainer.learning_rate_scale * RATE_DOWN >= LEAST_RATE
+        raised = None if self.lags % 2 == 0 and lower else raise_steps(trainer)
+        if raised is not None:
+            return "steps", f"chain steps go from {raised[0]} to {raised[1]}"
+        return ("rate", lower_rate(trainer)) if lower else None
 
     def state_dict(self) -> dict[str, Any]:
         return asdict(self)
