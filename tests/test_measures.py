@@ -18,7 +18,7 @@ from jointenergy.evaluation import by_sampling, consistency, gallery, truth
 from jointenergy.evaluation.metrics import check_value
 from jointenergy.evaluation.sections import Subject
 from jointenergy.kernels import ExactGibbs, GibbsWithGradients, Kernel, Langevin, SingleSiteGibbs
-from jointenergy.models import Concat
+from jointenergy.models import Concat, EnergyModel
 from jointenergy.models.base import JointModel
 from jointenergy.networks import MLP
 from jointenergy.recipes import measures, pairs, papers
@@ -45,7 +45,7 @@ def made(model: JointModel, shape: tuple[int, ...], bounds: tuple[float, float],
     """A run of a model that was not trained; its data are noise."""
     origin = Origin("a test's", model.labels, shape, torch.device("cpu"), recipes.load("digits-jem"))
     x = torch.rand(40, *shape, generator=torch.Generator().manual_seed(0)) * (bounds[1] - bounds[0]) + bounds[0]
-    y = torch.stack([torch.arange(40) % c for c in model.labels.cardinalities], dim=1)
+    y = torch.arange(40)[:, None] % torch.tensor(model.labels.cardinalities, dtype=torch.int64)
     vars(origin)["data"] = TrainingData(x, y, x, y, model.labels)
     kernel = Langevin(0.01, 0.1, bounds=bounds)
     return Run(model, origin, Sampling(kernel, label_kernel, 1, 3), bounds, Thresholds())
@@ -280,6 +280,20 @@ def test_pairs_that_were_held_out_are_the_rows_of_the_picture(monkeypatch):
     gallery._by_label(Subject(run, test))
     assert drawn["rows"] == ["any", "a not b", "b c"]
     assert drawn["asked"][:: gallery.COLUMNS].tolist() == [[-1, -1, -1], [1, 0, -1], [-1, 1, 1]]
+
+
+def test_without_labels_the_picture_is_a_square_of_samples(monkeypatch):
+    model = EnergyModel(nn.Sequential(nn.Flatten(), MLP((16, 4, 1))), domain=Box(-1.0, 1.0), event_shape=(1, 4, 4))
+    run = made(model, (1, 4, 4), (-1.0, 1.0), None)
+    asked: list[Tensor] = []
+
+    def drawn(_, given):
+        asked.append(given)
+        return torch.zeros(len(given), 1, 4, 4)
+
+    monkeypatch.setattr(gallery, "_samples", drawn)
+    assert gallery.portrait(Subject(run, Dataset(run.data.x, run.data.y, run.labels, "noise"))) is not None
+    assert [given.shape for given in asked] == [(64, 0)]
 
 
 def test_points_are_drawn_beside_their_law(monkeypatch):

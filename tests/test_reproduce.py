@@ -89,7 +89,12 @@ def test_seeds_are_trained_measured_and_published():
     assert "going on from iteration 25 of 40" in (plan.folder / "seed-0.log").read_text()
     assert "going on" not in (plan.folder / "seed-1.log").read_text()
     result = results.read(Path("results/tiny.json"))
-    assert list(result.metrics) == ["accuracy", "nll", "ece", "healthy", "interventions"]
+    signs = [name for name in result.metrics if name.startswith("health.")]
+    assert [n for n in result.metrics if n not in signs] == ["accuracy", "nll", "ece", "healthy", "interventions"]
+    health = runs.reopen(plan.folder / "seed-0").health
+    assert health is not None
+    assert result.metrics["health.auroc_fresh"].values[0] == health.auroc_fresh
+    assert len(signs) == 7
     assert result.command.startswith("jointenergy reproduce digits-jem --seeds 2 --jobs 2 --name tiny --set iteration")
     assert result.commit == COMMIT
     assert 1.0 < result.minutes < 2.0  # the minute before the stop counts

@@ -26,7 +26,7 @@ from jointenergy.recipes.seeds import parse_seeds
 console = Console()
 INTERRUPTED = 130  # what a shell expects of a program that Ctrl-C has ended
 USUAL = 20  # seeds
-VITAL = ("healthy", "interventions")  # of every run, beside what it is for
+VITAL = ("health", "interventions")  # of every run, beside what it is for
 MAIN = ("accuracy", "nll", "ece", "healthy")  # the columns of the list; all others stand in the files
 
 
@@ -129,7 +129,8 @@ def _overview(folder: Path) -> None:
         result, paper = found.get(known), PAPERS.get(known, {})
         ours = {} if result is None else result.metrics
         figures = [key for key in paper if key != "source" and not key.endswith("_macro")]
-        for i, figure in enumerate(figures or [next((key for key in ours if key not in VITAL), "")]):
+        first = next((key for key in ours if not key.startswith(VITAL)), "")
+        for i, figure in enumerate(figures or [first]):
             theirs = paper.get(figure)
             table.add_row(
                 name if i == 0 else "",

@@ -105,11 +105,14 @@ def _samples(subject: Subject, asked: Tensor) -> Tensor:
 def _by_label(subject: Subject) -> Picture | None:
     """A row of samples for each value of a label, the other labels free; of many labels of yes and no the yes alone.
 
-    Of a run that never saw some pairs together, a row for each of these.
+    Of a run that never saw some pairs together, a row for each of these; without labels, a square of samples.
     """
     run = subject.run
+    if len(run.labels) == 0:
+        x = _samples(subject, torch.empty(COLUMNS * COLUMNS, 0, dtype=torch.int64))
+        return grids("gallery", "", {"": x}, COLUMNS, run.bounds)
     names, patterns = consistency.held_out(run)
-    if len(patterns) == 0 and len(run.labels):
+    if len(patterns) == 0:
         patterns = consistency.singles(run.labels)
         if len(patterns) > MOST_ROWS and set(run.labels.cardinalities) == {2}:
             patterns = patterns[1::2]

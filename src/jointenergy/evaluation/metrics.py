@@ -99,6 +99,7 @@ NAMES: dict[str, Range] = {
     "likelihood_temperature": DISTANCE,
     "likelihood_effective_share": FRACTION,
     "healthy": YES_OR_NO,
+    "health.<sign>": REAL,
     "accuracy_held.<network>.<when>": FRACTION,
     "healthy_held.<network>.<when>": YES_OR_NO,
     "ece_held.<network>": FRACTION,

@@ -25,6 +25,7 @@ from jointenergy.kernels import ExactGibbs
 from jointenergy.labels import ENUMERATION_LIMIT, MISSING
 from jointenergy.recipes.pairs import fresh_samples, rows_of_pairs, samples_of_pairs
 from jointenergy.tasks.chains import can_sum
+from jointenergy.training.health import Health
 
 FEW = 32  # labels that have figures of their own, and pairs worth asking for; more are one structure
 COMPLETED = 100  # test rows whose x is drawn from their labels alone
@@ -51,6 +52,12 @@ def take_all(subject: Subject) -> Taken:
             figures |= {k: v if v is not None and math.isfinite(v) else None for k, v in found.items()}
             remarks += [remark] if remark else []
     return figures, " ".join(remarks)
+
+
+def signs_of(health: Health) -> Figures:
+    """What the last check of health has measured, beside its verdict."""
+    signs = {name: float(value) for name, value in health.values().items() if name not in ("healthy", "finite")}
+    return {f"health.{name}": value if math.isfinite(value) else None for name, value in signs.items()}
 
 
 def tells_labels(subject: Subject) -> bool:

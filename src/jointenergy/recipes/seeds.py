@@ -251,6 +251,8 @@ def figures_of(
         taken = {"accuracy": None, "nll": None, "ece": None}
     if run.trainer.uses_chains:
         taken["healthy"] = float(not diverged and run.health is not None and run.health.healthy)
+        if run.health is not None and not diverged:
+            taken |= measures.signs_of(run.health)
     taken["interventions"] = float(interventions if diverged else run.interventions)
     return taken, " ".join(remarks)
 
