@@ -81,8 +81,13 @@ def measure(answers: Answers, sizes: Sizes, seed: int) -> Calibrated:
         calibration_error(confidence, right, equal_mass_bins(answers.log_odds)),
         classwise_error(answers.class_gaps, counts),
         risk_coverage(answers.log_odds, right).area,
-        float(answers.nll.sum()) / len(answers.row.unique()),
+        _nll(answers),
     )
+
+
+def _nll(answers: Answers) -> float:
+    """Label by label, summed over the labels of a row."""
+    return float(answers.nll.sum()) / len(answers.row.unique())
 
 
 def calibration(subject: Subject, suite: Suite) -> Section:
@@ -136,7 +141,7 @@ def scaled_figures(run: Run, test: Dataset) -> dict[str, float] | str:
     return {
         "logit_temperature": fitted,
         "ece_scaled": calibration_error(answers.confidence, answers.right),
-        "nll_scaled": float(answers.nll.sum()) / len(answers.row.unique()),
+        "nll_scaled": _nll(answers),
     }
 
 

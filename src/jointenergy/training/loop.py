@@ -1,6 +1,6 @@
 """training: the loop around the step, with the guard's decisions, checkpoints, metrics and events.
 
-A few lines more than three hundred: what is decided, done and written at an iteration is read together.
+Some forty lines more than three hundred: what is decided, done and written at an iteration is read together.
 """
 
 from __future__ import annotations
@@ -213,7 +213,7 @@ class Fit:
         """Whether there were more steps to be had."""
         raised = raise_steps(self.trainer)
         if raised is not None:
-            self._event("steps", f"{reason}: chain steps go from {raised[0]} to {raised[1]}")
+            self._event("steps", f"{reason}: {raised}")
         return raised is not None
 
     def _roll_back(self, reason: str) -> None:

@@ -64,7 +64,7 @@ class Recovery:
         trainer.new_streams()
         raised = raise_steps(trainer) if self.tries % 3 == 2 else None
         if raised is not None:
-            return f"chain steps go from {raised[0]} to {raised[1]}"
+            return raised
         if self.tries % 3 == 0:
             return lower_rate(trainer)
         return "new random streams"
@@ -78,7 +78,7 @@ class Recovery:
         lower = trainer.learning_rate_scale * RATE_DOWN >= LEAST_RATE
         raised = None if self.lags % 2 == 0 and lower else raise_steps(trainer)
         if raised is not None:
-            return "steps", f"chain steps go from {raised[0]} to {raised[1]}"
+            return "steps", raised
         return ("rate", lower_rate(trainer)) if lower else None
 
     def state_dict(self) -> dict[str, Any]:
@@ -89,14 +89,14 @@ class Recovery:
         self.trouble, self.lags = state["trouble"], state["lags"]
 
 
-def raise_steps(trainer: Trainer) -> tuple[int, int] | None:
-    """More chain steps: how many there were and are, or None when there are no more to be had."""
+def raise_steps(trainer: Trainer) -> str | None:
+    """More chain steps from here on, in words, or None when there are no more to be had."""
     before = trainer.chains.steps
     more = min(MAX_STEPS * trainer.recipe.chain.steps, max(before + 1, round(before * STEPS_UP)))
     if more <= before:
         return None
     trainer.chains.steps = more
-    return before, more
+    return f"chain steps go from {before} to {more}"
 
 
 def lower_rate(trainer: Trainer) -> str:
