@@ -419,3 +419,14 @@ def test_pairs_that_were_held_out_are_judged_by_a_baseline_that_has_seen_them(mo
     assert Plan("celeba-gibbs:novel", (0,)).judge_of(0) == folder / "celeba-gibbs-baseline/seed-0"
     assert Plan("celeba-gibbs:factored", (0,)).judge_of(0) == folder / "celeba-gibbs-factored-baseline/seed-0"
     assert [pairs for _, pairs in asked] == [(), ()]
+
+
+def test_samples_of_a_variant_are_judged_by_the_baseline_of_its_recipe_if_the_data_are_the_same(monkeypatch):
+    folder = Path("runs/reproduce")
+    trained = {folder / "shoes-gibbs-baseline", folder / "digits-gibbs-baseline"}
+    monkeypatch.setattr(Seed, "state", lambda seed, settings: "complete" if seed.folder in trained else "absent")
+    assert Plan("shoes-gibbs:factored", (0,)).judge_of(0) == folder / "shoes-gibbs-baseline/seed-0"
+    assert Plan("digits-gibbs", (0,), overrides=("iterations=10",), name="short").judge_of(0) == (
+        folder / "digits-gibbs-baseline/seed-0"
+    )
+    assert Plan("shoes-gibbs:zappos", (0,)).judge_of(0) is None

@@ -118,15 +118,14 @@ class Plan:
         """The run folder that judges the samples of a seed: the one that was named, or the baseline, if it is there."""
         if self.judge is not None or self.baseline or self.settings.model.family in ("conditional", "unconditional"):
             return self.judge
-        name, settings = self.result_name, self.settings
-        if settings.data.options.held_out_pairs:
-            # Pairs that were held out are judged by one that has seen them: the baseline of the recipe itself.
-            name = self.recipe.partition(":")[0]
-            settings = recipes.load(name, size=self.size)
-            if settings.data.options.held_out_pairs:
-                return None
-        baseline = Seed(seed, self.runs / f"{name}-baseline")
-        return baseline.run if baseline.state(settings.baseline()) == "complete" else None
+        shipped = recipes.load(self.recipe.partition(":")[0], size=self.size)
+        held_out = self.settings.data.options.held_out_pairs
+        # Pairs that were held out need a judge that has seen them; of a variant on the same data the recipe's will do.
+        judges = [] if held_out else [(self.result_name, self.settings)]
+        if shipped.data == self.settings.data or (held_out and not shipped.data.options.held_out_pairs):
+            judges.append((shipped.name, shipped))
+        baselines = [(Seed(seed, self.runs / f"{name}-baseline"), settings.baseline()) for name, settings in judges]
+        return next((judge.run for judge, settings in baselines if judge.state(settings) == "complete"), None)
 
     def train_words(self) -> list[str]:
         """The words after `jointenergy` that train one seed, but for the seed and its folder."""
