@@ -321,6 +321,16 @@ def test_a_broken_gzip_file_is_named(tmp_path):
             read_idx(path, 3)
 
 
+def test_a_split_without_rows_is_refused(tmp_path):
+    for kind, head in (
+        ("images-idx3", bytes([0, 0, 8, 3, *[0] * 4, 0, 0, 0, 28, 0, 0, 0, 28])),
+        ("labels-idx1", bytes([0, 0, 8, 1, *[0] * 4])),
+    ):
+        (tmp_path / f"train-{kind}-ubyte").write_bytes(head)
+    with pytest.raises(InputError, match="the train split of data set 'mnist' has no rows"):
+        load("mnist", tmp_path)
+
+
 def test_idx_files_that_are_missing_or_do_not_belong_together_are_named(tmp_path):
     with pytest.raises(InputError, match=r"there is no file .*nothing"):
         read_idx(tmp_path / "nothing", 1)
@@ -413,7 +423,7 @@ def test_images_are_converted_and_resized(tmp_path):
     Image.fromarray(left).save(tmp_path / "a" / "1.png")
     x = image_folder(tmp_path, size=(4, 4)).x[0]
     assert torch.equal(x, torch.from_numpy(left).permute(2, 0, 1))
-    with pytest.raises(InputError, match=r"a/1\.png is 4 x 4, b/2\.png is 6 x 8: give size=\(height, width\)"):
+    with pytest.raises(InputError, match=r"a/1\.png is 4 x 4, b/2\.png is 6 x 8: resize them by size="):
         image_folder(tmp_path)
     with pytest.raises(InputError, match="'RGB' or 'L', not 'CMYK'"):
         image_folder(tmp_path, mode="CMYK")

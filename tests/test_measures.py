@@ -128,7 +128,7 @@ def attributes_run(n: int, label_kernel: Kernel | None) -> tuple[Run, Dataset]:
         (
             2,
             ExactGibbs(),
-            ("accuracy_of.a0", "consistency_pairs", "consistency_pairs_rows", "diversity"),
+            ("accuracy_of.a0", "consistency_pairs", "consistency_present", "consistency_pairs_rows", "diversity"),
             ("by_sampling", "kl_nats", "mse"),
         ),
         (40, GibbsWithGradients(), ("accuracy_by_sampling", "inpainting_mse.given_labels"), ("pairs", "ece")),
@@ -144,6 +144,31 @@ def test_measures_follow_from_labels_and_chains(n, kernel, has, lacks, monkeypat
     for name, value in figures.items():
         assert value is not None
         check_value(name, value)
+
+
+def test_a_small_size_takes_short_chains_of_few_rows(monkeypatch):
+    run, test = attributes_run(40, GibbsWithGradients())
+    asked = {}
+    monkeypatch.setattr(by_sampling, "by_sampling", lambda *args, **kwargs: asked.update(kwargs) or {})
+    _, remark = measures._by_sampling(Subject(run, test, small=True))
+    assert asked == {"n_rows": 10, "n_chains": 2, "steps": 20}
+    assert "2 chains of 20 steps a row" in remark
+    _, remark = measures._by_sampling(Subject(run, test))
+    assert asked["steps"] == by_sampling.n_steps(40)
+    assert f"chains of {by_sampling.n_steps(40)} steps" in remark
+
+
+def test_pairs_of_attributes_that_are_there_have_a_figure_of_their_own(monkeypatch):
+    """The judge sees all attributes in every sample: of four pairs of two attributes one is shown."""
+    monkeypatch.setattr(pairs, "PER_PAIR", 2)
+    monkeypatch.setattr(consistency, "judge_of", lambda run: lambda x: torch.ones(len(x), 2, dtype=torch.int64))
+    run, test = attributes_run(2, ExactGibbs())
+    figures, remark = pairs.samples_of_pairs(Subject(run, test))
+    shown = {name: value for name, value in figures.items() if name in ("consistency_pairs", "consistency_present")}
+    patterns, _ = pairs.asked_pairs(run)
+    assert shown == {"consistency_pairs": pytest.approx(1 / len(patterns)), "consistency_present": 1.0}
+    assert len(patterns) > 1
+    assert "both there" in remark
 
 
 def test_rows_that_have_a_pair_are_judged_as_samples_of_it_are():

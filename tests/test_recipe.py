@@ -71,14 +71,26 @@ def test_wrong_overrides(overrides, sentence):
 def test_wrong_files(tmp_path):
     (tmp_path / "broken.toml").write_text("name = ")
     (tmp_path / "empty.toml").write_text("")
+    (tmp_path / "bytes.toml").write_bytes(b"\xff\xfe name")
+    (tmp_path / "folder.toml").mkdir()
     for name, sentence in (
         ("digits-gem", "did you mean 'digits-jem'"),
         (str(tmp_path / "none.toml"), "no recipe file"),
         (str(tmp_path / "broken.toml"), "not valid TOML"),
         (str(tmp_path / "empty.toml"), "'name' is missing"),
+        (str(tmp_path / "bytes.toml"), "not valid TOML"),
+        (str(tmp_path / "folder.toml"), "cannot be read"),
     ):
         with pytest.raises(InputError, match=sentence):
             recipes.load(name)
+
+
+def test_the_path_of_a_file_may_have_a_colon(tmp_path):
+    folder = tmp_path / "a:b"
+    folder.mkdir()
+    (folder / "mine.toml").write_text((recipes.FOLDER / "digits-gibbs.toml").read_text())
+    assert recipes.load(str(folder / "mine.toml")) == recipes.load("digits-gibbs")
+    assert recipes.load(f"{folder / 'mine.toml'}:factored") == recipes.load("digits-gibbs:factored")
 
 
 VARIED = """

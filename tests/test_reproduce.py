@@ -252,6 +252,8 @@ def test_ctrl_c_stops_the_processes_saved_and_says_how_to_go_on():
         ({"overrides": ("iterations=3",)}, "give the changed one a name with --name"),
         ({"overrides": ("iterations=3",), "name": "digits-jem"}, "belongs to the recipe of the library"),
         ({"name": "digits-jem-baseline"}, "belongs to a baseline"),
+        ({"name": "../elsewhere"}, "a result's name has letters"),
+        ({"name": "a b"}, "a result's name has letters"),
         ({"jobs": 0}, "--jobs must be at least 1"),
         ({"recipe": "digits-gem"}, "did you mean 'digits-jem'"),
     ],
@@ -278,7 +280,7 @@ def test_seeds_are_a_number_or_a_list(text, seeds):
     assert parse_seeds(text) == seeds
 
 
-@pytest.mark.parametrize("text", ["", "0", "-1", "all", "1,,2", "1,1", "0-3", ","])
+@pytest.mark.parametrize("text", ["", "0", "-1", "all", "1,,2", "1,1", "0-3", ",", "10000", "9" * 20, "1," + "9" * 23])
 def test_other_seeds_are_refused(text):
     with pytest.raises(InputError, match="--seeds"):
         parse_seeds(text)

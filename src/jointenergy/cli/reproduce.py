@@ -73,7 +73,7 @@ def reproduce(
     if not named:
         _overview(folder)
         return
-    if several := [one for one in named if one.partition(":")[0] in studies.names()]:
+    if several := [one for one in named if recipes.parted(one)[0] in studies.names()]:
         if len(named) > 1 or jobs > 1 or tasks or ood or judge or likelihood or gallery or not guard:
             raise InputError(
                 f"{several[0]!r} is a study, which trains several models: reproduce it by itself, without --jobs, "

@@ -73,7 +73,8 @@ def image_folder(
         if images[key].shape != first:
             raise InputError(
                 f"images differ in size: {'/'.join(keys[0])} is {first[1]} x {first[2]}, {'/'.join(key)} is "
-                f"{images[key].shape[1]} x {images[key].shape[2]}: give size=(height, width) to resize them"
+                f"{images[key].shape[1]} x {images[key].shape[2]}: resize them by size=(height, width), "
+                "in a recipe by data.options.image_size"
             )
         x[row] = images[key]
     y = torch.tensor([names.index(key[0]) for key in keys])

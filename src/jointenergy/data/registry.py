@@ -146,4 +146,7 @@ def load(
     if strange := [option for option in options.changed() if option not in entry.takes]:
         known = f"it takes {', '.join(entry.takes)}" if entry.takes else "it takes no options"
         raise InputError(f"data set {name!r} does not know the option {strange[0]!r}: {known}")
-    return entry.read(Request(name, None if folder is None else Path(folder), split, seed, options))
+    dataset = entry.read(Request(name, None if folder is None else Path(folder), split, seed, options))
+    if not len(dataset.x):
+        raise InputError(f"the {split} split of data set {name!r} has no rows: its files are empty, get them again")
+    return dataset

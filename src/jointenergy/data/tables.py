@@ -22,6 +22,8 @@ from jointenergy.labels import MISSING, LabelSpace, nearest
 MISSING_CELLS = ("", "nan", "na", "?")
 """What a cell holds, in small letters, that holds nothing."""
 
+MOST_CLASSES = 1000  # that an npz file may have beyond one for each row
+
 
 def is_missing(cell: str) -> bool:
     return cell.strip().lower() in MISSING_CELLS
@@ -175,10 +177,21 @@ def _label_arrays(arrays: dict[str, NDArray[Any]], path: Path) -> tuple[LabelSpa
             for end, y in parts.items():
                 codes[end][:, k] = [number[str(v)] for v in y[:, k]]
         else:
-            spaces[name] = int(whole[:, k].max(initial=0)) + 1
+            spaces[name] = _counted(whole[:, k], path)
             for end, y in parts.items():
                 codes[end][:, k] = y[:, k]
     return _space(spaces, path), codes
+
+
+def _counted(y: NDArray[Any], path: Path) -> int:
+    """How many classes there are, by the largest; identifiers are no classes, and would be a network's outputs."""
+    n = int(y.max(initial=0)) + 1
+    if n > max(MOST_CLASSES, len(y)):
+        raise InputError(
+            f"y in {path} goes up to {n - 1:,} in {len(y):,} rows: number the classes from 0 without gaps, as "
+            "numpy.unique(y, return_inverse=True) does"
+        )
+    return n
 
 
 # Both.
@@ -211,4 +224,4 @@ def _dataset(x: NDArray[Any], y: NDArray[np.int64], labels: LabelSpace, name: st
     try:
         return Dataset(torch.from_numpy(x), torch.from_numpy(y), labels, name)
     except InputError as error:
-        raise InputError(f"{path} holds no rows with labels: {error}") from error
+        raise InputError(f"{path} cannot be used as it is: {error}") from error

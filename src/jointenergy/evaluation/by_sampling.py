@@ -25,10 +25,13 @@ def some_rows(test: Dataset, n: int = ROWS) -> Dataset:
     return test.rows(known[:: max(1, -(-len(known) // n))])
 
 
-def by_sampling(run: Run, test: Dataset, seed: int) -> dict[str, float]:
+def by_sampling(
+    run: Run, test: Dataset, seed: int, *, n_rows: int = ROWS, n_chains: int = CHAINS, steps: int | None = None
+) -> dict[str, float]:
     """Of the mode of each label over chains of the run's own label kernel, and of the first chain's draw alone."""
-    rows = some_rows(test)
-    drawn = run.predict_by_sampling(rows.x, n_chains=CHAINS, steps=n_steps(len(run.labels)), seed=seed)
+    rows = some_rows(test, n_rows)
+    steps = n_steps(len(run.labels)) if steps is None else steps
+    drawn = run.predict_by_sampling(rows.x, n_chains=n_chains, steps=steps, seed=seed)
     truth = rows.y
     seen = truth != MISSING
     found = {}

@@ -74,6 +74,8 @@ NAMES: dict[str, Range] = {
     "inpainting_coverage.<fill>": FRACTION,
     "consistency_pairs": FRACTION,
     "consistency_pairs_baseline": FRACTION,
+    "consistency_present": FRACTION,
+    "consistency_present_baseline": FRACTION,
     "consistency_pairs_rows": FRACTION,
     "consistency_novel_rows": FRACTION,
     "consistency_novel": FRACTION,

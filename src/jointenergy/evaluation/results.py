@@ -25,6 +25,12 @@ CLOSE = 1e-9  # how far a stored mean may lie from that of its values
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
+def check_name(name: str) -> None:
+    """Names are those of files too: a path in one would write elsewhere."""
+    if not _NAME.fullmatch(name):
+        raise InputError(f"a result's name has letters, digits, '-', '_' and '.', got {name!r}")
+
+
 @dataclass(frozen=True)
 class Result:
     """What one file of results/ says, checked; seeds without a value are told in the notes."""
@@ -63,8 +69,7 @@ class Result:
         object.__setattr__(self, "notes", " ".join([*([self.notes] if self.notes else []), *missing]))
 
     def _check_origin(self) -> None:
-        if not _NAME.fullmatch(self.name):
-            raise InputError(f"a result's name has letters, digits, '-', '_' and '.', got {self.name!r}")
+        check_name(self.name)
         if not provenance.COMMIT.fullmatch(self.commit):
             raise InputError(f"the commit of result {self.name!r} must be hexadecimal digits, got {self.commit!r}")
         if not math.isfinite(self.minutes) or self.minutes < 0:

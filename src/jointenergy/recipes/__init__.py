@@ -20,7 +20,7 @@ def names() -> list[str]:
 
 def load(name: str, overrides: Sequence[str] = (), *, size: Size = "full") -> Recipe:
     """A recipe or a variant (RECIPE:VARIANT) by name, or from a TOML file, with `key.key=value` overrides."""
-    stem, _, variant = name.partition(":")
+    stem, variant = parted(name)
     path = FOLDER / f"{stem}.toml"
     if not path.exists():
         if (FOLDER / "studies" / path.name).exists():
@@ -30,6 +30,14 @@ def load(name: str, overrides: Sequence[str] = (), *, size: Size = "full") -> Re
             said = nearest(name, names())
             raise InputError(f"there is no recipe called {name!r}: {said}; a recipe file ends in .toml")
     return read(path, overrides, variant=variant, size=size)
+
+
+def parted(name: str) -> tuple[str, str]:
+    """The recipe and the variant in RECIPE:VARIANT; a file's path may have colons of its own."""
+    if ":" not in name or Path(name).is_file():
+        return name, ""
+    stem, _, variant = name.rpartition(":")
+    return stem, variant
 
 
 def listed(folder: Path) -> list[str]:

@@ -138,12 +138,16 @@ def _draws_labels(subject: Subject) -> bool:
 
 
 def _by_sampling(subject: Subject) -> Taken:
-    n = len(subject.run.labels)
-    remark = (
-        f"By sampling: {by_sampling.CHAINS} chains of {by_sampling.n_steps(n)} steps a row, from a uniform start, on "
-        f"at most {by_sampling.ROWS:,} test rows; one_sample is the end of the first chain."
+    full = (by_sampling.ROWS, by_sampling.CHAINS, by_sampling.n_steps(len(subject.run.labels)))
+    n_rows, n_chains, steps = (10, 2, 20) if subject.small else full
+    figures = by_sampling.by_sampling(
+        subject.run, subject.test, subject.seed, n_rows=n_rows, n_chains=n_chains, steps=steps
     )
-    return {**by_sampling.by_sampling(subject.run, subject.test, subject.seed)}, remark
+    remark = (
+        f"By sampling: {n_chains} chains of {steps} steps a row, from a uniform start, on at most {n_rows:,} test "
+        "rows; one_sample is the end of the first chain."
+    )
+    return {**figures}, remark
 
 
 def _law_is_known(subject: Subject) -> bool:

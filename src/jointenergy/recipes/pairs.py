@@ -73,6 +73,9 @@ def samples_of_pairs(subject: Subject) -> Taken:
         if len(novel):
             rates = shown.view(len(patterns), per_pair).mean(1).tolist()
             figures |= {f"novel_share{judge}.given.{pair}": r for pair, r in zip(names, rates, strict=True)}
+        elif set(run.labels.cardinalities) == {2} and 0 < (present := (asked != 0).all(1)).sum() < len(asked):
+            # That an attribute is absent is shown more easily: most rows lack most of them.
+            figures[f"consistency_present{judge}"] = float(shown[present].mean())
     if run.sampling.y_kernel is not None:
         x = fresh_samples(subject, len(asked), asked, "marginalize")
         for judge, labels_of in judges.items():
@@ -85,6 +88,8 @@ def samples_of_pairs(subject: Subject) -> Taken:
             rates = consistency.share_with(labels_of(x).cpu(), novel).tolist()
             figures |= {f"novel_share{judge}.free.{pair}": r for pair, r in zip(names, rates, strict=True)}
     remark = f"Samples of pairs of {which}, and their diversity: {per_pair} of each from noise, unfiltered, rest free."
+    if "consistency_present" in figures:
+        remark += " consistency_present is of those of two attributes that are both there."
     if run.sampling.y_kernel is not None:
         remark += " The other labels are redrawn; in figures named marginalize they are summed out."
     if len(novel) and subject.baseline is None:

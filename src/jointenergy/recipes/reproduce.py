@@ -82,6 +82,7 @@ class Plan:
         shipped = {recipes.result_name(name): name for name in recipes.names()}
         if own in shipped and recipes.load(shipped[own]) != settings:
             raise InputError(f"the name {own!r} belongs to the recipe of the library: choose another with --name")
+        results.check_name(own)
         if own.endswith("-baseline"):
             raise InputError(f"the name {own!r} belongs to a baseline: leave the ending out and use --baseline")
         if self.tasks and self.baseline:
@@ -118,7 +119,7 @@ class Plan:
         """The run folder that judges the samples of a seed: the one that was named, or the baseline, if it is there."""
         if self.judge is not None or self.baseline or self.settings.model.family in ("conditional", "unconditional"):
             return self.judge
-        shipped = recipes.load(self.recipe.partition(":")[0], size=self.size)
+        shipped = recipes.load(recipes.parted(self.recipe)[0], size=self.size)
         held_out = self.settings.data.options.held_out_pairs
         # Pairs that were held out need a judge that has seen them; of a variant on the same data the recipe's will do.
         judges = [] if held_out else [(self.result_name, self.settings)]

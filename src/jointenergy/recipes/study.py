@@ -54,7 +54,7 @@ def names() -> list[str]:
 
 def load(name: str, overrides: tuple[str, ...] = (), *, size: Size = "full") -> Study:
     """A study or a variant (STUDY:VARIANT) by name, or from a TOML file, with `key.key=value` overrides."""
-    stem, _, variant = name.partition(":")
+    stem, variant = recipes.parted(name)
     path = FOLDER / f"{stem}.toml"
     path = path if path.exists() else Path(stem)
     if path.suffix != ".toml":
@@ -92,6 +92,7 @@ class Plan:
     def __post_init__(self) -> None:
         settings = load(self.study, self.overrides, size=self.size)
         own = self.name or settings.recipe.name
+        results.check_name(own)
         shipped = {recipes.result_name(name): name for name in names()}
         if own in shipped and load(shipped[own]) != settings:
             raise InputError(

@@ -179,10 +179,12 @@ def values_of(path: Path, overrides: Sequence[str] = (), *, variant: str = "", s
 def contents(path: Path) -> dict[str, Any]:
     """All that a file says: the recipe, its variants and its smaller sizes."""
     try:
-        return tomllib.loads(path.read_text())
+        return tomllib.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise InputError(f"there is no recipe file {path}") from None
-    except tomllib.TOMLDecodeError as error:
+    except OSError as error:
+        raise InputError(f"the recipe file {path} cannot be read: {error.strerror}") from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise InputError(f"{path} is not valid TOML: {error}") from None
 
 
