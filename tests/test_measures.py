@@ -262,8 +262,9 @@ def test_of_many_pairs_only_attributes_that_are_there_are_asked_for(monkeypatch)
     monkeypatch.setattr(pairs, "MANY", 1)
     _, some_pairs = pairs.samples_of_pairs(Subject(run, test))
     assert asked == 2 * [[[0, 0], [1, 1]]] + 2 * [[[1, 1]]]  # by either method
-    assert "both there" in some_pairs
-    assert "both there" not in all_pairs
+    assert "attributes that are both there, and their diversity" in some_pairs
+    assert "consistency_present" not in some_pairs  # it would be the same
+    assert "pairs of labels, and their diversity" in all_pairs
 
 
 def picture_run(labels: LabelSpace, shape: tuple[int, ...]) -> tuple[Run, Dataset]:
