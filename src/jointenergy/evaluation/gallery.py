@@ -134,7 +134,8 @@ def _crossed(subject: Subject) -> Picture | None:
         values = torch.linspace(0, size - 1, n).round().long()
         asked = torch.full((n * n, 2), MISSING)
         asked[:, k] = values.repeat_interleave(n) if k == 0 else values.repeat(n)
-        panels[f"{name} by {'row' if k == 0 else 'column'}"] = _samples(subject, asked)
+        ends = " to ".join(run.labels.values[k][v] for v in (0, size - 1))
+        panels[f"{name} by {'row' if k == 0 else 'column'}, {ends}"] = _samples(subject, asked)
     return grids("gallery", "", panels, n, run.bounds)
 
 
