@@ -476,6 +476,7 @@ def test_your_own_arrays(tmp_path):
         ({"x": np.zeros((3, 2)), "y": np.zeros((3, 2, 2), np.int64)}, r"must be \[n\] or \[n, L\]"),
         ({"x": np.zeros((3, 2)), "x_test": np.zeros((1, 2)), "y": np.arange(3)}, "has x_test and no y_test"),
         ({"x": np.array([[None]])}, "cannot be read as arrays"),
+        ({"x": np.float32(3.0)}, "is a single number"),
         ({"x": np.zeros((3, 2)), "y": np.array([0, 1, 10**8])}, "number the classes from 0 without gaps"),
     ],
 )

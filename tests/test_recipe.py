@@ -75,6 +75,8 @@ def test_wrong_files(tmp_path):
     (tmp_path / "folder.toml").mkdir()
     for name, sentence in (
         ("digits-gem", "did you mean 'digits-jem'"),
+        (":missing", "there is no recipe called ':missing'"),
+        (str(tmp_path), "there is no recipe called"),
         (str(tmp_path / "none.toml"), "no recipe file"),
         (str(tmp_path / "broken.toml"), "not valid TOML"),
         (str(tmp_path / "empty.toml"), "'name' is missing"),

@@ -432,3 +432,6 @@ def test_samples_of_a_variant_are_judged_by_the_baseline_of_its_recipe_if_the_da
         folder / "digits-gibbs-baseline/seed-0"
     )
     assert Plan("shoes-gibbs:zappos", (0,)).judge_of(0) is None
+    # A recipe that classifies nothing has no baseline.
+    logits = ('model.family="logits"', "objective.log_p_y_given_x=1.0")
+    assert Plan("mnist-igebm", (0,), overrides=logits, name="with-labels").judge_of(0) is None

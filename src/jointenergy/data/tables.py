@@ -22,7 +22,7 @@ from jointenergy.labels import MISSING, LabelSpace, nearest
 MISSING_CELLS = ("", "nan", "na", "?")
 """What a cell holds, in small letters, that holds nothing."""
 
-MOST_CLASSES = 1000  # that an npz file may have beyond one for each row
+MOST_CLASSES = 100_000  # that an npz file may have beyond one for each row: its test rows may be few
 
 
 def is_missing(cell: str) -> bool:
@@ -129,6 +129,8 @@ def read_npz(request: Request) -> Dataset:
     arrays = _arrays(path)
     if "x" not in arrays:
         raise InputError(f"{path} holds {', '.join(arrays) or 'nothing'}: call the array of inputs x, its labels y")
+    if arrays["x"].ndim == 0:
+        raise InputError(f"x in {path} is a single number: give one row for each input, [n, ...]")
     labels, y = _label_arrays(arrays, path)
     end = ""
     if "x_test" in arrays and not own:
@@ -188,8 +190,8 @@ def _counted(y: NDArray[Any], path: Path) -> int:
     n = int(y.max(initial=0)) + 1
     if n > max(MOST_CLASSES, len(y)):
         raise InputError(
-            f"y in {path} goes up to {n - 1:,} in {len(y):,} rows: number the classes from 0 without gaps, as "
-            "numpy.unique(y, return_inverse=True) does"
+            f"y in {path} goes up to {n - 1:,} in {len(y):,} rows: number the classes from 0 without gaps, in all "
+            "files alike, and leave -1 for missing ones"
         )
     return n
 

@@ -26,7 +26,7 @@ def load(name: str, overrides: Sequence[str] = (), *, size: Size = "full") -> Re
         if (FOLDER / "studies" / path.name).exists():
             raise InputError(f"{stem!r} trains several models: run it with `jointenergy study {name}`")
         path = Path(stem)
-        if path.suffix != ".toml" and not path.exists():
+        if path.suffix != ".toml" and not path.is_file():
             said = nearest(name, names())
             raise InputError(f"there is no recipe called {name!r}: {said}; a recipe file ends in .toml")
     return read(path, overrides, variant=variant, size=size)

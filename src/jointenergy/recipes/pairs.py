@@ -73,8 +73,8 @@ def samples_of_pairs(subject: Subject) -> Taken:
         if len(novel):
             rates = shown.view(len(patterns), per_pair).mean(1).tolist()
             figures |= {f"novel_share{judge}.given.{pair}": r for pair, r in zip(names, rates, strict=True)}
-        elif set(run.labels.cardinalities) == {2} and 0 < (present := (asked != 0).all(1)).sum() < len(asked):
-            # That an attribute is absent is shown more easily: most rows lack most of them.
+        elif set(run.labels.values) == {("0", "1")} and 0 < (present := (asked != 0).all(1)).sum() < len(asked):
+            # That an attribute is absent is shown more easily where most rows lack most of them.
             figures[f"consistency_present{judge}"] = float(shown[present].mean())
     if run.sampling.y_kernel is not None:
         x = fresh_samples(subject, len(asked), asked, "marginalize")

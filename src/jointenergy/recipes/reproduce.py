@@ -119,13 +119,13 @@ class Plan:
         """The run folder that judges the samples of a seed: the one that was named, or the baseline, if it is there."""
         if self.judge is not None or self.baseline or self.settings.model.family in ("conditional", "unconditional"):
             return self.judge
-        shipped = recipes.load(recipes.parted(self.recipe)[0], size=self.size)
-        held_out = self.settings.data.options.held_out_pairs
+        own, shipped = self.settings, recipes.load(recipes.parted(self.recipe)[0], size=self.size)
+        held_out = own.data.options.held_out_pairs
         # Pairs that were held out need a judge that has seen them; of a variant on the same data the recipe's will do.
-        judges = [] if held_out else [(self.result_name, self.settings)]
-        if shipped.data == self.settings.data or (held_out and not shipped.data.options.held_out_pairs):
-            judges.append((shipped.name, shipped))
-        baselines = [(Seed(seed, self.runs / f"{name}-baseline"), settings.baseline()) for name, settings in judges]
+        judges = [] if held_out else [(self.result_name, own)]
+        fits = shipped.data == own.data or (held_out and not shipped.data.options.held_out_pairs)
+        judges += [(shipped.name, shipped)] if fits and shipped.model.family == own.model.family else []
+        baselines = ((Seed(seed, self.runs / f"{name}-baseline"), settings.baseline()) for name, settings in judges)
         return next((judge.run for judge, settings in baselines if judge.state(settings) == "complete"), None)
 
     def train_words(self) -> list[str]:

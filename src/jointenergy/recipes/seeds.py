@@ -45,9 +45,9 @@ PATIENCE = 120.0  # seconds that a process asked to stop may take to finish its 
 def parse_seeds(text: str) -> tuple[int, ...]:
     """`20` is 0 to 19; `0,1,5` are those, and `5,` is 5 alone."""
     text = text.replace(" ", "")
-    if re.fullmatch(r"[1-9]\d{0,3}", text):
+    if re.fullmatch(r"[1-9][0-9]{0,3}", text):
         return tuple(range(int(text)))
-    if not re.fullmatch(r"\d{1,18}(,\d{1,18})*,?", text) or "," not in text:
+    if not re.fullmatch(r"[0-9]{1,18}(,[0-9]{1,18})*,?", text) or "," not in text:
         said = "a number of seeds below 10,000, as in 20, or a list of them below 10^18, as in 0,1,5"
         raise InputError(f"--seeds takes {said}, got {text!r}")
     seeds = tuple(int(s) for s in text.split(",") if s)
