@@ -159,7 +159,7 @@ def test_a_small_size_takes_short_chains_of_few_rows(monkeypatch):
 
 
 def test_pairs_of_attributes_that_are_there_have_a_figure_of_their_own(monkeypatch):
-    """The judge sees all attributes in every sample: of four pairs of two attributes one is shown."""
+    """The judge sees all attributes in every sample, so of the pairs asked for it sees the one of both there."""
     monkeypatch.setattr(pairs, "PER_PAIR", 2)
     monkeypatch.setattr(consistency, "judge_of", lambda run: lambda x: torch.ones(len(x), 2, dtype=torch.int64))
     run, test = attributes_run(2, ExactGibbs())

@@ -148,5 +148,8 @@ def load(
         raise InputError(f"data set {name!r} does not know the option {strange[0]!r}: {known}")
     dataset = entry.read(Request(name, None if folder is None else Path(folder), split, seed, options))
     if not len(dataset.x):
-        raise InputError(f"the {split} split of data set {name!r} has no rows: its files are empty, get them again")
+        raise InputError(
+            f"the {split} split of data set {name!r} has no rows: give it files that have some, or, where the rows are "
+            "shared out, another data.options.test_share"
+        )
     return dataset
