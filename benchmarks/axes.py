@@ -12,9 +12,10 @@ import torch
 from torch import Tensor
 
 from jointenergy.labels import LabelSpace
+from jointenergy.recipes.build import trainer_of
+from jointenergy.recipes.schema import Recipe, parse
 from jointenergy.training.distributed import World
 from jointenergy.training.feeds import TrainingData
-from jointenergy.training.recipe import Recipe, parse
 from jointenergy.training.trainer import Trainer
 
 HELD, FEATURES, CLASSES, BUFFER = 64, 64, 10, 2048
@@ -156,13 +157,13 @@ def images(
 ) -> Trainer:
     side = side or plan.side
     data = data_of(n or plan.n_rows, (3, side, side), LabelSpace({"class": CLASSES}), device)
-    return Trainer(image_recipe(plan, **changes), data, 0, world=world or World())
+    return trainer_of(image_recipe(plan, **changes), data, 0, world=world or World())
 
 
 def labeled(plan: Plan, n_labels: int, device: torch.device, *, exact: bool) -> Trainer:
     labels = LabelSpace.binary([f"label-{k}" for k in range(n_labels)])
     data = data_of(plan.n_rows, (FEATURES,), labels, device)
-    return Trainer(label_recipe(plan, exact=exact), data, 0)
+    return trainer_of(label_recipe(plan, exact=exact), data, 0)
 
 
 AXES: dict[str, Axis] = {

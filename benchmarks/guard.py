@@ -16,8 +16,9 @@ from rounds import count, in_a_sentence
 
 from jointenergy import recipes
 from jointenergy.evaluation import provenance, results
+from jointenergy.recipes.build import trainer_of
+from jointenergy.recipes.data import data_of
 from jointenergy.training import loop, measure
-from jointenergy.training.feeds import data_of
 from jointenergy.training.guard import Guard
 from jointenergy.training.trainer import Trainer
 
@@ -47,7 +48,7 @@ def main() -> None:
     torch.set_num_threads(1)
     recipe = recipes.load("digits-jem")
     data = data_of(recipe)
-    kinds = {True: (Trainer(recipe, data, 0), Guard()), False: (Trainer(recipe, data, 0, guarded=False), None)}
+    kinds = {True: (trainer_of(recipe, data, 0), Guard()), False: (trainer_of(recipe, data, 0, guarded=False), None)}
     for trainer, guard in kinds.values():
         timed(trainer, guard)
     pairs = []

@@ -27,10 +27,10 @@ from jointenergy.errors import InputError
 from jointenergy.evaluation import provenance, results
 from jointenergy.labels import LabelSpace
 from jointenergy.networks import WideResNet
+from jointenergy.recipes.build import trainer_of
+from jointenergy.recipes.schema import Recipe, parse
 from jointenergy.training import loop, measure
 from jointenergy.training.feeds import TrainingData
-from jointenergy.training.recipe import Recipe, parse
-from jointenergy.training.trainer import Trainer
 
 NETWORKS, BATCHES = ["28-10", "16-4"], [64, 256, 512]  # of what is published
 STEPS, BUFFER, ROWS = 20, 10_000, 2048
@@ -142,7 +142,7 @@ def ours(recipe: Recipe, shape: tuple[int, ...] = (3, 32, 32)) -> Callable[[], o
     generator = torch.Generator().manual_seed(0)
     x = (torch.rand(ROWS, *shape, generator=generator) * 2 - 1).cuda()
     y = torch.randint(10, (ROWS, 1), generator=generator).cuda()
-    trainer = Trainer(recipe, TrainingData(x, y, x[:256], y[:256], LabelSpace({"class": 10})), 0)
+    trainer = trainer_of(recipe, TrainingData(x, y, x[:256], y[:256], LabelSpace({"class": 10})), 0)
     look = measure.Look(trainer)
 
     def step() -> None:

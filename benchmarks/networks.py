@@ -27,9 +27,10 @@ from jointenergy import recipes
 from jointenergy.data import Dataset
 from jointenergy.evaluation import provenance, results
 from jointenergy.evaluation.classification import classify
-from jointenergy.training import checkpoints, loop, runs
-from jointenergy.training.feeds import data_of
-from jointenergy.training.recipe import Recipe
+from jointenergy.recipes import run_folder
+from jointenergy.recipes.data import data_of
+from jointenergy.recipes.schema import Recipe
+from jointenergy.training import checkpoints, loop
 
 RESIDUAL = 'kind = "wide-resnet", depth = 16, width = 4, activation = "leaky_relu"'
 # Each with an optimizer that suits it, as the field has found: the recipe's own for the normalizer-free network.
@@ -62,7 +63,7 @@ def measured(
 ) -> dict[str, Any]:
     """Train for the last of these minutes, or go on with what stands there; what was seen at each of them."""
     if checkpoints.all_in(folder / "checkpoints"):
-        run = runs.reopen(folder, device=device)
+        run = run_folder.reopen(folder, device=device)
         there = run.trainer.recipe
         if replace(there, iterations=recipe.iterations, cadence=recipe.cadence) != recipe:
             sys.exit(f"{folder} holds a run of other settings: remove it, or choose another --folder")
@@ -72,11 +73,11 @@ def measured(
         rows = data_of(recipe, data, device, seed)
         # Minutes are of steps: checks, which are the same for all, are not counted.
         unchecked = replace(recipe, cadence=replace(recipe.cadence, check=10**9))
-        iterations = runs.iterations_in(unchecked, minutes[-1] * 60, seed, device=device, data=rows)
+        iterations = run_folder.iterations_in(unchecked, minutes[-1] * 60, seed, device=device, data=rows)
         every = max(1, -(-iterations // CHECKS))
         cadence = replace(recipe.cadence, check=every, checkpoint=every)
         recipe = replace(recipe, iterations=every * CHECKS, cadence=cadence)
-        run = runs.create(folder, recipe, seed, data_folder=data, device=device, data=rows)
+        run = run_folder.create(folder, recipe, seed, data_folder=data, device=device, data=rows)
         (folder / "commit").write_text(provenance.commit())
     diverged = False
     try:

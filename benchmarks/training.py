@@ -34,11 +34,12 @@ from jointenergy.errors import InputError
 from jointenergy.evaluation import provenance, results
 from jointenergy.evaluation.classification import classify
 from jointenergy.models import Box, JointModel, LogitModel
+from jointenergy.recipes.build import trainer_of
+from jointenergy.recipes.data import data_of
+from jointenergy.recipes.schema import Recipe
 from jointenergy.training import loop, measure
-from jointenergy.training.feeds import TrainingData, data_of
+from jointenergy.training.feeds import TrainingData
 from jointenergy.training.guard import Guard
-from jointenergy.training.recipe import Recipe
-from jointenergy.training.trainer import Trainer
 
 BLOCK = 50  # iterations
 ITERATIONS = 2500  # of what is published
@@ -67,7 +68,7 @@ class Run:
 
 
 def ours(recipe: Recipe, data: TrainingData, seed: int, block: int, *, guarded: bool = True) -> Run:
-    trainer, guard = Trainer(recipe, data, seed, guarded=guarded), Guard()
+    trainer, guard = trainer_of(recipe, data, seed, guarded=guarded), Guard()
     look = measure.Look(trainer)
 
     def run() -> None:
@@ -86,7 +87,7 @@ def ebmkit(recipe: Recipe, data: TrainingData, seed: int, block: int) -> Run:
 
     optimizer, chain, low, high = recipe.optimizer, recipe.chain, recipe.data.low, recipe.data.high
     # The same first weights: a network as the other side makes it.
-    network = copy.deepcopy(Trainer(recipe, data, seed).model.network)
+    network = copy.deepcopy(trainer_of(recipe, data, seed).model.network)
     torch.manual_seed(seed)
     energy = ebm.ClassifierEnergy(network)
     matrices = [p for p in network.parameters() if p.ndim > 1]
@@ -130,7 +131,7 @@ def ebmkit(recipe: Recipe, data: TrainingData, seed: int, block: int) -> Run:
 
 def products(recipe: Recipe, data: TrainingData, block: int) -> Callable[[], object]:
     """Those of the chains, forward and back to x, and of the loss on data and samples, forward and back to weights."""
-    network = Trainer(recipe, data, 0).model.network
+    network = trainer_of(recipe, data, 0).model.network
     weights = [p.detach() for p in network.parameters() if p.ndim > 1]
     n, steps = recipe.batch_size, recipe.chain.steps
     chain = [(torch.rand(n, w.shape[1]), w, torch.rand(n, w.shape[0])) for w in weights]

@@ -21,9 +21,8 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import torch
 from safetensors.torch import load_file
-from typer.testing import CliRunner
-
 from tests import generated_data as generated
+from typer.testing import CliRunner
 
 SHORT = ["--set", "iterations=60", "--set", "cadence.check=20", "--set", "cadence.checkpoint=20"]
 BROKEN = ["--set", "optimizer.learning_rate=3.0", "--set", "optimizer.clip_norm=1000.0", "--set", "iterations=400"]

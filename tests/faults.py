@@ -9,7 +9,7 @@ from typing import ClassVar
 import torch
 
 from jointenergy.kernels import Langevin
-from jointenergy.training.loop import Fit
+from jointenergy.training.loop import Loop
 from jointenergy.training.trainer import Trainer
 
 
@@ -18,7 +18,7 @@ class Fault:
     """Called before each step; it strikes once the run has reached `at`, and does not strike again after a rollback."""
 
     at: int
-    run: Fit | None = None
+    run: Loop | None = None
     struck_at: int | None = None
     lasted: int = 0
 
@@ -53,14 +53,11 @@ class LearningRate(Fault):
 
     def strike(self, trainer: Trainer) -> None:
         if self.lasted == 0:
-            self.right = trainer.recipe
-            optimizer = self.right.optimizer
-            trainer.recipe = replace(
-                self.right, optimizer=replace(optimizer, learning_rate=optimizer.learning_rate * 100)
-            )
+            self.right = trainer.update.settings
+            trainer.update.settings = replace(self.right, learning_rate=self.right.learning_rate * 100)
 
     def heal(self, trainer: Trainer) -> None:
-        trainer.recipe = self.right
+        trainer.update.settings = self.right
 
 
 @dataclass

@@ -11,7 +11,7 @@ import os
 import shutil
 import sys
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 
 import pytest
@@ -23,16 +23,17 @@ from jointenergy.buffers import Drawn
 from jointenergy.errors import InputError
 from jointenergy.kernels import Target
 from jointenergy.labels import MISSING
-from jointenergy.objectives import Batch, Samples
-from jointenergy.training import runs
+from jointenergy.objectives import Batch, Draws, Samples
+from jointenergy.recipes import run_folder
+from jointenergy.recipes.build import trainer_of
+from jointenergy.recipes.data import data_of
+from jointenergy.recipes.schema import Recipe, read
 from jointenergy.training.chains import Moved
 from jointenergy.training.distributed import Parted, World, join, leave
-from jointenergy.training.feeds import data_of
 from jointenergy.training.order import seeded
-from jointenergy.training.recipe import Recipe
 from jointenergy.training.statistics import running
 from jointenergy.training.trainer import Trainer
-from tests.small import JOINT, next_of, small
+from tests.small import JOINT, Before, next_of, small
 
 TINY = (
     "model.network.hidden=[16]",
@@ -60,8 +61,8 @@ def weights(trainer: Trainer) -> tuple[Tensor, Tensor]:
     return flat(trainer.model.parameters()), flat(trainer.ema.parameters())
 
 
-def trainer_of(recipe: Recipe, world: World, device: torch.device) -> Trainer:
-    return Trainer(recipe, data_of(recipe, device=device), 0, world=world)
+def made(recipe: Recipe, world: World, device: torch.device) -> Trainer:
+    return trainer_of(recipe, data_of(recipe, device=device), 0, world=world)
 
 
 # ---------------------------------------------------------------- (a) processes stay together
@@ -69,8 +70,8 @@ def trainer_of(recipe: Recipe, world: World, device: torch.device) -> Trainer:
 
 def steps(world: World, device: torch.device, folder: Path) -> None:
     """Weights and averaged weights are equal after each step; buffers, streams and rows are each process's own."""
-    trainer = trainer_of(small(*TINY), world, device)
-    alone = trainer_of(small(*TINY), World(), device)
+    trainer = made(small(*TINY), world, device)
+    alone = made(small(*TINY), World(), device)
     assert same(world, *weights(trainer))
     for _ in range(10):
         before = weights(trainer)[0].clone()
@@ -91,7 +92,7 @@ def steps(world: World, device: torch.device, folder: Path) -> None:
 def shared_states(world: World, device: torch.device, folder: Path) -> None:
     """Completions of rows, and running statistics of data, are the same in all processes."""
     settings = small(*TINY, "data.missing_x=0.3", "data.missing_labels=0.5", "chain.label_kernel=exact", *JOINT)
-    trainer = trainer_of(settings, world, device)
+    trainer = made(settings, world, device)
     begun = {k: v.clone() for k, v in trainer.completions.state_dict().items()}
     for _ in range(3):
         trainer.step()
@@ -148,9 +149,10 @@ def average_of_averages(trainer: Trainer) -> None:
     """A broken twin: each process divides by its own number of chains that are well."""
     right = trainer.draws_of
 
-    def draws_of(*arguments: object) -> dict[str, object]:
+    def draws_of(*arguments: object) -> Draws:
         draws = right(*arguments)
-        return {k: replace(v, divisor=None) if isinstance(v, Samples) else v for k, v in draws.items()}
+        parts = {f.name: getattr(draws, f.name) for f in fields(draws)}
+        return Draws(**{k: replace(v, divisor=None) if isinstance(v, Samples) else v for k, v in parts.items()})
 
     trainer.draws_of = draws_of  # type: ignore[method-assign, assignment]
 
@@ -167,12 +169,12 @@ def gradients(world: World, device: torch.device, folder: Path) -> None:
     mine = slice(share * world.rank, share * (world.rank + 1))
     for overrides in OBJECTIVES:
         recipe = small(*TINY, *overrides)
-        one, loss = gradient(trainer_of(recipe, World(), device), ALL)
-        many, its_loss = gradient(trainer_of(recipe, world, device), mine)
+        one, loss = gradient(made(recipe, World(), device), ALL)
+        many, its_loss = gradient(made(recipe, world, device), mine)
         assert one.abs().max() > 0.01
         torch.testing.assert_close(many, one, rtol=0, atol=1e-12)
         torch.testing.assert_close(its_loss, loss, rtol=0, atol=1e-12)
-        broken = trainer_of(recipe, world, device)
+        broken = made(recipe, world, device)
         average_of_averages(broken)
         assert (gradient(broken, mine)[0] - one).abs().max() > 1e-5, "the test would not see a wrong divisor"
 
@@ -184,7 +186,7 @@ def faults(world: World, device: torch.device, folder: Path) -> None:
     """A fault in the last process alone: all skip, purge and roll back alike, and stay together."""
     struck = world.rank == world.size - 1
     recipe = small(*TINY, "iterations=80", "chain.clamp=false", "cadence.check=80")
-    run = runs.create(folder / "faults", recipe, 0, device=device, world=world)
+    run = run_folder.create(folder / "faults", recipe, 0, device=device, world=world)
     trainer, right = run.trainer, run.trainer.data.x.clone()
     seen: list[tuple[int, int, int]] = []
     kept = weights(trainer)[0]
@@ -207,7 +209,7 @@ def faults(world: World, device: torch.device, folder: Path) -> None:
             assert torch.equal(kept, weights(trainer)[0]), "a batch of NaN in one process changed the weights"
         seen.append((*at, trainer.n_skipped))
 
-    run.before_step = before_step
+    run.callbacks.append(Before(before_step))
     run.fit()
     assert same(world, *weights(trainer))
     assert (0, 13, 1) in seen
@@ -229,9 +231,9 @@ def faults(world: World, device: torch.device, folder: Path) -> None:
 
 def more_processes(world: World, device: torch.device, folder: Path) -> None:
     """A run of one process goes on in this many; a copy of what they made of it is left for one process again."""
-    alone = runs.reopen(folder / "one", device=device) if world.first else None
+    alone = run_folder.reopen(folder / "one", device=device) if world.first else None
     world.wait()
-    run = runs.reopen(folder / "one", device=device, world=world)
+    run = run_folder.reopen(folder / "one", device=device, world=world)
     trainer = run.trainer
     rows = torch.cat(world.gather(next_of(trainer.feeds[0])[1])).cpu()
     assert trainer.chains.buffer is not None
@@ -249,15 +251,17 @@ def more_processes(world: World, device: torch.device, folder: Path) -> None:
         if world.first and trainer.iteration == 80:
             shutil.copytree(folder / "one", folder / "copy")
 
-    run.before_step = copy
+    run.callbacks.append(Before(copy))
     run.fit()
     assert same(world, *weights(trainer))
 
 
 def whole_and_resumed(world: World, device: torch.device, folder: Path) -> None:
     """An unbroken run of the recipe in `broken`, and that run from where it is to its end."""
-    resumed = runs.reopen(folder / "broken", device=device, world=world)
-    runs.create(folder / "whole", resumed.trainer.recipe, 0, device=device, world=world).fit()
+    resumed = run_folder.reopen(folder / "broken", device=device, world=world)
+    run_folder.create(
+        folder / "whole", read(folder / "broken" / run_folder.RECIPE), 0, device=device, world=world
+    ).fit()
     resumed.fit()
 
 

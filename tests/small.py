@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import json
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -16,9 +17,11 @@ from jointenergy import recipes
 from jointenergy.data import load
 from jointenergy.kernels import Target, last
 from jointenergy.objectives import Batch
-from jointenergy.training import loop, runs
+from jointenergy.recipes import run_folder
+from jointenergy.recipes.schema import Recipe
+from jointenergy.training import loop
+from jointenergy.training.callbacks import Callback
 from jointenergy.training.feeds import Feed
-from jointenergy.training.recipe import Recipe
 from jointenergy.training.trainer import Trainer
 from tests.faults import Fault
 
@@ -64,42 +67,52 @@ SYSTEMS: dict[str, tuple[str, ...]] = {
 }
 
 
+class Before(Callback):
+    """Calls a function of the trainer before each step."""
+
+    def __init__(self, function: Callable[[Trainer], None]) -> None:
+        self.function = function
+
+    def before_step(self, loop: loop.Loop) -> None:
+        self.function(loop.trainer)
+
+
 def small(*overrides: str) -> Recipe:
     return recipes.load("digits-jem", [*SMALL, *overrides])
 
 
-def trained(folder: Path, *overrides: str, seed: int = 0) -> loop.Fit:
-    run = runs.create(folder, small(*overrides), seed)
+def trained(folder: Path, *overrides: str, seed: int = 0) -> loop.Loop:
+    run = run_folder.create(folder, small(*overrides), seed)
     run.fit()
     return run
 
 
-def trained_with_a_copy(folder: Path, copy: Path, at: int, *overrides: str, seed: int = 0) -> loop.Fit:
+def trained_with_a_copy(folder: Path, copy: Path, at: int, *overrides: str, seed: int = 0) -> loop.Loop:
     """A whole run, and a copy of its folder as it stood at an iteration that had a checkpoint."""
-    run = runs.create(folder, small(*overrides), seed)
+    run = run_folder.create(folder, small(*overrides), seed)
 
     def save(trainer: Trainer) -> None:
         if trainer.iteration == at and not copy.exists():
             shutil.copytree(folder, copy)
 
-    run.before_step = save
+    run.callbacks.append(Before(save))
     run.fit()
     return run
 
 
-def reopened(copy: Path, folder: Path, fault: Fault, *, guarded: bool) -> loop.Fit:
+def reopened(copy: Path, folder: Path, fault: Fault, *, guarded: bool) -> loop.Loop:
     """A copied run, about to go on with a fault in store."""
     shutil.copytree(copy, folder)
-    about = folder / runs.ABOUT
+    about = folder / run_folder.ABOUT
     about.write_text(json.dumps({**json.loads(about.read_text()), "guarded": guarded}))
-    run = runs.reopen(folder)
+    run = run_folder.reopen(folder)
     assert run.guarded == guarded
     fault.run = run
-    run.before_step = fault
+    run.callbacks.append(Before(fault))
     return run
 
 
-def accuracy(run: loop.Fit) -> float:
+def accuracy(run: loop.Loop) -> float:
     test = load("digits", split="test")
     with torch.no_grad():
         return float((run.trainer.ema.label_probs(test.x)["digit"].argmax(1) == test.y[:, 0]).float().mean())
@@ -112,14 +125,14 @@ def judge() -> SVC:
     return SVC(gamma=0.02, C=10.0).fit(train.x.numpy(), train.y[:, 0].numpy())
 
 
-def agreement(run: loop.Fit) -> float:
+def agreement(run: loop.Loop) -> float:
     """The share of fresh conditional samples that the independent classifier puts in their class."""
     y = torch.arange(10).repeat_interleave(20)[:, None]
     generator = torch.Generator().manual_seed(1)
     kernel, target = run.trainer.chains.kernel, Target(run.trainer.ema, given_y=y)
     begin = torch.rand(len(y), 64, generator=generator) * 2 - 1
     state = kernel.init(target, begin, generator=generator)
-    x = last(kernel, target, state, run.trainer.recipe.chain.sampling_steps).x
+    x = last(kernel, target, state, run.trainer.plan.sampling_steps).x
     return float(np.mean(judge().predict(x.numpy()) == y[:, 0].numpy()))
 
 

@@ -15,8 +15,8 @@ from jointenergy import recipes
 from jointenergy.cli.main import app
 from jointenergy.errors import InputError
 from jointenergy.evaluation import report, suite
+from jointenergy.recipes import run_folder
 from jointenergy.trained.opening import open_run
-from jointenergy.training import runs
 
 
 def run(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
@@ -62,7 +62,7 @@ def test_train_resume_and_recipes(tmp_path):
 @pytest.mark.timeout(600)
 def test_the_whole_demo(tmp_path):
     # What others reach on this split: accuracy .982 and calibration error .044 (a public JEM), .989 and .0085 (an MLP).
-    run = runs.create(tmp_path / "run", recipes.load("digits-jem"), 0)
+    run = run_folder.create(tmp_path / "run", recipes.load("digits-jem"), 0)
     run.fit()
     found = suite.evaluate(suite.subject_of(open_run(tmp_path / "run")), "quick", tmp_path / "evaluation")
     page = report.write(found, tmp_path / "evaluation").read_text()
@@ -123,4 +123,4 @@ def test_ctrl_c_saves_and_says_how_to_go_on(tmp_path):
     assert process.returncode == 130
     assert "go on with: jointenergy resume run" in out
     assert "Traceback" not in out + err
-    assert runs.reopen(tmp_path / "run").trainer.iteration >= 50
+    assert run_folder.reopen(tmp_path / "run").trainer.iteration >= 50

@@ -15,13 +15,14 @@ from jointenergy.cli.main import app
 from jointenergy.errors import InputError
 from jointenergy.evaluation import results
 from jointenergy.evaluation.tasks import Judge
+from jointenergy.experiments import composition, study
+from jointenergy.experiments.parts import Place, plainly
 from jointenergy.kernels import Langevin, Target
 from jointenergy.models import ConditionalModel, Product
 from jointenergy.objectives import regularizers
-from jointenergy.recipes import composition, study
-from jointenergy.recipes.parts import Place, plainly
+from jointenergy.recipes.data import data_of
 from jointenergy.starts import UniformStart
-from jointenergy.training.feeds import TrainingData, data_of
+from jointenergy.training.feeds import TrainingData
 
 TINY = (
     "iterations=6",

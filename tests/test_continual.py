@@ -5,6 +5,7 @@ import os
 import signal
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,14 +17,16 @@ from jointenergy.cli.main import app
 from jointenergy.data import load
 from jointenergy.errors import InputError
 from jointenergy.evaluation import results
-from jointenergy.recipes import continual, study
-from jointenergy.recipes.parts import Place, plainly
+from jointenergy.experiments import continual, study
+from jointenergy.experiments.parts import Place, plainly
+from jointenergy.recipes.build import trainer_of
+from jointenergy.recipes.data import data_of
+from jointenergy.recipes.schema import read
 from jointenergy.training import checkpoints, loop
-from jointenergy.training.feeds import data_of
-from jointenergy.training.loop import Fit
-from jointenergy.training.recipe import read
+from jointenergy.training.loop import Loop
 from jointenergy.training.state import under
 from jointenergy.training.trainer import Trainer
+from tests.small import Before
 
 TINY = (
     "iterations=6",
@@ -61,11 +64,11 @@ def test_shipped_studies_take_classes_in_pairs(name):
     assert shipped.recipe.start.labels == "frequency"  # of the task's rows: no chain begins with a label to come
 
 
-def watched(chosen: study.Study, folder: Path) -> list[Fit]:
+def watched(chosen: study.Study, folder: Path) -> list[Loop]:
     """The runs of all tasks of a seed."""
-    seen: list[Fit] = []
+    seen: list[Loop] = []
 
-    def fit(run: Fit, part: str) -> None:
+    def fit(run: Loop, part: str) -> None:
         seen.append(run)
         run.fit()
 
@@ -117,7 +120,7 @@ def test_a_seed_that_is_stopped_goes_on_to_the_same_end():
     whole, said = of_learning(chosen).measure(chosen.recipe, Place(Path("whole"), 0), plainly)
     count = 0
 
-    def stopping(run: Fit, part: str) -> None:
+    def stopping(run: Loop, part: str) -> None:
         nonlocal count
 
         def before_step(trainer: Trainer) -> None:
@@ -125,7 +128,7 @@ def test_a_seed_that_is_stopped_goes_on_to_the_same_end():
             count += 1
             run.stop = count in (8, 17)
 
-        run.before_step = before_step
+        run.callbacks.append(Before(before_step))
         run.fit()
 
     for _ in range(2):
@@ -150,7 +153,7 @@ def test_figures_compare_the_classes_so_far():
     for k in range(1, 6):
         # By hand: the energies of the labels so far, at the averaged weights of the end of the task.
         tensors = checkpoints.load(Path(f"runs/task-{k}/checkpoints/iteration-00000006")).tensors
-        model = Trainer(chosen.recipe, data_of(chosen.recipe), 0).ema
+        model = trainer_of(chosen.recipe, data_of(chosen.recipe), 0).ema
         model.load_state_dict(under(tensors, "ema/"))
         rows = test.y[:, 0] < 2 * k
         x = test.x[rows]
@@ -169,7 +172,7 @@ def test_the_baseline_is_the_same_network_by_cross_entropy():
     assert other.recipe.model.network == chosen.recipe.model.network
     assert other.recipe.objective.log_p_y_given_x == 1.0
     assert other.recipe.objective.log_p_x == other.recipe.objective.log_p_x_given_y == 0.0
-    mine, its = (Trainer(s.recipe, data_of(s.recipe), 0) for s in (chosen, other))
+    mine, its = (trainer_of(s.recipe, data_of(s.recipe), 0) for s in (chosen, other))
     for (name, p), (name_of_it, q) in zip(mine.model.named_parameters(), its.model.named_parameters(), strict=True):
         assert name == name_of_it
         assert torch.equal(p, q)
@@ -250,7 +253,7 @@ def write_digits(folder: Path, prefix: str, n: int) -> None:
 def test_a_run_that_diverges_ends_the_seed_without_an_accuracy():
     chosen = tiny()
 
-    def fit(run: Fit, part: str) -> None:
+    def fit(run: Loop, part: str) -> None:
         run.fit()
         if part.startswith("task 2"):
             raise loop.Diverged("what happened is in /some/folder")
@@ -302,7 +305,7 @@ def test_a_study_is_no_recipe_and_a_name_is_of_the_study_as_shipped():
 def test_labels_are_among_the_seen_even_where_rows_are_of_one_class():
     chosen = tiny()
     data = continual.restricted(data_of(chosen.recipe), [3])
-    trainer = continual.SeenLabelsTrainer(chosen.recipe, data, 0, [1, 3])
+    trainer = replace(of_learning(chosen), negatives="seen").trainer(chosen.recipe, data, 0, [1, 3])
     _, moved, _ = trainer.step()
     assert moved is not None
     assert set(moved.state.y[:, 0].tolist()) == {1, 3}

@@ -20,8 +20,8 @@ from jointenergy.data.framing import Frame
 from jointenergy.data.toy import toy
 from jointenergy.errors import InputError
 from jointenergy.labels import MISSING, LabelSpace
-from jointenergy.training.feeds import data_of
-from jointenergy.training.recipe import parse
+from jointenergy.recipes.data import data_of
+from jointenergy.recipes.schema import parse
 from tests import generated_data as made
 
 

@@ -16,12 +16,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from jointenergy.training import checkpoints, loop, runs
+from jointenergy.recipes import run_folder
+from jointenergy.training import checkpoints, loop
 from jointenergy.training.distributed import World
 from jointenergy.training.state import shard_of
 from jointenergy.training.trainer import Trainer
 from tests.ranks import TINY
-from tests.small import COLD, small
+from tests.small import COLD, Before, small
 
 ROOT = Path(__file__).parent.parent
 LIMIT = 200  # seconds, for processes that wait for each other in vain
@@ -85,8 +86,8 @@ def rows_of(state: dict[str, torch.Tensor]) -> list[tuple[float, ...]]:
 
 
 def test_two_processes(tmp_path):
-    run = runs.create(tmp_path / "one", small(*TINY, "iterations=100"), 0)
-    run.before_step = lambda trainer: setattr(run, "stop", trainer.iteration == 47)
+    run = run_folder.create(tmp_path / "one", small(*TINY, "iterations=100"), 0)
+    run.callbacks.append(Before(lambda trainer: setattr(run, "stop", trainer.iteration == 47)))
     with pytest.raises(loop.Interrupted, match="after iteration 48"):
         run.fit()
     launch(tmp_path, "steps", "shared_states", "gradients", "faults", "more_processes", "errors", "lost")
@@ -95,7 +96,7 @@ def test_two_processes(tmp_path):
     said = [json.loads(line) for line in (tmp_path / "one" / "events.jsonl").read_text().splitlines()]
     sentence = "made by 1 process(es), resumed by 2 on cpu: random streams begin anew"
     assert [e for e in said if e["event"] == "resumed"] == [{"event": "resumed", "iteration": 48, "says": sentence}]
-    again = runs.reopen(tmp_path / "copy")
+    again = run_folder.reopen(tmp_path / "copy")
     found = checkpoints.load(tmp_path / "copy" / "checkpoints" / "iteration-00000080")
     shards = [{k: found.tensors[f"ranks/{r}/buffer/{k}"] for k in ("x", "y", "age")} for r in range(2)]
     assert again.trainer.chains.buffer is not None
@@ -206,8 +207,8 @@ def test_one_process_needs_nobody():
 def test_one_process_on_each_gpu(tmp_path):
     if torch.cuda.device_count() < 2:
         pytest.skip("no GPU beside the first")
-    run = runs.create(tmp_path / "one", small(*TINY, "iterations=100"), 0, device="cuda:0")
-    run.before_step = lambda trainer: setattr(run, "stop", trainer.iteration == 47)
+    run = run_folder.create(tmp_path / "one", small(*TINY, "iterations=100"), 0, device="cuda:0")
+    run.callbacks.append(Before(lambda trainer: setattr(run, "stop", trainer.iteration == 47)))
     with pytest.raises(loop.Interrupted):
         run.fit()
     launch(tmp_path, "steps", "shared_states", "gradients", "faults", "more_processes", device="cuda")
@@ -215,17 +216,17 @@ def test_one_process_on_each_gpu(tmp_path):
 
 @pytest.mark.gpu
 def test_a_run_on_a_gpu_goes_on_there_and_on_the_cpu(tmp_path):
-    run = runs.create(tmp_path / "whole", small(*TINY, "iterations=100"), 0, device="cuda")
+    run = run_folder.create(tmp_path / "whole", small(*TINY, "iterations=100"), 0, device="cuda")
 
     def copy(trainer: Trainer) -> None:
         if trainer.iteration == 60:
             for name in ("gpu", "cpu"):
                 shutil.copytree(tmp_path / "whole", tmp_path / name)
 
-    run.before_step = copy
+    run.callbacks.append(Before(copy))
     run.fit()
     assert all(p.is_cuda for p in run.trainer.model.parameters())
-    again = runs.reopen(tmp_path / "gpu")
+    again = run_folder.reopen(tmp_path / "gpu")
     assert again.trainer.data.x.is_cuda
     assert again.trainer.iteration == 60
     again.fit()
@@ -238,7 +239,7 @@ def test_a_run_on_a_gpu_goes_on_there_and_on_the_cpu(tmp_path):
         not (tmp_path / "gpu" / "events.jsonl").exists()
         or "begin anew" not in (tmp_path / "gpu" / "events.jsonl").read_text()
     )
-    moved = runs.reopen(tmp_path / "cpu", device="cpu")
+    moved = run_folder.reopen(tmp_path / "cpu", device="cpu")
     assert not moved.trainer.data.x.is_cuda
     moved.fit()
     events = (tmp_path / "cpu" / "events.jsonl").read_text()

@@ -18,10 +18,12 @@ from jointenergy import fusing
 from jointenergy.networks.accelerated import Accelerated, hold
 from jointenergy.networks.nf_wide_resnet import NFWideResNet
 from jointenergy.networks.wide_resnet import WideResNet
+from jointenergy.recipes.build import kernel_of, trainer_of
 from jointenergy.training import measure, state
 from jointenergy.training.engine import WARM, Engine, convolutions, precision_of
 from jointenergy.training.feeds import TrainingData
 from jointenergy.training.recovery import raise_steps
+from jointenergy.training.step import step
 from jointenergy.training.trainer import Trainer
 from tests.small import small
 from tests.test_systems import images
@@ -118,8 +120,8 @@ def data_for(overrides: tuple[str, ...], device: str = "cpu") -> TrainingData:
     return TrainingData(x, y, x_held, y_held, data.labels)
 
 
-def trainer_of(*overrides: str, device: str = "cpu") -> Trainer:
-    return Trainer(small(*TINY, *overrides), data_for(overrides, device), 0)
+def made(*overrides: str, device: str = "cpu") -> Trainer:
+    return trainer_of(small(*TINY, *overrides), data_for(overrides, device), 0)
 
 
 def weights(trainer: Trainer) -> Tensor:
@@ -133,7 +135,7 @@ def stored(trainer: Trainer) -> Tensor:
 
 @each_system
 def test_a_step_asks_the_device_nothing(overrides):
-    trainer = trainer_of(*overrides)
+    trainer = made(*overrides)
     assert trainer.recordable
     trainer.step()
     with Waits() as waits:
@@ -143,7 +145,7 @@ def test_a_step_asks_the_device_nothing(overrides):
 
 @each_system
 def test_the_guards_look_asks_the_device_nothing_but_its_signals(overrides):
-    trainer = trainer_of(*overrides)
+    trainer = made(*overrides)
     look = measure.Look(trainer)
     loss, moved, norm = trainer.step()
     assert moved is not None
@@ -173,14 +175,14 @@ def test_a_question_to_the_device_is_noticed():
     ids=["enumerated labels", "missing labels", "masked x", "labels given"],
 )
 def test_what_looks_for_rows_is_not_recorded(overrides):
-    from jointenergy.training.feeds import data_of
+    from jointenergy.recipes.data import data_of
 
     recipe = small(*TINY, *overrides)
-    assert not Trainer(recipe, data_of(recipe), 0).recordable
+    assert not trainer_of(recipe, data_of(recipe), 0).recordable
 
 
 def test_a_compiler_that_fails_is_left(monkeypatch):
-    trainer = trainer_of("engine.compile=on")
+    trainer = made("engine.compile=on")
 
     def fails(*_):
         raise TorchDynamoException("no compiler\nat all")
@@ -197,7 +199,7 @@ def test_a_compiler_that_fails_is_left(monkeypatch):
 
 
 def test_a_compiler_that_fails_at_the_guards_look_is_left(monkeypatch):
-    trainer = trainer_of("engine.compile=on")
+    trainer = made("engine.compile=on")
     for part in trainer.fast.children():
 
         def fails_without_gradients(weights, *x, plain=part._call):
@@ -215,7 +217,7 @@ def test_a_compiler_that_fails_at_the_guards_look_is_left(monkeypatch):
 
 def test_the_guard_looks_at_rows_that_come_next():
     """Rows that a step has just learned from would flatter it."""
-    trainer = trainer_of()
+    trainer = made()
     outcome = trainer.step()
     f = measure.Look(trainer)(*outcome).f_data
     ahead = trainer.feeds[0].rows_ahead[: measure.LOOK_ROWS].clone()
@@ -226,7 +228,7 @@ def test_the_guard_looks_at_rows_that_come_next():
 
 
 def test_what_fails_by_itself_is_not_hidden(monkeypatch):
-    trainer = trainer_of("engine.compile=on")
+    trainer = made("engine.compile=on")
     monkeypatch.setattr(trainer.engine, "body", lambda: (_ for _ in ()).throw(RuntimeError("of its own")))
     with pytest.raises(RuntimeError, match="of its own"):
         trainer.step()
@@ -251,7 +253,7 @@ def test_rows_of_a_run_that_is_gone_are_let_go():
 
 def test_a_skipped_batch_changes_nothing():
     for optimizer in ("adamw", "sgd"):
-        trainer = trainer_of(f"optimizer.name={optimizer}", "optimizer.clip_norm=1.0")
+        trainer = made(f"optimizer.name={optimizer}", "optimizer.clip_norm=1.0")
         if optimizer == "adamw":
             trainer.step()
         before = weights(trainer)
@@ -307,10 +309,14 @@ def test_a_held_network_learns_nothing():
         assert not fast(torch.rand(2, 3, 8, 8)).requires_grad
 
 
+def precision(recipe, device):
+    return precision_of(recipe.engine, kernel_of(recipe), device)
+
+
 def test_precision_is_chosen():
     cpu = torch.device("cpu")
-    assert precision_of(small(), cpu) == "float32"
-    assert precision_of(small("engine.precision=bfloat16"), cpu) == "bfloat16"
+    assert precision(small(), cpu) == "float32"
+    assert precision(small("engine.precision=bfloat16"), cpu) == "bfloat16"
 
 
 @pytest.mark.parametrize(
@@ -324,7 +330,7 @@ def test_precision_is_chosen():
 )
 def test_a_gpu_rounds_as_much_as_its_chains_bear(monkeypatch, overrides, capability, wanted):
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
-    assert precision_of(small(*overrides), torch.device("cuda")) == wanted
+    assert precision(small(*overrides), torch.device("cuda")) == wanted
 
 
 @pytest.mark.parametrize(
@@ -337,11 +343,11 @@ def test_a_gpu_rounds_as_much_as_its_chains_bear(monkeypatch, overrides, capabil
 )
 def test_switches_that_torch_has_for_all_are_set_back(setting, read, inside):
     before, seen = read(), []
-    trainer = trainer_of(*SYSTEMS["mixed"], setting)
+    trainer = made(*SYSTEMS["mixed"], setting)
 
     def body():
         seen.append(read())
-        return trainer.body()
+        return step(trainer)
 
     trainer.engine.body = body
     trainer.step()
@@ -351,7 +357,7 @@ def test_switches_that_torch_has_for_all_are_set_back(setting, read, inside):
 
 def test_convolutions_that_a_user_has_tried_stay_tried(monkeypatch):
     monkeypatch.setattr(torch.backends.cudnn, "benchmark", True)
-    with convolutions(small()):
+    with convolutions(small().engine):
         assert torch.backends.cudnn.benchmark
     assert torch.backends.cudnn.benchmark
 
@@ -359,7 +365,7 @@ def test_convolutions_that_a_user_has_tried_stay_tried(monkeypatch):
 @pytest.mark.slow
 @pytest.mark.parametrize("overrides", [CONVOLUTIONS, SYSTEMS["mixed"]], ids=["wide-resnet", "mixed"])
 def test_a_compiled_step_is_the_same(overrides):
-    plain, compiled = trainer_of(*overrides), trainer_of(*overrides, "engine.compile=on")
+    plain, compiled = made(*overrides), made(*overrides, "engine.compile=on")
     for _ in range(3):
         plain.step()
         compiled.step()
@@ -373,8 +379,8 @@ def test_a_compiled_step_is_the_same(overrides):
 
 def pair(*overrides: str) -> tuple[Trainer, Trainer]:
     """Two trainers with the same streams on a GPU: line by line, and recorded."""
-    plain = trainer_of(*overrides, "engine.record=off", "engine.compile=off", device="cuda")
-    recorded = trainer_of(*overrides, device="cuda")
+    plain = made(*overrides, "engine.record=off", "engine.compile=off", device="cuda")
+    recorded = made(*overrides, device="cuda")
     assert recorded.engine.recorded
     return plain, recorded
 
@@ -412,7 +418,7 @@ def test_a_recorded_step_is_the_same(monkeypatch, overrides):
 @pytest.mark.gpu
 @each_system
 def test_the_guards_look_is_replayed(overrides):
-    trainer = trainer_of(*overrides, device="cuda")
+    trainer = made(*overrides, device="cuda")
     look = measure.Look(trainer)
     for _ in range(2 * WARM + 3):
         loss, moved, norm = trainer.step()
@@ -434,8 +440,8 @@ def test_the_guards_look_is_replayed(overrides):
     ids=["half", "tried", "tf32"],
 )
 def test_lower_precision_stays_near(overrides, precision):
-    plain = trainer_of(*overrides, "engine.record=off", "engine.compile=off", "engine.precision=float32", device="cuda")
-    fast = trainer_of(*overrides, device="cuda")
+    plain = made(*overrides, "engine.record=off", "engine.compile=off", "engine.precision=float32", device="cuda")
+    fast = made(*overrides, device="cuda")
     assert fast.precision == precision
     losses: list[list[float]] = [[], []]
     for _ in range(WARM + 5):
@@ -471,7 +477,7 @@ def test_a_rollback_copies_in_place():
 
 @pytest.mark.gpu
 def test_a_recorded_step_skips_what_is_not_finite():
-    trainer = trainer_of(device="cuda")
+    trainer = made(device="cuda")
     for _ in range(WARM + 2):
         trainer.step()
     before, right = weights(trainer), trainer.data.x.clone()
@@ -513,12 +519,12 @@ def test_streams_go_on_where_a_recording_failed():
 
 @pytest.mark.gpu
 def test_a_dropped_run_does_not_spoil_the_next_recording():
-    first = trainer_of(device="cuda")
+    first = made(device="cuda")
     for _ in range(WARM + 2):
         first.step()
     first.itself = first  # type: ignore[attr-defined]  # a circle, which only the collector frees
     del first
-    second = trainer_of(device="cuda")
+    second = made(device="cuda")
     for _ in range(WARM + 2):
         second.step()
     assert second.engine.said is None

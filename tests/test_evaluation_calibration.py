@@ -34,13 +34,13 @@ from jointenergy.evaluation.confidence import (
 )
 from jointenergy.evaluation.metrics import check_value
 from jointenergy.evaluation.sections import Subject
+from jointenergy.experiments import measures
 from jointenergy.labels import LabelSpace
 from jointenergy.models import LogitModel
-from jointenergy.recipes import measures
+from jointenergy.recipes.data import data_of, scaled
 from jointenergy.trained.origin import Origin, Sampling
 from jointenergy.trained.run import Run
 from jointenergy.trained.thresholds import Thresholds
-from jointenergy.training.feeds import data_of, scaled
 
 SMALL = Sizes(resamples=200, draws=200, held_rows=500)
 

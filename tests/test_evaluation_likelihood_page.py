@@ -29,10 +29,10 @@ from jointenergy.evaluation.simple_densities import Gaussian, Kernels, log_box_m
 from jointenergy.kernels import State
 from jointenergy.labels import LabelSpace
 from jointenergy.models import Box, ConditionalModel, EnergyModel, JointModel, PairModel, Reals
+from jointenergy.recipes import run_folder
 from jointenergy.trained import Run
 from jointenergy.trained.opening import open_run
 from jointenergy.trained.thresholds import Thresholds
-from jointenergy.training import runs
 from jointenergy.training.feeds import TrainingData
 
 DOUBLE = torch.float64
@@ -69,7 +69,7 @@ def seeded(seed: int = 0) -> torch.Generator:
 @pytest.fixture(scope="module")
 def toy_run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     folder = tmp_path_factory.mktemp("likelihood") / "toy"
-    runs.create(folder, recipes.load("digits-jem", TOY), 0).fit()
+    run_folder.create(folder, recipes.load("digits-jem", TOY), 0).fit()
     return open_run(folder)
 
 

@@ -26,8 +26,8 @@ from jointenergy.errors import InputError
 from jointenergy.evaluation import comparison, report, stored, suite, vitals
 from jointenergy.evaluation.outside import read_outside
 from jointenergy.evaluation.sections import Extractor, Section, Subject, Table, drawing, picture
+from jointenergy.recipes import run_folder
 from jointenergy.trained.opening import open_run
-from jointenergy.training import runs
 
 CHROMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
 SMALL = [
@@ -45,14 +45,14 @@ def folder(tmp_path_factory):
     """A run of a few iterations."""
     place = tmp_path_factory.mktemp("runs") / "small"
     recipe = recipes.load("digits-jem", [*SMALL, "chain.sampling_steps=5", "batch_size=32"])
-    runs.create(place, recipe, 0).fit()
+    run_folder.create(place, recipe, 0).fit()
     return place
 
 
 @pytest.fixture(scope="module")
 def baseline(tmp_path_factory):
     place = tmp_path_factory.mktemp("runs") / "baseline"
-    runs.create(place, recipes.load("digits-jem", [*SMALL, "batch_size=32"]).baseline(), 0).fit()
+    run_folder.create(place, recipes.load("digits-jem", [*SMALL, "batch_size=32"]).baseline(), 0).fit()
     return place
 
 
@@ -316,7 +316,7 @@ def test_an_unknown_part_is_named(subject, tmp_path):
 
 def test_a_baseline_of_other_x_is_refused(subject, folder, tmp_path):
     other = recipes.load("digits-jem", [*SMALL, "data.low=0.0", "batch_size=32", "chain.sampling_steps=5"])
-    runs.create(tmp_path / "other", other, 0).fit()
+    run_folder.create(tmp_path / "other", other, 0).fit()
     with pytest.raises(InputError, match="compare runs on the same x"):
         suite.subject_of(subject.run, baseline=open_run(tmp_path / "other"))
 

@@ -11,8 +11,8 @@ import jointenergy
 from jointenergy.data import load
 from jointenergy.errors import InputError
 from jointenergy.evaluation import metrics, tasks
-from jointenergy.recipes.reproduce import Plan
-from jointenergy.recipes.seeds import Seed, task_figures_of
+from jointenergy.experiments.reproduce import Plan
+from jointenergy.experiments.seeds import Seed, task_figures_of
 from jointenergy.training import checkpoints
 from tests.small import trained
 from tests.test_trained import TINY

@@ -33,7 +33,7 @@ SAID = {
 class Unharmed:
     """A run without a fault, what it came to, and a copy of it at `AT`."""
 
-    run: loop.Fit
+    run: loop.Loop
     copy: Path
     accuracy: float
     agreement: float
@@ -49,14 +49,14 @@ def unharmed(tmp_path_factory: pytest.TempPathFactory) -> Unharmed:
     return unharmed_run(tmp_path_factory.mktemp("unharmed"))
 
 
-def events_of(run: loop.Fit, since: int = 0) -> list[dict[str, object]]:
+def events_of(run: loop.Loop, since: int = 0) -> list[dict[str, object]]:
     """What the guard wrote, each event at the iteration where it was noticed."""
     path = run.journal.events_path
     events = [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
     return [e for e in events if e.get("rolled_back_at", e["iteration"]) >= since]
 
 
-def ruin_of(run: loop.Fit, unharmed: Unharmed) -> str | None:
+def ruin_of(run: loop.Loop, unharmed: Unharmed) -> str | None:
     """How a run without a guard ends, in a sentence; None if it ends well."""
     try:
         run.fit()
@@ -123,4 +123,4 @@ def test_no_false_alarm(system, seed, tmp_path):
     run = trained(tmp_path / "run", *STEADY, "iterations=400", *SYSTEMS[system], seed=seed)
     assert run.interventions == 0, events_of(run)
     assert run.trainer.attempt == 0
-    assert run.trainer.chains.steps == run.trainer.recipe.chain.steps
+    assert run.trainer.chains.steps == run.trainer.plan.steps

@@ -17,11 +17,11 @@ from jointenergy.data.toy import LABELS, eight_gaussians, modes
 from jointenergy.evaluation import by_sampling, consistency, gallery, truth
 from jointenergy.evaluation.metrics import check_value
 from jointenergy.evaluation.sections import Subject
+from jointenergy.experiments import measures, pairs, papers
 from jointenergy.kernels import ExactGibbs, GibbsWithGradients, Kernel, Langevin, SingleSiteGibbs
 from jointenergy.models import Concat, EnergyModel
 from jointenergy.models.base import JointModel
 from jointenergy.networks import MLP
-from jointenergy.recipes import measures, pairs, papers
 from jointenergy.trained.origin import Origin, Sampling
 from jointenergy.trained.run import Run
 from jointenergy.trained.thresholds import Thresholds

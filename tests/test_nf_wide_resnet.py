@@ -22,10 +22,10 @@ from jointenergy.networks import MLP, NFWideResNet, WideResNet, fixed, nf_wide_r
 from jointenergy.networks.activations import activation
 from jointenergy.networks.nf_wide_resnet import NFWideBlock, ScaledConv2d, activation_scale, standardized
 from jointenergy.networks.wide_resnet import GainConv2d
-from jointenergy.training import recipe
+from jointenergy.recipes import schema
+from jointenergy.recipes.networks import model_of
+from jointenergy.recipes.settings import NFWideResNetNetwork
 from jointenergy.training.feeds import TrainingData
-from jointenergy.training.modeling import model_of
-from jointenergy.training.settings import NFWideResNetNetwork
 
 
 @pytest.fixture(autouse=True)
@@ -344,8 +344,8 @@ def test_the_activation_reaches_the_formula() -> None:
 
 
 def made(network: dict[str, object], event: tuple[int, ...] = (1, 8, 8)) -> nn.Module:
-    read = recipe.parse({"name": "small", "model": {"network": network}}, "small.toml")
-    assert recipe.parse(tomllib.loads(recipe.write(read)), "again") == read
+    read = schema.parse({"name": "small", "model": {"network": network}}, "small.toml")
+    assert schema.parse(tomllib.loads(schema.write(read)), "again") == read
     x, y = torch.zeros(4, *event), torch.zeros(4, 1, dtype=torch.int64)
     model = model_of(read, TrainingData(x, y, x, y, LabelSpace({"class": 10})), 0)
     return next(m for m in model.modules() if isinstance(m, NFWideResNet | WideResNet))
@@ -391,7 +391,7 @@ def test_a_recipe_chooses_the_norm_and_the_gain(norm: str, kind: type[nn.Module]
 )
 def test_wrong_settings_are_refused_in_one_sentence(values: dict[str, object], sentence: str) -> None:
     with pytest.raises(InputError, match=sentence) as caught:
-        recipe.parse({"name": "small", **values}, "small.toml")
+        schema.parse({"name": "small", **values}, "small.toml")
     assert "\n" not in str(caught.value)
 
 

@@ -7,12 +7,14 @@ import pytest
 
 from jointenergy import recipes
 from jointenergy.errors import InputError
-from jointenergy.recipes import study
-from jointenergy.training import recipe
-from jointenergy.training.build import learning_rate_factor, objectives_of
-from jointenergy.training.feeds import data_of
-from jointenergy.training.recipe import Recipe
-from jointenergy.training.settings import MLPNetwork, OptimizerSettings, WideResNetNetwork
+from jointenergy.experiments import study
+from jointenergy.recipes import schema
+from jointenergy.recipes.build import objectives_of
+from jointenergy.recipes.data import data_of
+from jointenergy.recipes.schema import Recipe
+from jointenergy.recipes.settings import MLPNetwork, WideResNetNetwork
+from jointenergy.training.settings import OptimizerSettings
+from jointenergy.training.update import learning_rate_factor
 
 
 @pytest.mark.parametrize("name", recipes.names())
@@ -20,7 +22,7 @@ def test_every_recipe_reads_and_writes_back(name):
     loaded = recipes.load(name)
     assert loaded.name == recipes.result_name(name)
     assert loaded.description
-    assert recipe.parse(tomllib.loads(recipe.write(loaded)), "again") == loaded
+    assert schema.parse(tomllib.loads(schema.write(loaded)), "again") == loaded
 
 
 def test_overrides():
@@ -173,7 +175,7 @@ def schedule(**settings):
 
 def test_learning_rates():
     def at(r, *iterations):
-        return [learning_rate_factor(r, i) for i in iterations]
+        return [learning_rate_factor(r.optimizer, i, r.iterations) for i in iterations]
 
     assert at(schedule(), 0, 50, 99) == [1.0, 1.0, 1.0]
     assert at(schedule(warmup=10), 0, 4, 9, 50) == pytest.approx([0.1, 0.5, 1.0, 1.0])

@@ -25,14 +25,15 @@ from jointenergy.errors import InputError
 from jointenergy.evaluation import bounds, likelihood, provenance, results
 from jointenergy.evaluation.classification import classify
 from jointenergy.evaluation.sections import Subject
-from jointenergy.recipes import measures
-from jointenergy.recipes.reproduce import Plan, reproduce
-from jointenergy.recipes.seeds import Child, Record, Seed, figures_of, parse_seeds
+from jointenergy.experiments import measures
+from jointenergy.experiments.reproduce import Plan, reproduce
+from jointenergy.experiments.seeds import Child, Record, Seed, figures_of, parse_seeds
+from jointenergy.recipes import run_folder
+from jointenergy.recipes.data import dataset_of
 from jointenergy.trained.opening import open_run
-from jointenergy.training import checkpoints, loop, runs
-from jointenergy.training.feeds import dataset_of
+from jointenergy.training import checkpoints, loop
 from tests.conftest import COMMIT
-from tests.small import COLD
+from tests.small import COLD, Before
 
 TINY = (
     "iterations=40",
@@ -60,14 +61,14 @@ def stopped_at(plan: Plan, seed: int, iteration: int, last_healthy: str | None =
     """A run of the plan, stopped on its way as Ctrl-C does it."""
     place = Seed(seed, plan.folder)
     place.remember(Record(COMMIT, provenance.source_digest(), seconds=60.0))
-    run = runs.create(place.run, plan.settings, seed, data_folder=plan.data)
+    run = run_folder.create(place.run, plan.settings, seed, data_folder=plan.data)
 
     def stop(trainer: object) -> None:
         if run.trainer.iteration == iteration - 1:
             run.stop = True
             run.recovery.healthy += [last_healthy] if last_healthy else []
 
-    run.before_step = stop
+    run.callbacks.append(Before(stop))
     with pytest.raises(loop.Interrupted):
         run.fit()
 
@@ -91,7 +92,7 @@ def test_seeds_are_trained_measured_and_published():
     result = results.read(Path("results/tiny.json"))
     signs = [name for name in result.metrics if name.startswith("health.")]
     assert [n for n in result.metrics if n not in signs] == ["accuracy", "nll", "ece", "healthy", "interventions"]
-    health = runs.reopen(plan.folder / "seed-0").health
+    health = run_folder.reopen(plan.folder / "seed-0").health
     assert health is not None
     assert result.metrics["health.auroc_fresh"].values[0] == health.auroc_fresh
     assert len(signs) == 7
@@ -101,7 +102,7 @@ def test_seeds_are_trained_measured_and_published():
     assert set(result.metrics["healthy"].values) <= {0.0, 1.0}
     test = load("digits", split="test")
     for seed, value in zip(result.seeds, result.metrics["accuracy"].values, strict=True):
-        run = runs.reopen(plan.folder / f"seed-{seed}")
+        run = run_folder.reopen(plan.folder / f"seed-{seed}")
         right = run.trainer.ema.label_probs(test.x)["digit"].argmax(1) == test.y[:, 0]
         assert value == pytest.approx(float(right.float().mean()))
     # Again: nothing is trained, nothing measured.
@@ -126,7 +127,7 @@ def test_a_baseline_has_a_file_of_its_own_and_no_health():
     plan = tiny(seeds=(3,), baseline=True)
     place = Seed(3, plan.folder)
     place.remember(Record(COMMIT, provenance.source_digest()))
-    runs.create(place.run, plan.settings, 3).fit()
+    run_folder.create(place.run, plan.settings, 3).fit()
     result = reproduce(plan)
     assert result.name == "tiny-baseline"
     assert list(result.metrics) == ["accuracy", "nll", "ece", *measures.SCALED, "interventions"]
@@ -164,7 +165,7 @@ def test_a_diverged_seed_counts_as_not_healthy(healthy):
         assert ("No value of accuracy, nll, ece for 1 of 1 seeds" in result.notes) == (not healthy)
     assert not place.log.exists()  # nothing was trained on
     if healthy:
-        run = runs.reopen(place.run)
+        run = run_folder.reopen(place.run)
         newest = classify(run.trainer.ema, load("digits", split="test"))
         assert result.metrics["nll"].mean != pytest.approx(newest.nll, abs=1e-9)
 
@@ -240,7 +241,7 @@ def test_ctrl_c_stops_the_processes_saved_and_says_how_to_go_on():
     assert not Path("results").exists()
     for seed in (0, 1):
         assert "all of it saved" in (folder / f"seed-{seed}.log").read_text()
-        assert runs.reopen(folder / f"seed-{seed}").trainer.iteration > 0
+        assert run_folder.reopen(folder / f"seed-{seed}").trainer.iteration > 0
         with (folder / f"seed-{seed}.log").open("ab") as log:
             fcntl.flock(log, fcntl.LOCK_EX | fcntl.LOCK_NB)  # held as long as the process lives
     assert not (folder / "seed-2.log").exists()
@@ -389,7 +390,7 @@ def test_a_smaller_size_has_one_seed_unless_asked(monkeypatch, words, seeds):
         raise InputError("enough")
 
     monkeypatch.setattr("jointenergy.cli.reproduce._reproduce", stop)
-    monkeypatch.setattr("jointenergy.recipes.study.measure", stop)
+    monkeypatch.setattr("jointenergy.experiments.study.measure", stop)
     CliRunner().invoke(app, ["reproduce", *words])
     assert [plan.seeds for plan in plans] == [tuple(seeds)]
 
@@ -398,7 +399,7 @@ def test_a_baseline_is_measured_at_its_best_on_held_out_rows():
     plan = tiny("iterations=20", "cadence.check=10", "cadence.checkpoint=10", seeds=(3,), baseline=True)
     place = Seed(3, plan.folder)
     place.remember(Record(COMMIT, provenance.source_digest()))
-    run = runs.create(place.run, plan.settings, 3)
+    run = run_folder.create(place.run, plan.settings, 3)
     run.fit()
     last = open_run(place.run)
     checkpoints.mark_best(run.checkpoint_folder, run.checkpoint_folder / "iteration-00000010")

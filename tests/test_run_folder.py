@@ -12,15 +12,16 @@ import torch
 from PIL import Image
 
 from jointenergy import recipes
-from jointenergy.cli.tracking import tracker
 from jointenergy.data import picture_of, registry
 from jointenergy.errors import InputError
-from jointenergy.training import checkpoints, evidence, recovery, runs
+from jointenergy.recipes import run_folder
+from jointenergy.training import checkpoints, evidence, recovery
 from jointenergy.training.guard import Judgment
 from jointenergy.training.health import Health
-from jointenergy.training.loop import Diverged, Report
+from jointenergy.training.loop import Diverged
 from jointenergy.training.recovery import FIRST, Recovery
-from tests.small import small, trained
+from jointenergy.training.trackers import Tracker, tracker
+from tests.small import Before, small, trained
 
 TINY = ("model.network.hidden=[16]", "chain.steps=2", "chain.sampling_steps=3", "buffer.size=200")
 
@@ -64,14 +65,14 @@ def test_rows_of_one_number_have_no_picture_and_points_beyond_the_bounds_are_lef
 
 
 def test_a_run_that_gives_up_leaves_evidence(tmp_path):
-    run = runs.create(tmp_path / "run", small(*TINY), 0)
+    run = run_folder.create(tmp_path / "run", small(*TINY), 0)
 
     def spoil(trainer):
         with torch.no_grad():
             for p in trainer.model.parameters():
                 p.add_(torch.randn(p.shape, generator=torch.Generator().manual_seed(trainer.iteration)))
 
-    run.before_step = spoil
+    run.callbacks.append(Before(spoil))
     with pytest.raises(Diverged, match=r"diverged\.json.*it was never healthy"):
         run.fit()
     events = [json.loads(line)["event"] for line in (tmp_path / "run" / "events.jsonl").read_text().splitlines()]
@@ -115,7 +116,7 @@ class TestRecovery:
         assert again == memory
 
     def test_chains_that_lag_get_more_steps_and_a_lower_rate_in_turn(self, tmp_path):
-        memory, trainer = Recovery(), runs.create(tmp_path / "run", small(*TINY, "chain.steps=4"), 0).trainer
+        memory, trainer = Recovery(), run_folder.create(tmp_path / "run", small(*TINY, "chain.steps=4"), 0).trainer
         done = [memory.catch_up(trainer) for _ in range(12)]
         assert [kind for kind, _ in filter(None, done)] == ["steps", "rate"] * 3 + ["steps"] * 2
         assert done[:2] == [
@@ -126,8 +127,8 @@ class TestRecovery:
         assert done[-1] is None
 
     def test_chains_that_have_all_their_steps_get_a_lower_rate(self, tmp_path):
-        trainer = runs.create(tmp_path / "run", small(*TINY), 0).trainer
-        trainer.chains.steps = recovery.MAX_STEPS * trainer.recipe.chain.steps
+        trainer = run_folder.create(tmp_path / "run", small(*TINY), 0).trainer
+        trainer.chains.steps = recovery.MAX_STEPS * trainer.plan.steps
         assert [Recovery().catch_up(trainer) for _ in range(4)] == [
             *(("rate", f"the learning rate is multiplied by {scale}") for scale in (0.5, 0.25, 0.125)),
             None,
@@ -135,13 +136,13 @@ class TestRecovery:
 
     @pytest.mark.parametrize("between", ["found_healthy", "begin_try"])
     def test_a_healthy_state_between_two_lags_makes_the_second_a_first_one(self, tmp_path, between):
-        memory, trainer = Recovery(), runs.create(tmp_path / "run", small(*TINY), 0).trainer
+        memory, trainer = Recovery(), run_folder.create(tmp_path / "run", small(*TINY), 0).trainer
         memory.catch_up(trainer)
         getattr(memory, between)(100)
         assert (memory.catch_up(trainer) or ("nothing",))[0] == "steps"
 
     def test_what_is_done_for_chains_that_lag_is_told_counted_and_kept(self, tmp_path, monkeypatch):
-        run = runs.create(tmp_path / "run", small(*TINY, "iterations=10", "cadence.check=100"), 0)
+        run = run_folder.create(tmp_path / "run", small(*TINY, "iterations=10", "cadence.check=100"), 0)
         monkeypatch.setattr(run.guard, "judge", lambda _: Judgment("lagging", "the chains lag behind the data"))
         monkeypatch.setattr(run, "_check", lambda: False)
         run.fit()
@@ -152,8 +153,8 @@ class TestRecovery:
             ("rate", f"{says}the learning rate is multiplied by 0.5"),
         ]
         assert run.interventions == 2
-        assert float(run.trainer.rate) < run.trainer.recipe.optimizer.learning_rate
-        again = runs.reopen(tmp_path / "run")
+        assert float(run.trainer.update.rate) < run.trainer.plan.optimizer.learning_rate
+        again = run_folder.reopen(tmp_path / "run")
         assert again.recovery.lags == 2
         assert again.trainer.learning_rate_scale == 0.5
 
@@ -165,7 +166,7 @@ def test_checkpoints_of_another_version_are_told(tmp_path):
     del found.values["recovery"]["lags"]
     checkpoints.save(run.checkpoint_folder, found)
     with pytest.raises(InputError, match=r"another version of jointenergy, without 'lags': go on with the version"):
-        runs.reopen(tmp_path / "run")
+        run_folder.reopen(tmp_path / "run")
 
 
 def masked(folder, *overrides):
@@ -184,7 +185,7 @@ def test_a_rollback_restores_weights_chains_and_completions_and_is_remembered(tm
     run.recovery.healthy = [FIRST, "iteration-00000040"]
     then = checkpoints.load(run.checkpoint_folder / "iteration-00000040").tensors
     run._roll_back("for a reason")
-    again = runs.reopen(tmp_path / "run")  # as after a kill right now
+    again = run_folder.reopen(tmp_path / "run")  # as after a kill right now
     for one in (run, again):
         now = {f"model/{k}": v for k, v in one.trainer.model.state_dict().items()}
         now |= {f"ema/{k}": v for k, v in one.trainer.ema.state_dict().items()}
@@ -214,21 +215,21 @@ def test_a_damaged_checkpoint_is_no_place_to_go_back_to(tmp_path):
 def test_a_run_that_is_only_looked_at_keeps_its_events(tmp_path):
     run = trained(tmp_path / "run", *TINY, "iterations=20", "cadence.check=20")
     run.journal.event("diverged", 20, "the last line")
-    runs.reopen(tmp_path / "run")
+    run_folder.reopen(tmp_path / "run")
     assert "the last line" in (tmp_path / "run" / "events.jsonl").read_text()
 
 
 def test_batches_that_change_nothing_end_a_run_and_are_told_at_its_end(tmp_path):
-    run = runs.create(tmp_path / "run", small("iterations=400").baseline(), 0)
+    run = run_folder.create(tmp_path / "run", small("iterations=400").baseline(), 0)
     run.trainer.data.x[:] = torch.nan
     with pytest.raises(Diverged, match="batches in a row have a loss or gradient that is not finite"):
         run.fit()
-    late = runs.create(tmp_path / "late", small(*TINY, "iterations=38", "cadence.check=38"), 0)
+    late = run_folder.create(tmp_path / "late", small(*TINY, "iterations=38", "cadence.check=38"), 0)
 
     def spoil(trainer):
         trainer.data.x[:] = torch.nan if trainer.iteration == 36 else 0.0
 
-    late.before_step = spoil
+    late.callbacks.append(Before(spoil))
     late.fit()
     assert "1 batch(es) with a loss" in (tmp_path / "late" / "events.jsonl").read_text()
 
@@ -280,12 +281,12 @@ FULL = """
 import resource, sys
 from jointenergy.cli.main import main
 from jointenergy.training import loop
-save = loop.Fit._save
+save = loop.Loop._save
 def fill(self, **keywords):
     if self.trainer.iteration == 20:
         resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
     save(self, **keywords)
-loop.Fit._save = fill
+loop.Loop._save = fill
 sys.argv = ["jointenergy", *sys.argv[1:]]
 main()
 """
@@ -305,7 +306,7 @@ def test_a_full_disk_is_one_sentence_and_nothing_is_lost(tmp_path):
     assert "File too large" in said
     assert f"jointenergy resume {folder}" in said
     assert [p.name for p in folder.glob("checkpoints/*")] == ["iteration-00000000", "iteration-00000010"]
-    again = runs.reopen(folder)
+    again = run_folder.reopen(folder)
     assert again.trainer.iteration == 10
     again.fit()
 
@@ -322,21 +323,41 @@ def test_a_write_that_fails_leaves_no_half(tmp_path, monkeypatch):
 
 class TestTracking:
     def test_unknown_and_missing_programs_are_one_sentence(self, tmp_path, monkeypatch):
-        run = runs.create(tmp_path / "run", small(*TINY), 0)
-        with pytest.raises(InputError, match="knows tensorboard, not 'tensorbord'"):
-            tracker("tensorbord", run)
+        run = run_folder.create(tmp_path / "run", small(*TINY), 0)
+        with pytest.raises(InputError, match="no tracker called 'tensorbord': did you mean 'tensorboard'"):
+            tracker("tensorbord")
         monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
-        with pytest.raises(InputError, match=r"pip install 'jointenergy\[track\]'"):
-            tracker("tensorboard", run)
+        with pytest.raises(InputError, match=r"pip install tensorboard, or 'jointenergy\[track\]'"):
+            tracker("tensorboard").before_step(run)
 
-    def test_figures_are_written(self, tmp_path):
-        run = runs.create(tmp_path / "run", small(*TINY), 0)
-        write = tracker("tensorboard", run)
-        write(Report(10, 20, {"iteration": 10, "loss": 1.0, "accuracy": float("nan")}))
-        write(Report(10, 20, {}, event="it happened"))
+    def test_figures_events_and_pictures_are_written(self, tmp_path):
+        run = run_folder.create(tmp_path / "run", small(*TINY, "iterations=10", "cadence.check=10", "cadence.log=5"), 0)
+        run.callbacks.append(tracker("tensorboard"))
+        run.fit()
         (file,) = (tmp_path / "run" / "tensorboard").iterdir()
-        assert b"it happened" in file.read_bytes()
-        assert b"loss" in file.read_bytes()
+        assert all(word in file.read_bytes() for word in (b"loss", b"health/auroc_fresh", b"chains", b"events"))
+
+    def test_a_tracker_of_ones_own_needs_three_methods(self, tmp_path):
+        class Mine(Tracker):
+            def __init__(self):
+                self.seen = []
+
+            def write_scalar(self, name, value, iteration):
+                self.seen.append((name, iteration))
+
+            def write_text(self, name, text, iteration):
+                self.seen.append((text, iteration))
+
+            def write_image(self, name, image, iteration):
+                self.seen.append((name, image.ndim))
+
+        run = run_folder.create(tmp_path / "run", small(*TINY, "iterations=4", "cadence.check=4", "cadence.log=2"), 0)
+        mine = Mine()
+        run.callbacks.append(mine)
+        run.fit()
+        assert ("loss", 2) in mine.seen
+        assert ("chains", 3) in mine.seen
+        assert any(isinstance(text, str) and "healthy" in text for text, _ in mine.seen)
 
 
 def test_the_recipe_on_cifar10_runs_on_files_of_its_format(tmp_path, monkeypatch):
@@ -349,7 +370,7 @@ def test_the_recipe_on_cifar10_runs_on_files_of_its_format(tmp_path, monkeypatch
     monkeypatch.setitem(registry.CIFAR10_ROWS, "train", n)
     smoke = ("iterations=2", "batch_size=8", "buffer.size=16", "start.x=uniform", "model.network.width=1")
     settings = recipes.load("cifar10-few-steps", [*smoke, "chain.sampling_steps=2", "data.validation=0.2"])
-    run = runs.create(tmp_path / "run", settings, 0, data_folder=tmp_path)
+    run = run_folder.create(tmp_path / "run", settings, 0, data_folder=tmp_path)
     run.fit()
     assert run.trainer.iteration == 2
     assert run.health is not None

@@ -15,12 +15,12 @@ import torch
 from jointenergy import recipes
 from jointenergy.data.cifar import CIFAR10_ROWS, CIFAR100_ROWS
 from jointenergy.data.registry import READERS
-from jointenergy.recipes import study
-from jointenergy.recipes.parts import Place, plainly
+from jointenergy.experiments import study
+from jointenergy.experiments.parts import Place, plainly
+from jointenergy.recipes import run_folder
+from jointenergy.recipes.schema import Recipe
+from jointenergy.recipes.variants import Size
 from jointenergy.trained.opening import open_run
-from jointenergy.training import runs
-from jointenergy.training.recipe import Recipe
-from jointenergy.training.variants import Size
 from tests import generated_data as generated
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -144,7 +144,7 @@ def test_sizes_change_sizes_and_not_the_experiment(name: str) -> None:
 def trained(name: str, size: Size, folder: Path, files: Path) -> None:
     """Every step of it, and the run that a user loads."""
     recipe = recipes.load(name, size=size)
-    run = runs.create(folder, recipe, 0, data_folder=files)
+    run = run_folder.create(folder, recipe, 0, data_folder=files)
     run.fit()
     assert run.trainer.iteration == recipe.iterations
     assert all(bool(p.isfinite().all()) for p in run.trainer.model.parameters())

@@ -16,12 +16,14 @@ from jointenergy.kernels import Target, last
 from jointenergy.labels import MISSING, LabelSpace
 from jointenergy.models import InnerProduct, PairModel
 from jointenergy.objectives import Batch, Draws, LogPXY, Objective, Samples
-from jointenergy.training import measure, runs, state
-from jointenergy.training.feeds import TrainingData, data_of, with_few_labels
-from jointenergy.training.modeling import model_of
+from jointenergy.recipes import run_folder
+from jointenergy.recipes.build import trainer_of
+from jointenergy.recipes.data import data_of, with_few_labels
+from jointenergy.recipes.networks import model_of
+from jointenergy.training import measure, state
+from jointenergy.training.feeds import TrainingData
 from jointenergy.training.order import seeded
 from jointenergy.training.statistics import frozen
-from jointenergy.training.trainer import Trainer
 from tests.small import accuracy, next_of, small, trained
 
 FEW = ("iterations=40", "cadence.check=20", "chain.sampling_steps=5", "buffer.size=300")
@@ -66,7 +68,7 @@ IGEBM = (
 
 def test_igebms_own_network_and_optimizer_go_on_exactly_after_a_stop():
     recipe, data = small(*FEW, *IGEBM), images(200)
-    whole, other = Trainer(recipe, data, 0), Trainer(recipe, data, 1)
+    whole, other = trainer_of(recipe, data, 0), trainer_of(recipe, data, 1)
     for _ in range(3):
         whole.step()
     saved = state.save(whole, {})
@@ -91,9 +93,9 @@ def test_a_step_clips_by_sigma_between_the_other_clips():
     free = replace(recipe, optimizer=replace(recipe.optimizer, clip_sigma=None))
     norms = []
     for settings in (recipe, free):
-        trainer = Trainer(settings, data, 0)
+        trainer = trainer_of(settings, data, 0)
         trainer.step()
-        for own in trainer.optimizer.state.values():
+        for own in trainer.update.optimizer.state.values():
             own["exp_avg_sq"].mul_(1e-8)
         norms.append(float(trainer.step()[2]))
     # What had no gradient in the first step, such as gains of classes that were not there, is free in the second.
@@ -104,7 +106,7 @@ def test_a_classifiers_network_has_an_energy_for_each_class(tmp_path):
     """JEM's ablation: p(x | y) alone, by the logits of a classifier."""
     network = "model.network={kind='nf-wide-resnet', depth=10, width=1}"
     recipe = small(*FEW, network, "model.family=conditional", "objective=igebm", "iterations=2", "batch_size=16")
-    trainer = Trainer(recipe, images(200), 0)
+    trainer = trainer_of(recipe, images(200), 0)
     trainer.step()
     assert trainer.model.normalizer == "conditional"
     assert trainer.needs == {"given_y"}
@@ -132,16 +134,17 @@ def test_an_mlp_may_have_an_output_for_each_label(family):
 def test_chains_keep_their_labels_and_the_objective_does_not_see_them():
     """JEM's appendix A, method 1: y from p(y), x from p(x | y), then y is thrown away."""
     recipe = small(*FEW, "chain.keep_labels=true", "start.labels=frequency", "buffer.restart=0.0")
-    trainer = Trainer(recipe, data_of(recipe), 0)
+    trainer = trainer_of(recipe, data_of(recipe), 0)
     assert trainer.needs == {"negatives"}
     trainer.chains.generator.manual_seed(3)
     moved = trainer.move(None, 32)
     assert bool((moved.state.y != MISSING).all())
     assert torch.equal(moved.state.y, moved.drawn.y)
-    drawn = trainer.draws_of(moved, "negatives", {"negatives"})["negatives"]
+    drawn = trainer.draws_of(moved, "negatives", Draws(), {"negatives"}).negatives
+    assert drawn is not None
     assert drawn.y is None
     # They move on f(x, y) at their own labels; teeth: on log p(x) they would be elsewhere.
-    elsewhere = Trainer(small(*FEW, "buffer.restart=0.0"), trainer.data, 0)
+    elsewhere = trainer_of(small(*FEW, "buffer.restart=0.0"), trainer.data, 0)
     elsewhere.model.load_state_dict(trainer.model.state_dict())
     missing = replace(moved.drawn, y=torch.full_like(moved.drawn.y, MISSING))
     kernel, model = trainer.chains.kernel, trainer.model
@@ -158,10 +161,11 @@ GIBBS = ("objective=gibbs-jem", "chain.label_kernel=exact")
 def test_summed_labels_of_chains_have_the_mean_gradient_of_drawn_ones():
     """Rao and Blackwell: at the chains' x, the average over labels drawn from p(y | x), and none of their noise."""
     recipe = small(*FEW, *GIBBS, "chain.sum_labels=true")
-    trainer = Trainer(recipe, data_of(recipe), 0)
+    trainer = trainer_of(recipe, data_of(recipe), 0)
     moved = trainer.move(None, 16)
     assert bool((moved.state.y != MISSING).all())  # chains have labels, and keep them in the buffer
-    drawn = trainer.draws_of(moved, "negatives", {"negatives"})["negatives"]
+    drawn = trainer.draws_of(moved, "negatives", Draws(), {"negatives"}).negatives
+    assert drawn is not None
     assert drawn.y is None
     batch, model, n = Batch(trainer.data.x[:16], trainer.data.y[:16]), trainer.model, 2000
 
@@ -186,7 +190,7 @@ def test_labels_are_summed_where_that_can_be_done():
     data = data_of(recipe)
     y = torch.zeros(len(data.y), 30, dtype=torch.int64)
     with pytest.raises(InputError, match="few enough to go through"):
-        Trainer(recipe, replace(data, y=y, y_held=y[: len(data.y_held)], labels=many), 0)
+        trainer_of(recipe, replace(data, y=y, y_held=y[: len(data.y_held)], labels=many), 0)
 
 
 def test_p_of_x_given_y_and_y_given_x_factored(tmp_path):
@@ -200,7 +204,7 @@ def test_unconditional_models_have_no_labels(tmp_path):
     assert len(run.trainer.data.labels) == 0
     assert math.isnan(run.accuracy)
     with pytest.raises(InputError, match="classifies nothing"):
-        run.trainer.recipe.baseline()
+        small(*FEW, "model.family=unconditional", "objective.log_p_y_given_x=0").baseline()
 
 
 def test_few_labels_are_enough_to_learn_from(tmp_path):
@@ -238,8 +242,8 @@ def test_a_number_of_labels_is_shared_by_the_classes_and_drawn_by_the_seed():
 @pytest.mark.parametrize("separate", [True, False])
 def test_what_learns_from_labels_alone_sees_labeled_rows_alone(separate):
     recipe = small("data.labeled=30", f"data.separate_batches={str(separate).lower()}")
-    baseline = Trainer(recipe.baseline(), data_of(recipe), 0)
-    trainer = Trainer(recipe, data_of(recipe), 0)
+    baseline = trainer_of(recipe.baseline(), data_of(recipe), 0)
+    trainer = trainer_of(recipe, data_of(recipe), 0)
     for feed in (baseline.feeds[0], trainer.feeds[-1] if separate else None):
         if feed is None:
             continue
@@ -264,7 +268,7 @@ def test_labels_beyond_enumeration_are_completed_by_chains_that_persist():
     data = TrainingData(x, y.masked_fill(hidden, MISSING), x[-50:], y[-50:], labels)
     kernel = ("model.family=pair", "chain.label_kernel=gibbs-with-gradients", "chain.completion_steps=5")
     recipe = small(*FEW, *kernel, *NO_LABEL_TERMS, "objective.log_p_xy=1", "objective.log_p_y_given_x=0.5")
-    trainer = Trainer(recipe, data, 0)
+    trainer = trainer_of(recipe, data, 0)
     assert trainer.needs == {"negatives", "given_x", "given_xy"}
     for _ in range(12):  # two visits of each row
         trainer.step()
@@ -277,7 +281,7 @@ def test_labels_beyond_enumeration_are_completed_by_chains_that_persist():
     assert 0 < changed.sum() <= recipe.batch_size
     assert 0.0 <= measure.accuracy(trainer) <= 1.0
     with pytest.raises(InputError, match=r"chain\.label_kernel"):
-        Trainer(small(*FEW, "model.family=pair", "objective=mixed"), data, 0)
+        trainer_of(small(*FEW, "model.family=pair", "objective=mixed"), data, 0)
 
 
 def test_masked_x_is_completed_and_what_is_seen_is_held(tmp_path):
@@ -296,7 +300,7 @@ def test_masked_x_is_completed_and_what_is_seen_is_held(tmp_path):
 
 def test_a_batch_of_nan_leaves_completions_sound():
     recipe = small(*FEW, "data.missing_x=0.3", "chain.label_kernel=exact", "objective=mixed")
-    trainer = Trainer(recipe, data_of(recipe), 0)
+    trainer = trainer_of(recipe, data_of(recipe), 0)
     trainer.data.x[:] = torch.nan
     before = [p.clone() for p in trainer.model.parameters()]
     loss, _, _ = trainer.step()
@@ -307,8 +311,8 @@ def test_a_batch_of_nan_leaves_completions_sound():
 
 def test_separate_batches_augment_the_classifiers_rows_alone():
     recipe = small(*FEW, "data.augment=['crop', 'flip']", "data.separate_batches=true", "data.noise=0")
-    trainer = Trainer(recipe, images(), 0)
-    assert [[t.name for t in o.terms] for o in trainer.objectives] == [["log_p_x"], ["log_p_y_given_x"]]
+    trainer = trainer_of(recipe, images(), 0)
+    assert [[t.name for t in o.terms] for o in trainer.plan.objectives] == [["log_p_x"], ["log_p_y_given_x"]]
     plain, augmented = trainer.feeds
     (first, rows), (second, others) = next_of(plain), next_of(augmented)
     assert torch.equal(first.x, trainer.data.x[rows])
@@ -317,16 +321,16 @@ def test_separate_batches_augment_the_classifiers_rows_alone():
     loss, moved, _ = trainer.step()
     assert set(loss.parts) == {"log_p_x", "log_p_y_given_x"}
     assert moved is not None
-    together = Trainer(small(*FEW, "data.augment=['flip']", "data.noise=0"), images(), 0)
+    together = trainer_of(small(*FEW, "data.augment=['flip']", "data.noise=0"), images(), 0)
     batch, rows = next_of(together.feeds[0])
     assert not torch.equal(batch.x, together.data.x[rows])
     with pytest.raises(InputError, match=r"data\.augment changes images"):
-        Trainer(recipe, data_of(recipe), 0)
+        trainer_of(recipe, data_of(recipe), 0)
 
 
 def test_chains_are_augmented_when_drawn_and_every_so_often_when_sampled():
     settings = ("chain.augment=['flip']", "chain.augment_every=2", "chain.noise_scale=0", "buffer.restart=0")
-    trainer = Trainer(small(*FEW, *settings), images(), 0)
+    trainer = trainer_of(small(*FEW, *settings), images(), 0)
     chains = trainer.chains
     drawn, _ = chains.draw(64)
     assert chains.buffer is not None
@@ -356,14 +360,14 @@ def test_dequantized_rows_stay_in_their_cells():
     pixels = torch.randint(256, (200, 64), generator=seeded(0), dtype=torch.uint8)
     x = pixels.float() / 255 * 2 - 1
     y = torch.zeros(200, 1, dtype=torch.int64)
-    trainer = Trainer(recipe, TrainingData(x, y, x[:50], y[:50], LabelSpace({"class": 2})), 0)
+    trainer = trainer_of(recipe, TrainingData(x, y, x[:50], y[:50], LabelSpace({"class": 2})), 0)
     batch, rows = next_of(trainer.feeds[0])
     assert torch.equal(((batch.x + 1) / 2 * 256).floor().to(torch.uint8), pixels[rows])
-    again = trainer.feeds[0].changes[0](x[rows], seeded(7))
+    again = trainer.feeds[0].changes[0](x[rows], generator=seeded(7))
     assert not torch.equal(again, batch.x)
     binary = small(*FEW, "data.dequantize=binary", "data.noise=0")
     x = (pixels > 127).float() * 2 - 1
-    trainer = Trainer(binary, TrainingData(x, y, x[:50], y[:50], LabelSpace({"class": 2})), 0)
+    trainer = trainer_of(binary, TrainingData(x, y, x[:50], y[:50], LabelSpace({"class": 2})), 0)
     batch, rows = next_of(trainer.feeds[0])
     assert torch.equal((batch.x > 0) * 2.0 - 1, x[rows])
     assert not torch.equal(batch.x, x[rows])
@@ -396,10 +400,10 @@ class TestBatchStatistics:
             small(*self.recipe)
 
     def test_the_run_carries_a_warning(self, tmp_path, monkeypatch):
-        monkeypatch.setattr(runs, "data_of", lambda *_: images(200))
-        run = runs.create(tmp_path / "run", small(*self.recipe, "model.allow_batch_statistics=true"), 0)
+        monkeypatch.setattr(run_folder, "data_of", lambda *_: images(200))
+        run = run_folder.create(tmp_path / "run", small(*self.recipe, "model.allow_batch_statistics=true"), 0)
         run.fit()
-        said = json.loads((tmp_path / "run" / runs.ABOUT).read_text())["warnings"]
+        said = json.loads((tmp_path / "run" / run_folder.ABOUT).read_text())["warnings"]
         assert "function of the batch" in said[0]
         assert "function of the batch" in (tmp_path / "run" / "events.jsonl").read_text()
         kept = dict(run.trainer.ema.named_buffers())
@@ -407,7 +411,7 @@ class TestBatchStatistics:
             assert torch.equal(value, kept[name])
 
     def test_a_batch_of_nan_changes_no_running_statistic(self):
-        trainer = Trainer(small(*self.recipe, "model.allow_batch_statistics=true"), images(200), 0)
+        trainer = trainer_of(small(*self.recipe, "model.allow_batch_statistics=true"), images(200), 0)
         before = [b.clone() for n, b in trainer.model.named_buffers() if "running" in n]
         trainer.data.x[:] = torch.nan
         trainer.step()
@@ -416,7 +420,7 @@ class TestBatchStatistics:
         assert all(torch.equal(a, b) for a, b in zip(before, after, strict=True))
 
     def test_chains_leave_running_statistics_alone(self):
-        trainer = Trainer(small(*self.recipe, "model.allow_batch_statistics=true"), images(200), 0)
+        trainer = trainer_of(small(*self.recipe, "model.allow_batch_statistics=true"), images(200), 0)
         means = [b.clone() for n, b in trainer.model.named_buffers() if n.endswith("running_mean")]
         with frozen(trainer.model):
             trainer.move(None, 32)
@@ -471,7 +475,7 @@ def test_settings_that_contradict_each_other(overrides, sentence):
 def test_networks_and_data_that_do_not_fit(overrides, sentence):
     recipe = small(*overrides)
     with pytest.raises(InputError, match=sentence):
-        Trainer(recipe, data_of(recipe), 0)
+        trainer_of(recipe, data_of(recipe), 0)
 
 
 def test_the_dsprites_network_trains_on_images_of_its_size():
@@ -479,7 +483,7 @@ def test_the_dsprites_network_trains_on_images_of_its_size():
     y = torch.randint(16, (80, 2), generator=seeded(1))
     data = TrainingData(x, y, x[:20], y[:20], LabelSpace({"across": 16, "down": 16}))
     overrides = ("model.network={kind='dsprites-cnn'}", "model.family=pair", "objective=mixed", "batch_size=8")
-    trainer = Trainer(small(*FEW, *overrides, "chain.label_kernel=gibbs-with-gradients", "chain.steps=2"), data, 0)
+    trainer = trainer_of(small(*FEW, *overrides, "chain.label_kernel=gibbs-with-gradients", "chain.steps=2"), data, 0)
     loss, _, _ = trainer.step()
     assert loss.total.isfinite()
 
@@ -488,7 +492,7 @@ def test_a_bilinear_network_is_an_inner_product_of_two():
     overrides = ("model.network={kind='bilinear', hidden=[8], features=5}", "model.family=pair", "objective=mixed")
     recipe = small(*FEW, *overrides, "chain.label_kernel=gibbs-with-gradients", "chain.steps=2")
     data = data_of(recipe)
-    trainer = Trainer(recipe, data, 0)
+    trainer = trainer_of(recipe, data, 0)
     x, y = data.x[:7], data.y[:7]
     model = trainer.model
     assert isinstance(model, PairModel)

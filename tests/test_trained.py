@@ -19,11 +19,12 @@ from jointenergy.data import load
 from jointenergy.kernels import ExactGibbs, GibbsWithGradients, Langevin
 from jointenergy.labels import MISSING
 from jointenergy.networks import MLP
+from jointenergy.recipes import run_folder
 from jointenergy.starts import UniformStart
 from jointenergy.tasks.detect import CONFIDENCE, SCORES
 from jointenergy.trained import Film
 from jointenergy.trained.thresholds import FILE
-from jointenergy.training import checkpoints, loop, runs
+from jointenergy.training import checkpoints, loop
 from jointenergy.training.feeds import TrainingData
 from jointenergy.training.state import under
 from tests.small import small, trained
@@ -44,7 +45,7 @@ BEST = "iteration-00000100"
 
 
 @pytest.fixture(scope="module")
-def fit(tmp_path_factory: pytest.TempPathFactory) -> loop.Fit:
+def fit(tmp_path_factory: pytest.TempPathFactory) -> loop.Loop:
     """A run that was trained for a moment; a checkpoint on its way is called its best."""
     fit = trained(tmp_path_factory.mktemp("trained") / "run", *TINY)
     checkpoints.mark_best(fit.checkpoint_folder, fit.checkpoint_folder / BEST)
@@ -52,7 +53,7 @@ def fit(tmp_path_factory: pytest.TempPathFactory) -> loop.Fit:
 
 
 @pytest.fixture(scope="module")
-def run(fit: loop.Fit) -> jointenergy.Run:
+def run(fit: loop.Loop) -> jointenergy.Run:
     return jointenergy.load(fit.folder)
 
 
@@ -74,7 +75,7 @@ def seeded(seed=0):
 
 
 def test_of_equally_good_checkpoints_the_newest_is_the_best(tmp_path):
-    fit = runs.create(tmp_path / "run", small(*TINY).baseline(), 0)
+    fit = run_folder.create(tmp_path / "run", small(*TINY).baseline(), 0)
     for iteration, accuracy in ((10, 0.8), (20, 0.9), (30, 0.9), (40, 0.85)):
         fit.trainer.iteration, fit.accuracy = iteration, accuracy
         fit._save(checked=True)
@@ -114,7 +115,7 @@ class TestLoad:
 
     def test_a_run_that_did_not_note_its_labels_asks_its_data(self, fit, run, tmp_path, x):
         folder = shutil.copytree(fit.folder, tmp_path / "run")
-        about = folder / runs.ABOUT
+        about = folder / run_folder.ABOUT
         known = json.loads(about.read_text())
         del known["labels"], known["event_shape"]
         about.write_text(json.dumps(known))

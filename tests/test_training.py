@@ -13,10 +13,11 @@ import torch
 
 from jointenergy.errors import InputError
 from jointenergy.objectives import Draws
-from jointenergy.training import checkpoints, loop, runs
+from jointenergy.recipes import run_folder
+from jointenergy.training import checkpoints, loop
 from jointenergy.training.journal import Journal
 from jointenergy.training.order import Order, seeded
-from tests.small import JOINT, SYSTEMS, accuracy, small, trained
+from tests.small import JOINT, SYSTEMS, Before, accuracy, small, trained
 
 TINY = ("iterations=200", "model.network.hidden=[16]", "chain.steps=2", "chain.sampling_steps=3", "buffer.size=200")
 
@@ -25,18 +26,19 @@ import os, signal, sys
 from pathlib import Path
 import torch
 torch.set_num_threads(1)
-from jointenergy.training import loop, runs
-from tests.small import small
+from jointenergy.training import loop
+from jointenergy.recipes import run_folder
+from tests.small import Before, small
 folder, mode, *overrides = sys.argv[1:]
 if mode == "resume":
-    run = runs.reopen(Path(folder))
+    run = run_folder.reopen(Path(folder))
 else:
-    run = runs.create(Path(folder), small(*overrides), 0)
+    run = run_folder.create(Path(folder), small(*overrides), 0)
 if mode == "kill":
     def kill(trainer):
         if trainer.iteration == 173:
             os.kill(os.getpid(), signal.SIGKILL)
-    run.before_step = kill
+    run.callbacks.append(Before(kill))
 run.fit()
 """
 
@@ -78,7 +80,7 @@ def test_a_damaged_checkpoint_is_passed_over(tmp_path):
     run = trained(tmp_path / "run", *TINY)
     path = checkpoints.all_in(run.checkpoint_folder)[-1]
     (path / checkpoints.TENSORS).write_bytes(b"")
-    again = runs.reopen(tmp_path / "run")
+    again = run_folder.reopen(tmp_path / "run")
     assert again.trainer.iteration == 100
     again.fit()
     events = (tmp_path / "run" / "events.jsonl").read_text()
@@ -87,11 +89,11 @@ def test_a_damaged_checkpoint_is_passed_over(tmp_path):
 
 
 def test_stop_saves_and_goes_on(tmp_path):
-    run = runs.create(tmp_path / "run", small(*TINY), 0)
-    run.before_step = lambda trainer: setattr(run, "stop", trainer.iteration == 37)
+    run = run_folder.create(tmp_path / "run", small(*TINY), 0)
+    run.callbacks.append(Before(lambda trainer: setattr(run, "stop", trainer.iteration == 37)))
     with pytest.raises(loop.Interrupted, match="after iteration 38"):
         run.fit()
-    again = runs.reopen(tmp_path / "run")
+    again = run_folder.reopen(tmp_path / "run")
     assert again.trainer.iteration == 38
     again.fit()
     whole = trained(tmp_path / "whole", *TINY)
@@ -102,9 +104,9 @@ def test_stop_saves_and_goes_on(tmp_path):
 def test_folders_are_not_overwritten(tmp_path):
     (tmp_path / "file").write_text("precious")
     with pytest.raises(InputError, match="is not empty: go on with `jointenergy resume"):
-        runs.create(tmp_path, small(*TINY), 0)
+        run_folder.create(tmp_path, small(*TINY), 0)
     with pytest.raises(InputError, match="is no run folder"):
-        runs.reopen(tmp_path)
+        run_folder.reopen(tmp_path)
     assert (tmp_path / "file").read_text() == "precious"
 
 
@@ -122,7 +124,7 @@ def test_other_optimizers_run(settings, tmp_path):
 
 
 def test_the_baseline_needs_no_chains(tmp_path):
-    run = runs.create(tmp_path / "run", small().baseline(), 0)
+    run = run_folder.create(tmp_path / "run", small().baseline(), 0)
     run.fit()
     assert not run.trainer.uses_chains
     assert accuracy(run) > 0.95
@@ -150,22 +152,22 @@ def test_the_papers_systems_train(overrides, tmp_path):
 def test_weight_prior_is_a_gaussian_on_the_weights(tmp_path):
     # Its gradient, weight / (scale^2 * rows), is all that is left when the likelihood's is taken away.
     settings = small("optimizer.weight_prior=0.5", "optimizer.name=sgd", "optimizer.momentum=0")
-    trainer = runs.create(tmp_path / "run", settings, 0).trainer
+    trainer = run_folder.create(tmp_path / "run", settings, 0).trainer
     moved = trainer.move(None, 64)
-    draws = Draws(**trainer.draws_of(moved, "negatives", trainer.needs))
-    loss = trainer.objectives[0].unchecked(trainer.model, trainer.feeds[0].batch(), draws)
+    draws = trainer.draws_of(moved, "negatives", Draws(), trainer.needs)
+    loss = trainer.parts[0].objective.unchecked(trainer.model, trainer.feeds[0].batch(), draws)
     weights = [p.detach().clone() for p in trainer.model.parameters()]
-    trainer.update(replace(loss, total=loss.total * 0.0))
+    trainer.update(lambda: replace(loss, total=loss.total * 0.0))
     for p, before in zip(trainer.model.parameters(), weights, strict=True):
         assert p.grad is not None
         torch.testing.assert_close(p.grad, before / (0.5**2 * len(trainer.data.x)))
 
 
 def test_time_becomes_iterations():
-    few, many = (runs.iterations_in(small(*TINY), seconds, 0) for seconds in (1.0, 10.0))
+    few, many = (run_folder.iterations_in(small(*TINY), seconds, 0) for seconds in (1.0, 10.0))
     assert 1 < few < many
     # A check takes far longer than a step: where every iteration has one, far fewer fit into the time.
-    assert runs.iterations_in(small(*TINY, "cadence.check=1"), 10.0, 0) < many / 3
+    assert run_folder.iterations_in(small(*TINY, "cadence.check=1"), 10.0, 0) < many / 3
 
 
 def test_order_goes_through_all_rows_and_resumes():

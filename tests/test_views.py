@@ -18,12 +18,13 @@ from jointenergy.evaluation.bounds import Effort
 from jointenergy.evaluation.extractors import Rescaled
 from jointenergy.evaluation.outside import read_outside
 from jointenergy.evaluation.suite import subject_of
+from jointenergy.recipes import run_folder
+from jointenergy.recipes.data import changes_of, data_of, dataset_of, view_of
+from jointenergy.recipes.schema import parse
+from jointenergy.recipes.settings import DataSettings
 from jointenergy.trained.opening import open_run
-from jointenergy.training import runs
 from jointenergy.training.distributed import World
-from jointenergy.training.feeds import Feed, changes_of, data_of, dataset_of, view_of
-from jointenergy.training.recipe import parse
-from jointenergy.training.settings import DataSettings
+from jointenergy.training.feeds import Feed
 from tests.generated_data import picture_bytes, write_idx_set
 
 BOUND = math.log((1 - 1e-6) / 1e-6)
@@ -172,7 +173,7 @@ def test_noise_is_held_within_the_bounds_where_the_recipe_says_so():
     for clamped in (True, False):
         y = x
         for change in changes_of(DataSettings(**{**vars(settings), "noise_clamp": clamped}), augment=False):
-            y = change(y, seeded())
+            y = change(y, generator=seeded())
         assert bool(((y >= 0) & (y <= 1)).all()) == clamped
         assert (y - x).abs().max() < 0.01
 
@@ -190,14 +191,14 @@ def test_a_run_on_logits(tmp_path):
     data = data_of(recipe, folder)
     assert data.x.abs().max() <= BOUND
     assert data.x.std() > 1
-    feed = Feed(data, recipe, 0, World(), "data", augment=False)
+    feed = Feed(data, changes_of(recipe.data, augment=False), recipe.batch_size, 0, World(), "data")
     feed.advance()
     first, again = feed.batch().x, feed.batch().x
     assert not torch.equal(first, again)
     cells = [(Logit().inverse(x.double()) * 256).floor() for x in (first, again, data.x[feed.rows])]
     assert (cells[0] != cells[1]).double().mean() < 1e-3
     assert (cells[0] != cells[2]).double().mean() < 1e-3
-    run = runs.create(tmp_path / "run", recipe, 0, data_folder=folder)
+    run = run_folder.create(tmp_path / "run", recipe, 0, data_folder=folder)
     run.fit()
     opened = open_run(tmp_path / "run", data=folder)
     assert View.of(opened.bounds).levels == 256
@@ -248,7 +249,7 @@ def test_the_likelihood_counts_the_jacobian(tmp_path, monkeypatch):
     rng = np.random.default_rng(0)
     np.savez(tmp_path / "a.npz", x=rng.integers(60, 200, (200, 4), dtype=np.uint8), y=rng.integers(0, 2, 200))
     recipe = recipes.load("digits-jem", [*LOGITS, "data.name=npz"])
-    runs.create(tmp_path / "run", recipe, 0, data_folder=tmp_path / "a.npz").fit()
+    run_folder.create(tmp_path / "run", recipe, 0, data_folder=tmp_path / "a.npz").fit()
     subject = subject_of(open_run(tmp_path / "run"))
     monkeypatch.setattr(likelihood_part, "QUICK", TINY)
     counted: dict[str, Any] = dict(likelihood_part.likelihood(subject, "quick").metrics)

@@ -5,13 +5,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import final
+from typing import Self, final
 
 import torch
 from torch import Tensor
 
 from jointenergy.errors import InputError
-from jointenergy.inputs import check_count, check_x
+from jointenergy.inputs import check_count, check_x, is_number
 from jointenergy.labels import MISSING, Given, LabelSpace
 
 
@@ -50,6 +50,9 @@ class Drawn:
 class Buffer(ABC):
     """Joint states in numbered slots; the slots are filled in order, so those in use are always the first ones.
 
+    Without an event shape it is a specification, such as `ReplayBuffer(10_000, restart=0.05)`, that `fit` binds to its
+    data. `restart` is the share of chains that begin afresh at each draw of training.
+
     States leave and enter as copies, on the buffer's device. A generator may live on another device: its numbers are
     moved, so a seed gives the same slots wherever the buffer lives.
     """
@@ -57,28 +60,42 @@ class Buffer(ABC):
     def __init__(
         self,
         capacity: int,
-        event_shape: Sequence[int],
-        labels: LabelSpace,
+        event_shape: Sequence[int] | None = None,
+        labels: LabelSpace | None = None,
         *,
+        restart: float = 0.05,
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
     ) -> None:
         check_count("a buffer's capacity", capacity)
+        if not (is_number(restart) and 0 <= restart <= 1):
+            raise InputError(f"restart is the share of chains that begin afresh, between 0 and 1, got {restart!r}")
+        self.restart = restart
+        self.bound = event_shape is not None
         if not dtype.is_floating_point:
             raise InputError(f"a buffer holds continuous x, so its dtype must be a floating one, got {dtype}")
         self.capacity = capacity
-        self.event_shape = tuple(event_shape)
-        self.labels = labels
+        self.event_shape = tuple(event_shape or ())
+        self.labels = labels or LabelSpace.none()
         self.dtype = dtype
         self.device = torch.device(device)
         # One row more than there are slots: what is not kept is written there, so that no host has to know of it.
-        rows = capacity + 1
+        rows = capacity + 1 if self.bound else 0
         self._all_x = torch.zeros(rows, *self.event_shape, dtype=dtype, device=device)
-        self._all_y = torch.full((rows, len(labels)), MISSING, dtype=torch.int64, device=device)
+        self._all_y = torch.full((rows, len(self.labels)), MISSING, dtype=torch.int64, device=device)
         self._all_age = torch.zeros(rows, dtype=torch.int64, device=device)
         self._x, self._y, self._age = self._all_x[:capacity], self._all_y[:capacity], self._all_age[:capacity]
         self._n_seen = torch.zeros((), dtype=torch.int64, device=device)
         self._full = False
+
+    def bind(
+        self, event_shape: Sequence[int], labels: LabelSpace, *, capacity: int, device: torch.device | str
+    ) -> Self:
+        """A new, empty buffer of this kind for states of a shape; this one stays as it is."""
+        return type(self)(capacity, event_shape, labels, restart=self.restart, device=device)
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.capacity}, restart={self.restart})"
 
     @property
     def n_seen(self) -> int:

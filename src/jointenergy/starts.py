@@ -186,6 +186,41 @@ class MixedStart:
         return torch.where(chosen.view(-1, *(1 for _ in one.shape[1:])), one, other)
 
 
+@dataclass(frozen=True)
+class Uniform:
+    """Fresh chains begin uniformly in the range of the data; of its first `rows` rows where that many are named."""
+
+    rows: int | None = None
+
+    def bind(self, x: Tensor, y: Tensor, labels: LabelSpace, bounds: tuple[float, float], *, clamp: bool) -> XStart:
+        """The start for some data."""
+        if self.rows is not None:
+            return UniformStart.of_batch(x[: self.rows])
+        return UniformStart(*bounds, x.shape[1:], device=x.device)
+
+
+@dataclass(frozen=True)
+class ClassGaussians:
+    """Fresh chains begin at Gaussians fitted to the classes; the share `uniform` of them is uniform all the same.
+
+    Uniform starts find what lies far from the data; those in the classes keep the shares of the classes among chains.
+    """
+
+    uniform: float = 0.0
+    variable: str | None = None
+
+    def bind(self, x: Tensor, y: Tensor, labels: LabelSpace, bounds: tuple[float, float], *, clamp: bool) -> XStart:
+        """The start for some data; with `clamp` it is clamped to the bounds, as its chains are."""
+        fitted = ClassGaussianStart.fit(x, y, labels, self.variable, bounds=(bounds[0], bounds[1]) if clamp else None)
+        if self.uniform == 0:
+            return fitted
+        return MixedStart(UniformStart(*bounds, x.shape[1:], device=x.device), fitted, self.uniform)
+
+
+XStartSpec = Uniform | ClassGaussians
+"""Where the x of fresh chains begins, not yet bound to data: one object serves several fits."""
+
+
 @final
 class GivenStart:
     """Rows of given data: all in their order when as many are asked for, otherwise drawn without replacement."""

@@ -22,14 +22,15 @@ from jointenergy.cli import data as data_sets
 from jointenergy.cli import evaluation, inpainting, reproduce, study, synthesis, tasks
 from jointenergy.cli.progress import train_with_progress
 from jointenergy.cli.sizes import Quick, Smoke, chosen_size
-from jointenergy.cli.tracking import tracker
 from jointenergy.errors import InputError
 from jointenergy.evaluation import comparison, suite
-from jointenergy.recipes import study as studies
+from jointenergy.experiments import study as studies
+from jointenergy.recipes import run_folder
+from jointenergy.recipes.schema import Recipe, read
 from jointenergy.trained.opening import open_run
-from jointenergy.training import loop, runs
+from jointenergy.training import loop
 from jointenergy.training.distributed import Parted, join, leave
-from jointenergy.training.recipe import Recipe
+from jointenergy.training.trackers import tracker
 
 app = typer.Typer(
     name="jointenergy",
@@ -121,12 +122,12 @@ def train(
     seconds = _seconds(time) if time else None
     world, where = join(device)
     if seconds is not None:
-        n = runs.iterations_in(settings, seconds, seed, data_folder=data, device=where, world=world)
+        n = run_folder.iterations_in(settings, seconds, seed, data_folder=data, device=where, world=world)
         settings = replace(settings, iterations=n)
         if world.first:
             console.print(f"{time} are {settings.iterations} iterations on this machine", highlight=False)
     folder = out or Path("runs") / f"{settings.name}-{seed}"
-    _go(runs.create(folder, settings, seed, data_folder=data, guarded=guard, device=where, world=world), track)
+    _go(run_folder.create(folder, settings, seed, data_folder=data, guarded=guard, device=where, world=world), track)
 
 
 @app.command()
@@ -136,9 +137,9 @@ def resume(
     track: Track = "",
 ) -> None:
     """Go on with a run that was stopped, exactly where its newest checkpoint is."""
-    world, where = join(device or runs.about(run)["device"])
-    opened = runs.reopen(run, device=where, world=world)
-    at, end = opened.trainer.iteration, opened.trainer.recipe.iterations
+    world, where = join(device or run_folder.about(run)["device"])
+    opened = run_folder.reopen(run, device=where, world=world)
+    at, end = opened.trainer.iteration, opened.trainer.plan.iterations
     if at >= end:
         if world.first:
             console.print(f"{run} is complete: {end} iterations", highlight=False, soft_wrap=True)
@@ -163,18 +164,17 @@ def demo(
     evaluation.measure(suite.subject_of(trained, seed=seed), "quick", out / comparison.FOLDER)
 
 
-def _resumed_demo(out: Path, settings: Recipe, seed: int) -> loop.Fit:
+def _resumed_demo(out: Path, settings: Recipe, seed: int) -> loop.Loop:
     """The demo's own run: begun, or taken up where it was stopped if it is the same."""
-    if (out / runs.ABOUT).exists():
-        run = runs.reopen(out)
-        if run.trainer.recipe == settings and run.trainer.seed == seed:
-            return run
+    if (out / run_folder.ABOUT).exists():
+        if read(out / run_folder.RECIPE) == settings and run_folder.about(out)["seed"] == seed:
+            return run_folder.reopen(out)
         raise InputError(f"{out} holds another run: choose another --out, or remove that folder")
-    return runs.create(out, settings, seed)
+    return run_folder.create(out, settings, seed)
 
 
-def _go(run: loop.Fit, track: str = "") -> None:
-    """Fit with progress on the screen; Ctrl-C or a plain kill saves after the present step, a second stops at once."""
+def _go(run: loop.Loop, track: str = "") -> None:
+    """Train with progress on the screen; Ctrl-C or a plain kill saves after the present step, a second one at once."""
 
     def ask_to_stop(*_: object) -> None:
         run.stop = True
@@ -184,7 +184,7 @@ def _go(run: loop.Fit, track: str = "") -> None:
     first, launch = run.world.first, "torchrun ... -m " if run.world.size > 1 else ""
     resume_line = f"go on with: {launch}jointenergy resume {run.folder}"
     try:
-        train_with_progress(run, console, tracker(track, run) if track and first else None)
+        train_with_progress(run, console, [tracker(track)] if track and first else [])
     except loop.Interrupted as stopped:
         if first:
             console.print(f"{stopped}; {resume_line}", highlight=False, soft_wrap=True)

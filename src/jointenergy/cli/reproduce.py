@@ -18,10 +18,10 @@ from jointenergy.cli.sizes import Quick, Smoke, chosen_seeds, chosen_size
 from jointenergy.errors import InputError
 from jointenergy.evaluation import results
 from jointenergy.evaluation.metrics import Metric
-from jointenergy.recipes import reproduce as work
-from jointenergy.recipes import study as studies
-from jointenergy.recipes.papers import PAPERS
-from jointenergy.recipes.seeds import parse_seeds
+from jointenergy.experiments import reproduce as work
+from jointenergy.experiments import study as studies
+from jointenergy.experiments.papers import PAPERS
+from jointenergy.experiments.seeds import parse_seeds
 
 console = Console()
 INTERRUPTED = 130  # what a shell expects of a program that Ctrl-C has ended

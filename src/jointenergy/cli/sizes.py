@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from jointenergy.errors import InputError
-from jointenergy.training.variants import Size
+from jointenergy.recipes.variants import Size
 
 Quick = Annotated[bool, typer.Option("--quick", help="The recipe's quick size: at most a minute on a CPU.")]
 Smoke = Annotated[bool, typer.Option("--smoke", help="The recipe's smallest size: seconds, to see that it runs.")]

@@ -14,8 +14,8 @@ from jointenergy.cli.progress import train_with_progress
 from jointenergy.cli.reproduce import show
 from jointenergy.cli.sizes import Quick, Smoke, chosen_seeds, chosen_size
 from jointenergy.evaluation import results
-from jointenergy.recipes import study as work
-from jointenergy.recipes.seeds import parse_seeds
+from jointenergy.experiments import study as work
+from jointenergy.experiments.seeds import parse_seeds
 from jointenergy.training import loop
 
 console = Console()
@@ -61,7 +61,7 @@ def study(
     console.print(f"written to {folder / result.name}.json", highlight=False, markup=False, soft_wrap=True)
 
 
-def _fit(run: loop.Fit, part: str) -> None:
+def _fit(run: loop.Loop, part: str) -> None:
     """With progress on the screen; the first Ctrl-C saves after the present step, a second stops at once."""
 
     def ask_to_stop(*_: object) -> None:

@@ -5,14 +5,22 @@ Crop, flip, color and blur together are how improved contrastive divergence move
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal, final
+from typing import Literal, Protocol, final
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
 from jointenergy.errors import InputError
+from jointenergy.labels import nearest
+
+
+class Change(Protocol):
+    """A random change of a batch of rows."""
+
+    def __call__(self, x: Tensor, *, generator: torch.Generator) -> Tensor: ...
 
 
 def _images(x: Tensor, name: str, *, floats: bool = True) -> None:
@@ -165,3 +173,17 @@ def _grey(x: Tensor) -> Tensor:
 
 def _blend(x: Tensor, other: Tensor, factor: Tensor) -> Tensor:
     return (other + factor * (x - other)).clamp(0, 1)
+
+
+def augmentation(names: Sequence[str], bounds: tuple[float, float]) -> tuple[Change, ...]:
+    """The random changes of images called crop, flip, color and blur, one after the other."""
+    known: dict[str, Change] = {
+        "crop": RandomCrop(4),
+        "flip": RandomFlip(),
+        "color": ColorJitter(bounds=(bounds[0], bounds[1])),
+        "blur": GaussianBlur(),
+    }
+    for name in names:
+        if name not in known:
+            raise InputError(f"there is no augmentation called {name!r}: {nearest(str(name), tuple(known))}")
+    return tuple(known[name] for name in names)

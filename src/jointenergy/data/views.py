@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+from typing import Literal
+
 import torch
 from torch import Tensor
 
-from jointenergy.data.transforms import Logit, Scale, dequantized
+from jointenergy.data.transforms import Dequantize, DequantizeBinary, Logit, Scale, dequantized
 from jointenergy.errors import InputError
 
 LOGIT = Logit()
@@ -83,6 +86,26 @@ class View(tuple[float, float]):
         if self.levels is None:
             return x.new_zeros(len(x))
         return LOGIT.log_jacobian(LOGIT.inverse(x.double()).clamp(0, 1))
+
+
+@dataclass(frozen=True)
+class DequantizeRows:
+    """Pixels scaled to (low, high), dequantized with new noise at each use, through the logit where `logit`."""
+
+    pixels: Literal["bytes", "binary"]
+    low: float
+    high: float
+    logit: bool = False
+
+    def __call__(self, x: Tensor, *, generator: torch.Generator) -> Tensor:
+        if self.logit:
+            view = View(self.low, self.high, BYTES if self.pixels == "bytes" else BINARY)
+            return view.dequantized_again(x, generator=generator)
+        if self.pixels == "bytes":
+            unit = Dequantize()(Scale(self.low, self.high).inverse(x), generator=generator)
+        else:
+            unit = DequantizeBinary().unchecked((x - self.low) / (self.high - self.low), generator=generator)
+        return self.low + (self.high - self.low) * unit
 
 
 def _noise(x: Tensor, generator: torch.Generator | None) -> Tensor:

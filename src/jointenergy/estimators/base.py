@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -22,11 +23,12 @@ from jointenergy.estimators.holding import Watch, held_out, score_of
 from jointenergy.estimators.imputed import Imputed, imputed
 from jointenergy.estimators.law import Law
 from jointenergy.estimators.progress import Progress
-from jointenergy.estimators.training import Plan, TableTrainer, Trained, train
+from jointenergy.estimators.training import Sizes, Trained, table_trainer, train
 from jointenergy.inputs import check_count
 from jointenergy.labels import MISSING
+from jointenergy.training.callbacks import Callback, Event
 from jointenergy.training.feeds import TrainingData
-from jointenergy.training.loop import Report
+from jointenergy.training.loop import Loop
 
 LEAST, MOST, PASSES = 100, 500, 5  # iterations and passes over the rows, where max_iter leaves them to the rows
 WEIGHT_DECAY, MANY = 0.5, 10  # of tables with few features; with more it grows as their root does
@@ -121,17 +123,25 @@ class TableEstimator(BaseEstimator):  # type: ignore[misc]
         shape = (x.shape[1],) if self.image_shape is None else parameters.image_of(self.image_shape)
         data = data_of(filled, y, mask, rows, (held, rest), labels, shape=shape, device=self.device)
         labeled = int((y[rest, :n_targets] != MISSING).any(1).sum()) if n_targets else len(rest)
-        plan = self._plan(len(rest), labeled, x.shape[1], iterations, decay=decay)
-        recipe = plan.recipe(bound_of(filled), labels, n_targets)
+        sizes = self._sizes(len(rest), labeled, x.shape[1], iterations, decay=decay)
         progress = None if before is None else self._progress
         seed = seed if progress is None else progress.seed(seed)
-        trainer = TableTrainer(
-            recipe, data, seed, gaussians=anchor, n_targets=n_targets, plan=plan, before=before, progress=progress
+        trainer = table_trainer(
+            sizes,
+            data,
+            seed,
+            bound=bound_of(filled),
+            gaussians=anchor,
+            n_targets=n_targets,
+            before=before,
+            progress=progress,
         )
-        watch = self._watch(data, n_targets, plan.iterations, rows[held]) if len(held) else None
-        return train(trainer, watch=watch, report=self._report)
+        watch = self._watch(data, n_targets, sizes.iterations, rows[held]) if len(held) else None
+        n_before = 0 if progress is None else progress.iterations
+        shown = [Printed(type(self).__name__)] if self.verbose else []
+        return train(trainer, anchor, n_before=n_before, watch=watch, callbacks=shown)
 
-    def _plan(self, n_rows: int, n_labeled: int, n_features: int, iterations: int | None, *, decay: bool) -> Plan:
+    def _sizes(self, n_rows: int, n_labeled: int, n_features: int, iterations: int | None, *, decay: bool) -> Sizes:
         """Sizes by the number of rows, weight decay by that of features; without a number of iterations five for every
         four labeled rows, within bounds, and without decay one pass."""
         small = n_rows < SMALL
@@ -143,7 +153,7 @@ class TableEstimator(BaseEstimator):  # type: ignore[misc]
         # The more directions there are, the sooner rows are learned by heart: more weight decay, more noise.
         image = self.image_shape is not None
         few = FEW_PIXELS / max(n_features, 1)
-        return Plan(
+        return Sizes(
             iterations or (whole if decay else -(-n_rows // size)),
             batch_size=size,
             hidden=chosen if hidden is None else hidden,
@@ -158,12 +168,6 @@ class TableEstimator(BaseEstimator):  # type: ignore[misc]
     def _watch(self, data: TrainingData, n_targets: int, iterations: int, weight: Tensor) -> Watch:
         patience = check_count("n_iter_no_change", self.n_iter_no_change)
         return Watch(score_of(data, n_targets), max(1, iterations // LOOKS), patience, shares(weight))
-
-    def _report(self, said: Report) -> None:
-        every = max(1, said.iterations // 10)
-        if self.verbose and (said.event or said.iteration % every == 0):
-            what = said.event or ", ".join(f"{k} {v:.4g}" for k, v in said.values.items() if k in ("loss", "gap"))
-            print(f"[{type(self).__name__}] iteration {said.iteration}: {what}")
 
     def _keep(self, trained: Trained, table: Table, weight: Floats) -> None:
         self._law = trained.law
@@ -278,6 +282,21 @@ class TableEstimator(BaseEstimator):  # type: ignore[misc]
         tags.input_tags.allow_nan = True
         tags.input_tags.categorical = True
         return tags
+
+
+@dataclass(frozen=True)
+class Printed(Callback):
+    """Ten lines of figures in a fit, and one for each event."""
+
+    name: str
+
+    def on_log(self, loop: Loop, values: dict[str, float]) -> None:
+        if loop.trainer.iteration % max(1, loop.trainer.plan.iterations // 10) == 0:
+            what = ", ".join(f"{k} {v:.4g}" for k, v in values.items() if k in ("loss", "gap"))
+            print(f"[{self.name}] iteration {loop.trainer.iteration}: {what}")
+
+    def on_event(self, loop: Loop, event: Event) -> None:
+        print(f"[{self.name}] iteration {event.iteration}: {event.sentence}")
 
 
 def _rows(table: Table, chosen: npt.NDArray[np.bool_]) -> Table:

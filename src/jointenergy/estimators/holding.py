@@ -14,8 +14,9 @@ from torch import Tensor
 from jointenergy.errors import InputError
 from jointenergy.estimators.law import FEW_STATES
 from jointenergy.labels import MISSING, LabelSpace
+from jointenergy.training.callbacks import Callback
 from jointenergy.training.feeds import TrainingData
-from jointenergy.training.loop import Fit
+from jointenergy.training.loop import Loop
 from jointenergy.training.trainer import Trainer
 
 LEAST = 30  # labeled rows that a validation split needs to say anything
@@ -54,7 +55,7 @@ def held_out(
 
 
 @dataclass
-class Watch:
+class Watch(Callback):
     """Early stopping: keeps the newest weights that are within a standard error of the best, and says when to stop.
 
     The newest, not the best: the density goes on learning where the classes have nothing left to learn.
@@ -73,7 +74,14 @@ class Watch:
     worse: int = 0
     """Looks in a row that were worse than the best by more than that."""
 
-    def look(self, run: Fit, trainer: Trainer) -> None:
+    def before_step(self, loop: Loop) -> None:
+        self.look(loop)
+
+    def on_end(self, loop: Loop) -> None:
+        self.look(loop)
+
+    def look(self, loop: Loop) -> None:
+        trainer = loop.trainer
         if trainer.iteration % self.every:
             return
         found = self.score(trainer)
@@ -85,7 +93,7 @@ class Watch:
         self.worse = 0 if near else self.worse + 1
         if near:
             self.kept = {k: v.clone() for k, v in trainer.ema.state_dict().items()}
-        run.enough = self.worse >= self.patience
+        loop.enough = self.worse >= self.patience
 
 
 def _mean_and_error(found: Tensor, weight: Tensor | None) -> tuple[float, float]:

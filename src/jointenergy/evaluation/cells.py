@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from jointenergy.training.recipe import Recipe
+from jointenergy.recipes.schema import Recipe
 
 MOST_LEVELS = 256
 LOOK = 1000  # rows

@@ -23,9 +23,9 @@ from jointenergy.evaluation.samples import samples
 from jointenergy.evaluation.sections import Extractor, Part, Rows, Section, Subject, Suite
 from jointenergy.evaluation.vitals import health, training
 from jointenergy.labels import LabelSpace
+from jointenergy.recipes.data import dataset_of
+from jointenergy.recipes.schema import write as recipe_text
 from jointenergy.trained import Run
-from jointenergy.training.feeds import dataset_of
-from jointenergy.training.recipe import write as recipe_text
 
 # In the order of the page.
 PARTS: Mapping[str, Part] = {

@@ -7,8 +7,8 @@ from pathlib import Path
 
 from jointenergy.errors import InputError
 from jointenergy.labels import nearest
-from jointenergy.training.recipe import Recipe, contents, read
-from jointenergy.training.variants import Size, variants_of
+from jointenergy.recipes.schema import Recipe, contents, read
+from jointenergy.recipes.variants import Size, variants_of
 
 FOLDER = Path(__file__).parent
 

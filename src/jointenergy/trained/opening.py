@@ -17,16 +17,18 @@ from jointenergy.kernels import Langevin
 from jointenergy.labels import LabelSpace
 from jointenergy.models import Box, JointModel, LogitModel
 from jointenergy.models.logits import SingleLogit
+from jointenergy.recipes import run_folder
+from jointenergy.recipes.data import data_of, view_of
+from jointenergy.recipes.networks import model_of
+from jointenergy.recipes.schema import Recipe, read
 from jointenergy.trained import portable
 from jointenergy.trained.origin import Origin, Sampling
 from jointenergy.trained.run import Run
 from jointenergy.trained.thresholds import Thresholds
-from jointenergy.training import checkpoints, runs
+from jointenergy.training import checkpoints
 from jointenergy.training.checkpoints import Checkpoint
 from jointenergy.training.distributed import device_of
-from jointenergy.training.feeds import TrainingData, data_of, view_of
-from jointenergy.training.modeling import model_of
-from jointenergy.training.recipe import Recipe, read
+from jointenergy.training.feeds import TrainingData
 from jointenergy.training.state import under
 
 
@@ -54,7 +56,7 @@ def open_run(path: Path | str, *, data: Path | str | None = None, device: str = 
 
 
 def _from_folder(folder: Path, data_folder: Path | None, device: torch.device) -> Run:
-    known = runs.about(folder)
+    known = run_folder.about(folder)
     recipe = read(folder / "recipe.toml")
     if data_folder is None and known["data"] is not None and Path(known["data"]).exists():
         data_folder = Path(known["data"])

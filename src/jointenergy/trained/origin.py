@@ -7,17 +7,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from torch import Tensor
 
 from jointenergy.buffers import Buffer, ReplayBuffer
+from jointenergy.data.augmentations import augmentation
 from jointenergy.errors import InputError
 from jointenergy.kernels import BlockGibbs, Kernel, Langevin
 from jointenergy.labels import LabelSpace
+from jointenergy.recipes.build import kernel_of
+from jointenergy.recipes.data import data_of
+from jointenergy.recipes.schema import Recipe
 from jointenergy.tasks.chains import NONE, Aids
 from jointenergy.training import checkpoints
-from jointenergy.training.build import kernel_of
-from jointenergy.training.feeds import Change, TrainingData, augmentation_of, data_of
-from jointenergy.training.recipe import Recipe
+from jointenergy.training.feeds import TrainingData
 from jointenergy.training.state import shard_of, under
 
 
@@ -79,20 +80,10 @@ class Sampling:
         """The recipe's own."""
         kernel, chain = kernel_of(recipe), recipe.chain
         every = chain.augment_every if chain.augment else 0
-        changes = augmentation_of(chain.augment, (recipe.data.low, recipe.data.high)) if every else []
-        aids = Aids(augmentations=[_Augmentation(c) for c in changes], augment_every=every)
+        changes = augmentation(chain.augment, (recipe.data.low, recipe.data.high)) if every else ()
+        aids = Aids(augmentations=changes, augment_every=every)
         blocks = isinstance(kernel, BlockGibbs)
         x_kernel = kernel.x_kernel if isinstance(kernel, BlockGibbs) else kernel
         assert isinstance(x_kernel, Langevin)
         y_kernel = kernel.y_kernel if isinstance(kernel, BlockGibbs) else None
         return cls(x_kernel, y_kernel, chain.x_steps if blocks else 1, chain.sampling_steps, aids)
-
-
-@dataclass(frozen=True)
-class _Augmentation:
-    """A change of training as the tasks call it."""
-
-    change: Change
-
-    def __call__(self, x: Tensor, *, generator: torch.Generator) -> Tensor:
-        return self.change(x, generator)

@@ -16,13 +16,13 @@ from jointenergy.inputs import check_count
 from jointenergy.kernels import State, Target
 from jointenergy.labels import MISSING, LabelSpace
 from jointenergy.models import Box, JointModel
+from jointenergy.recipes.schema import Recipe
 from jointenergy.starts import ClassGaussianStart, MixedStart, UniformStart, XStart
 from jointenergy.tasks.chains import can_sum, draw_free, held_mask
 from jointenergy.trained.arrays import Array, Labels, given_of, rows_of, shaped, tensor_of
 from jointenergy.trained.origin import Origin, Sampling
 from jointenergy.trained.thresholds import Thresholds
 from jointenergy.training.feeds import TrainingData
-from jointenergy.training.recipe import Recipe
 
 Begin = Literal["noise", "class", "buffer"]
 

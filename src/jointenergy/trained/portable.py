@@ -16,11 +16,11 @@ from torch import Tensor
 from jointenergy.errors import InputError
 from jointenergy.labels import LabelSpace
 from jointenergy.models import JointModel
+from jointenergy.recipes.schema import Recipe, parse
+from jointenergy.recipes.schema import write as recipe_text
 from jointenergy.tasks import Threshold
 from jointenergy.trained.origin import Origin
 from jointenergy.trained.thresholds import Thresholds
-from jointenergy.training.recipe import Recipe, parse
-from jointenergy.training.recipe import write as recipe_text
 
 ENDING = ".safetensors"
 FORMAT = "1"

@@ -9,11 +9,12 @@ import torch
 from torch import Tensor
 
 from jointenergy.buffers import Buffer, Drawn, restart
+from jointenergy.data.augmentations import Change
+from jointenergy.errors import InputError
 from jointenergy.kernels import BlockGibbs, Info, Kernel, Langevin, State, Target, last
 from jointenergy.kernels.base import Known, over
 from jointenergy.kernels.chain import run_unchecked
 from jointenergy.starts import MissingLabels, Start
-from jointenergy.training.feeds import Change
 
 # Set well beyond all that living chains were seen to do, and far short of what one sick chain does to a gradient.
 EXTREME = 50.0  # median distances from the median log-density, and 5 nats more
@@ -47,7 +48,6 @@ class Chains:
     steps: int
     start: Start
     buffer: Buffer | None
-    restart: float
     generator: torch.Generator
     bounds: tuple[float, float]
     guarded: bool = True
@@ -62,9 +62,10 @@ class Chains:
 
     @property
     def langevin(self) -> Langevin:
-        """The part of the kernel that moves x."""
+        """The part of the kernel that moves x, by whose last step the KL term is computed."""
         kernel = self.kernel.x_kernel if isinstance(self.kernel, BlockGibbs) else self.kernel
-        assert isinstance(kernel, Langevin)
+        if not isinstance(kernel, Langevin):
+            raise InputError(f"the KL term is computed by a last Langevin step, and x is moved by {kernel!r}")
         return kernel
 
     @property
@@ -87,8 +88,8 @@ class Chains:
         else:
             drawn, unmatched = self.buffer.draw_matching(given, generator=self.generator)
         for change in self.augmentation:
-            drawn = replace(drawn, x=change(drawn.x, self.generator))
-        drawn = restart(drawn, fresh, self.restart, generator=self.generator)
+            drawn = replace(drawn, x=change(drawn.x, generator=self.generator))
+        drawn = restart(drawn, fresh, self.buffer.restart, generator=self.generator)
         lost = self.lost(drawn.x)
         self.n_purged += lost.sum()
         return self.replace(drawn, lost if unmatched is None else lost | unmatched, fresh), fresh
@@ -164,5 +165,5 @@ class Chains:
             steps -= stretch
             if steps > 0:  # what is shown has been moved by the model last
                 for change in self.augmentation:
-                    state = replace(state, x=target.hold_x(change(state.x, generator)))
+                    state = replace(state, x=target.hold_x(change(state.x, generator=generator)))
         return state

@@ -105,7 +105,17 @@ def load(path: Path) -> Checkpoint:
 
 def path_of(folder: Path, iteration: int) -> Path:
     """Where the checkpoint of an iteration lies."""
-    return folder / f"iteration-{iteration:08d}"
+    return folder / name_of(iteration)
+
+
+def name_of(iteration: int) -> str:
+    """What the checkpoint of an iteration is called."""
+    return f"iteration-{iteration:08d}"
+
+
+def remove(path: Path) -> None:
+    """Remove a checkpoint."""
+    shutil.rmtree(path)
 
 
 def all_in(folder: Path) -> list[Path]:

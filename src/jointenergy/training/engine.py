@@ -16,9 +16,10 @@ from typing import Generic, Literal, TypeVar
 import torch
 from torch import nn
 
+from jointenergy.kernels import Kernel, Langevin
 from jointenergy.models import JointModel
 from jointenergy.networks.accelerated import Accelerated
-from jointenergy.training.recipe import Recipe
+from jointenergy.training.settings import EngineSettings
 
 T = TypeVar("T")
 
@@ -120,17 +121,17 @@ def _begin_anew(generator: torch.Generator, state: torch.Tensor) -> None:
 Precision = Literal["float32", "tensorfloat32", "bfloat16"]
 
 
-def precision_of(recipe: Recipe, device: torch.device) -> Precision:
-    """By the recipe, or the least precise in which a GPU is fast and it is safe.
+def precision_of(settings: EngineSettings, kernel: Kernel, device: torch.device) -> Precision:
+    """By the settings, or the least precise in which a GPU is fast and it is safe.
 
     A kernel that compares log-densities must not have them rounded to bfloat16's three digits.
     """
-    asked = recipe.engine.precision
+    asked = settings.precision
     if asked != "auto":
         return asked
     if device.type != "cuda" or torch.cuda.get_device_capability(device) < (8, 0):
         return "float32"
-    return "bfloat16" if recipe.chain.label_kernel == "none" else "tensorfloat32"
+    return "bfloat16" if isinstance(kernel, Langevin) else "tensorfloat32"
 
 
 @contextmanager
@@ -151,9 +152,9 @@ def products(precision: Precision) -> Iterator[None]:
 
 
 @contextmanager
-def convolutions(recipe: Recipe) -> Iterator[None]:
-    """Inside, programs of each convolution are tried once and the fastest is kept, where the recipe says so."""
-    if recipe.engine.convolutions == "chosen" or torch.backends.cudnn.benchmark:
+def convolutions(settings: EngineSettings) -> Iterator[None]:
+    """Inside, programs of each convolution are tried once and the fastest is kept, where the settings say so."""
+    if settings.convolutions == "chosen" or torch.backends.cudnn.benchmark:
         yield
         return
     torch.backends.cudnn.benchmark = True
@@ -164,15 +165,15 @@ def convolutions(recipe: Recipe) -> Iterator[None]:
 
 
 @contextmanager
-def arithmetic(recipe: Recipe, precision: Precision) -> Iterator[None]:
-    """Inside, products and convolutions are those of a recipe's steps."""
-    with products(precision), convolutions(recipe):
+def arithmetic(settings: EngineSettings, precision: Precision) -> Iterator[None]:
+    """Inside, products and convolutions are those of a training step."""
+    with products(precision), convolutions(settings):
         yield
 
 
-def compiles(recipe: Recipe, device: torch.device) -> bool:
+def compiles(settings: EngineSettings, device: torch.device) -> bool:
     """Whether networks are compiled: on a GPU with a compiler unless told, elsewhere only where it is asked for."""
-    asked = recipe.engine.compile
+    asked = settings.compile
     return asked == "on" or (asked == "auto" and device.type == "cuda" and _has_triton())
 
 

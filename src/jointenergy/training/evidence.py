@@ -16,10 +16,10 @@ PICTURES = "samples"
 DIVERGED = "diverged.json"
 
 
-def picture(folder: Path, trainer: Trainer, name: str) -> None:
+def picture(folder: Path | None, trainer: Trainer, name: str) -> None:
     """The persistent chains of the first process, as they are now."""
     buffer = trainer.chains.buffer
-    if not trainer.world.first or buffer is None:
+    if not trainer.world.first or buffer is None or folder is None:
         return
     drawn = picture_of(buffer.state_dict()["x"][: len(buffer)], trainer.chains.bounds)
     if drawn is not None:
@@ -27,8 +27,11 @@ def picture(folder: Path, trainer: Trainer, name: str) -> None:
         drawn.save(folder / PICTURES / f"{name}.png")
 
 
-def diverged(folder: Path, trainer: Trainer, reason: str, signals: Signals | None, health: Health | None) -> str:
+def diverged(folder: Path | None, trainer: Trainer, reason: str, signals: Signals | None, health: Health | None) -> str:
     """The last that was known of a run that could not be kept healthy, and a sentence that says where it is."""
+    says = f"the run diverged at iteration {trainer.iteration} and {MAX_TRIES} rollbacks did not help ({reason})"
+    if folder is None:
+        return says
     if trainer.world.first:
         facts = {
             "reason": reason,
@@ -41,6 +44,6 @@ def diverged(folder: Path, trainer: Trainer, reason: str, signals: Signals | Non
         }
         (folder / DIVERGED).write_text(json.dumps(facts, indent=2))
     return (
-        f"the run diverged at iteration {trainer.iteration} and {MAX_TRIES} rollbacks did not help ({reason}); what "
-        f"happened is in {folder / 'events.jsonl'} and {folder / DIVERGED}, pictures are in {folder / PICTURES}"
+        f"{says}; what happened is in {folder / 'events.jsonl'} and {folder / DIVERGED}, pictures are in "
+        f"{folder / PICTURES}"
     )

@@ -43,10 +43,11 @@ class Table:
 
 
 class Journal:
-    """The files of a run folder, flushed line by line; a silent one counts and writes nothing."""
+    """The files of a run folder, flushed line by line; a silent one, or one without a folder, writes nothing."""
 
-    def __init__(self, folder: Path, *, silent: bool = False) -> None:
-        self.silent = silent
+    def __init__(self, folder: Path | None, *, silent: bool = False) -> None:
+        self.silent = silent or folder is None
+        folder = folder or Path()
         self.tables = {name: Table(folder / f"{name}.csv") for name in ("metrics", "checks")}
         self.events_path = folder / "events.jsonl"
         self.n_events = 0

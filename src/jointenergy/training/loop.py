@@ -1,12 +1,9 @@
-"""training: the loop around the step, with the guard's decisions, checkpoints, metrics and events.
-
-Some forty lines more than three hundred: what is decided, done and written at an iteration is read together.
-"""
+"""training: the loop around the step: the guard's decisions, checkpoints, metrics, events, callbacks."""
 
 from __future__ import annotations
 
+import functools
 import math
-import shutil
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -17,12 +14,14 @@ import torch
 
 from jointenergy.errors import InputError
 from jointenergy.training import checkpoints, evidence, measure, state
+from jointenergy.training.callbacks import Callback, Event
 from jointenergy.training.checkpoints import Checkpoint
 from jointenergy.training.guard import Guard, Judgment, Signals
 from jointenergy.training.health import Health
 from jointenergy.training.journal import Journal
-from jointenergy.training.recipe import write
 from jointenergy.training.recovery import FIRST, MAX_TRIES, Recovery, raise_steps
+from jointenergy.training.step import Outcome
+from jointenergy.training.stores import FolderStore, MemoryStore, Store
 from jointenergy.training.trainer import Trainer
 
 TELL = 25  # iterations that purged chains are counted up for one event
@@ -40,24 +39,13 @@ class Diverged(RuntimeError):  # noqa: N818 (it says what happened)
     """The run could not be kept healthy; the last healthy weights are safe in its folder."""
 
 
-@dataclass(frozen=True)
-class Report:
-    """Where a run stands, for whoever shows it."""
-
-    iteration: int
-    iterations: int
-    values: dict[str, float]
-    event: str | None = None
-
-
 @dataclass
-class Fit:
-    """A run folder and the trainer in it: `fit` goes to the end, whatever happens on the way."""
+class Loop:
+    """A trainer brought to its end, whatever happens on the way; in a folder it can be resumed from any crash."""
 
-    folder: Path
     trainer: Trainer
-    report: Callable[[Report], None] = lambda _: None
-    before_step: Callable[[Trainer], None] = lambda _: None
+    folder: Path | None = None
+    callbacks: list[Callback] = field(default_factory=list)
     guard: Guard = field(default_factory=Guard)
     health: Health | None = None
     accuracy: float = float("nan")
@@ -77,17 +65,19 @@ class Fit:
     def __post_init__(self) -> None:
         self.guarded, self.world = self.trainer.guarded, self.trainer.world
         self.look = measure.Look(self.trainer)
+        self.store: Store = MemoryStore() if self.folder is None else FolderStore(self.folder / "checkpoints")
         self.journal = Journal(self.folder, silent=not self.world.first)
         # Columns from the first row on, whenever the first look is.
         names = ("f_data", "f_samples", "gap") if self.trainer.uses_chains else ()
         self._shown: dict[str, float] = dict.fromkeys(names, math.nan)
         self._found: tuple[str, dict[str, Any], list[str], str | None] | None = None
         self._signals: Signals | None = None
+        self._untold: list[Event] = []
 
     @property
     def ended(self) -> bool:
         """Whether no iteration is to come."""
-        return self.enough or self.trainer.iteration >= self.trainer.recipe.iterations
+        return self.enough or self.trainer.iteration >= self.trainer.plan.iterations
 
     @property
     def last_healthy(self) -> str:
@@ -95,28 +85,33 @@ class Fit:
 
     @property
     def checkpoint_folder(self) -> Path:
+        if self.folder is None:
+            raise InputError("the run has no folder: its checkpoints are in memory")
         return self.folder / "checkpoints"
 
+    @property
+    def where(self) -> str:
+        """What sentences call the run."""
+        return "the run" if self.folder is None else str(self.folder)
+
     def begin(self) -> None:
-        """Write the recipe and the first checkpoint: from here on the run can be resumed."""
-        if self.world.first:
-            (self.folder / "recipe.toml").write_text(write(self.trainer.recipe))
+        """Write the first checkpoint: from here on the run can be resumed."""
         for warning in self.trainer.warnings:
             self._event("warning", warning)
         self._save(checked=False)
 
     def resume(self) -> None:
         """Go on from the newest checkpoint that is whole."""
-        found, messages = state.newest(self.checkpoint_folder, self.world)
+        found, messages = state.newest(self.store, self.world, self.where)
         try:
             changed = state.restore(self.trainer, found)
             self._take_values(found)
         except KeyError as missing:
             raise InputError(
-                f"the checkpoints of {self.folder} are of another version of jointenergy, without {missing}: go on "
+                f"the checkpoints of {self.where} are of another version of jointenergy, without {missing}: go on "
                 "with the version that began the run, or start anew in a new folder"
             ) from None
-        self._found = (f"iteration-{found.iteration:08d}", found.values["journal"], messages, changed)
+        self._found = (checkpoints.name_of(found.iteration), found.values["journal"], messages, changed)
 
     def _take_values(self, found: Checkpoint) -> None:
         values = found.values
@@ -141,13 +136,21 @@ class Fit:
         self._remove_after(name)
 
     def fit(self) -> None:
-        """To the recipe's last iteration, or `Diverged` when all tries are spent."""
-        self._take_up()
-        trainer, cadence = self.trainer, self.trainer.recipe.cadence
+        """To the last iteration, or `Diverged` when all tries are spent."""
+        try:
+            self._take_up()
+            self._iterate()
+        finally:
+            self._tell_events()
+        self._call(lambda callback: callback.on_end(self))
+
+    def _iterate(self) -> None:
+        trainer, cadence = self.trainer, self.trainer.plan.cadence
         while not self.ended:
+            self._tell_events()
             began = time.perf_counter()
-            self.before_step(trainer)
-            loss, moved, norm = trainer.step()
+            self._call(lambda callback: callback.before_step(self))
+            outcome = loss, moved, norm = trainer.step()
             judgment, watched = Judgment("fine"), trainer.iteration % WATCH == 0
             if moved is not None and watched:
                 self._signals = self.look(loss, moved, norm)
@@ -161,6 +164,7 @@ class Fit:
                 if engine.said is not None:
                     self._event("engine", engine.said)
                     engine.said = None
+            self._call(functools.partial(_told_step, self, outcome))
             if self.guarded and watched and self._react(judgment):
                 continue
             if trainer.iteration % cadence.log == 0:
@@ -176,7 +180,8 @@ class Fit:
             if checked or stopping or trainer.iteration % cadence.checkpoint == 0:
                 self._save(checked=checked)
             if stopping:
-                raise Interrupted(f"stopped after iteration {trainer.iteration}, all of it saved in {self.folder}")
+                saved = "" if self.folder is None else f", all of it saved in {self.folder}"
+                raise Interrupted(f"stopped after iteration {trainer.iteration}{saved}")
 
     # What is done about trouble.
 
@@ -193,7 +198,7 @@ class Fit:
             self._event("purge", f"{self.n_purged} chain(s) were sick and begun afresh", chains=self.n_purged)
             self.n_purged = 0
         if tell and (n_skipped := trainer.n_skipped):
-            trainer.skips[0] = 0
+            trainer.update.skips[0] = 0
             self._event("skip", f"{n_skipped} batch(es) with a loss or gradient that is not finite changed no weight")
 
     def _react(self, judgment: Judgment) -> bool:
@@ -223,7 +228,7 @@ class Fit:
         if self.recovery.spent:
             self._give_up(reason)
         self.recovery.begin_try(at)
-        name, checkpoint, messages = state.whole(self.checkpoint_folder, self.recovery.healthy, self.world)
+        name, checkpoint, messages = state.whole(self.store, self.recovery.healthy, self.world)
         for message in messages:
             self._event("damaged", message)
         del self.recovery.healthy[self.recovery.healthy.index(name) + 1 :]
@@ -241,26 +246,26 @@ class Fit:
 
     def _keep_a_best(self, name: str, checkpoint: Checkpoint) -> None:
         """Where the best weights are among those in doubt, the best are now those that the run went back to."""
-        best = checkpoints.best(self.checkpoint_folder)
-        gone = self.world.from_first(lambda: best is not None and not best.exists())
+        best = self.store.best()
+        gone = self.world.from_first(lambda: best is not None and best not in self.store.names())
         if gone:
             self.best_accuracy = None if name == FIRST else checkpoint.values["accuracy"]
             if self.world.first:
-                checkpoints.mark_best(self.checkpoint_folder, None if name == FIRST else self.checkpoint_folder / name)
+                self.store.mark_best(None if name == FIRST else name)
 
     def _give_up(self, reason: str) -> None:
         """Leave evidence, and say where it is."""
         says = evidence.diverged(self.folder, self.trainer, reason, self._signals, self.health)
         self._event("diverged", f"{reason}; all {MAX_TRIES} tries are spent")
-        where = self.checkpoint_folder / self.last_healthy
-        weights = "it was never healthy" if self.last_healthy == FIRST else f"its last healthy weights are in {where}"
+        where = self.store.where(self.last_healthy)
+        weights = "it was never healthy" if self.last_healthy == FIRST else f"its last healthy weights are {where}"
         raise Diverged(f"{says}; {weights}")
 
     def _remove_after(self, name: str) -> None:
         self.world.wait()
-        for path in checkpoints.all_in(self.checkpoint_folder) if self.world.first else ():
-            if path.name > name:
-                shutil.rmtree(path)
+        for later in self.store.names() if self.world.first else ():
+            if later > name:
+                self.store.remove(later)
 
     # What is written.
 
@@ -271,6 +276,7 @@ class Fit:
         self.health = self.world.from_first(lambda: measure.check(trainer)) if trainer.uses_chains else None
         found = {"iteration": trainer.iteration, "accuracy": self.accuracy}
         self.journal.row("checks", found if self.health is None else {**found, **self.health.values()})
+        self._call(lambda callback: callback.on_check(self))
         if self.health is None:
             return False
         evidence.picture(self.folder, trainer, f"iteration-{trainer.iteration:08d}")
@@ -278,7 +284,7 @@ class Fit:
         self.unhealthy = 0 if self.health.healthy else self.unhealthy + 1
         # Early in a run chains have yet to arrive; one that has been healthy must stay so.
         early = self.best_accuracy is None and (
-            self.unhealthy < LATE_CHECKS or trainer.iteration < LATE * trainer.recipe.iterations
+            self.unhealthy < LATE_CHECKS or trainer.iteration < LATE * trainer.plan.iterations
         )
         if self.health.healthy or (early and not ended):
             return False
@@ -322,22 +328,46 @@ class Fit:
         }
         checkpoint = state.save(trainer, values)
         if self.world.first:
-            path = checkpoints.save(self.checkpoint_folder, checkpoint)
+            name = self.store.save(checkpoint)
             if better:
-                checkpoints.mark_best(self.checkpoint_folder, path)
-            checkpoints.prune(self.checkpoint_folder, trainer.recipe.cadence.keep, spare=self.recovery.healthy)
+                self.store.mark_best(name)
+            self.store.prune(trainer.plan.cadence.keep, self.recovery.healthy)
         self.world.wait()
 
     def _log(self, values: dict[str, float]) -> None:
         row = {"iteration": self.trainer.iteration, **values, **self._shown, "steps": self.trainer.chains.steps}
         self.journal.row("metrics", {**row, "seconds": round(self.seconds, 3)})
-        self.report(Report(self.trainer.iteration, self.trainer.recipe.iterations, {**row, "accuracy": self.accuracy}))
+        self._call(lambda callback: callback.on_log(self, {**row, "accuracy": self.accuracy}))
 
     def _event(self, kind: str, sentence: str, **values: Any) -> None:  # noqa: ANN401 (JSON)
         if kind in INTERVENTIONS:
             self.interventions += 1
         self.journal.event(kind, self.trainer.iteration, sentence, **values)
-        self.report(Report(self.trainer.iteration, self.trainer.recipe.iterations, {}, event=sentence))
+        self._untold.append(Event(kind, self.trainer.iteration, sentence, values))
+
+    def _tell_events(self) -> None:
+        """Between two iterations, when a callback that fails leaves a run that can be saved."""
+        while self._untold:
+            event = self._untold.pop(0)
+            self._call(functools.partial(_told_event, self, event))
+
+    def _call(self, tell: Callable[[Callback], None]) -> None:
+        """Tell the callbacks; where one fails the run is saved before its error goes on."""
+        try:
+            for callback in self.callbacks:
+                tell(callback)
+        except Exception:
+            if self.world.size == 1:  # others cannot know of it, and would wait
+                self._save(checked=False)
+            raise
+
+
+def _told_step(loop: Loop, outcome: Outcome, callback: Callback) -> None:
+    callback.on_step(loop, outcome)
+
+
+def _told_event(loop: Loop, event: Event, callback: Callback) -> None:
+    callback.on_event(loop, event)
 
 
 def _health(checkpoint: Checkpoint) -> Health | None:

@@ -7,12 +7,12 @@ import math
 import torch
 from torch import Tensor
 
-from jointenergy.kernels import Target, last
+from jointenergy.kernels import BlockGibbs, Target, last
 from jointenergy.kernels.base import log_density_at
 from jointenergy.labels import MISSING
 from jointenergy.networks.accelerated import hold
 from jointenergy.objectives import Loss, summable
-from jointenergy.training import build, health
+from jointenergy.training import health
 from jointenergy.training.chains import Moved
 from jointenergy.training.engine import Engine
 from jointenergy.training.guard import Signals
@@ -42,7 +42,7 @@ class Look:
         trainer = self.trainer
         self.seen = loss, moved, norm
         trainer.feeds[0].look_ahead()
-        parts = trainer.either_way(self.engine if trainer.engine.replays else self._body)
+        parts = trainer.without_failing_compiler(self.engine if trainer.engine.replays else self._body)
         trainer.world.mean([parts])
         return Signals(*parts.tolist())
 
@@ -104,7 +104,7 @@ def check(trainer: Trainer) -> health.Health:
         persistent,
         (x, y),
         run,
-        trainer.recipe.chain.sampling_steps,
+        trainer.plan.sampling_steps,
         chains.bounds,
         generator=generator,
     )
@@ -127,8 +127,9 @@ def accuracy(trainer: Trainer) -> float:
 
 
 def _drawn_labels(trainer: Trainer, x: Tensor) -> Tensor:
-    """Labels drawn given x by the recipe's own kernel, where going through all of them is out of the question."""
-    kernel = build.LABEL_KERNELS[trainer.recipe.chain.label_kernel]
+    """Labels drawn given x by the run's own kernel, where going through all of them is out of the question."""
+    kernel = trainer.plan.kernel
+    kernel = kernel.y_kernel if isinstance(kernel, BlockGibbs) else kernel
     target = Target(trainer.ema)
     generator = seeded(trainer.seed, "labels", trainer.iteration, device=x.device)
     return last(kernel, target, kernel.init(target, x, generator=generator), LABEL_STEPS).y

@@ -92,7 +92,7 @@ class Recovery:
 def raise_steps(trainer: Trainer) -> str | None:
     """More chain steps from here on, in words, or None when there are no more to be had."""
     before = trainer.chains.steps
-    more = min(MAX_STEPS * trainer.recipe.chain.steps, max(before + 1, round(before * STEPS_UP)))
+    more = min(MAX_STEPS * trainer.plan.steps, max(before + 1, round(before * STEPS_UP)))
     if more <= before:
         return None
     trainer.chains.steps = more

@@ -1,13 +1,11 @@
-"""training: everything that a recipe may set, as frozen dataclasses; the defaults are values that were really used."""
+"""training: what a training run may set beside its objects: the optimizer, the cadence of checks, the engine."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Annotated, ClassVar, Literal
 
 from pydantic import ConfigDict, Field
-
-from jointenergy.data import Options
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -16,221 +14,11 @@ Share = Annotated[float, Field(ge=0, lt=1)]
 Count = Annotated[int, Field(ge=1)]
 CountOrNone = Annotated[int, Field(ge=0)]
 
-Augmentation = Literal["crop", "flip", "color", "blur"]
-
 
 class Strict:
     """Unknown keys are errors; numbers are not made of strings, nor switches of numbers."""
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid", str_max_length=200)
-
-
-@dataclass(frozen=True)
-class DataSettings(Strict):
-    """What is trained on, and how it is changed each time a row is used: dequantized, augmented, then noised.
-
-    With `separate_batches` the augmentation is for log p(y | x) alone: the other terms have a batch of their own rows,
-    not augmented. `missing_labels` and `missing_x` are the shares of entries hidden from training, chosen by the seed.
-    `labeled` is the number of training rows that keep their labels, as many of each class as can be, chosen by the
-    seed; the terms that need labels then see those rows alone where they have batches of their own.
-    `options` are those of the data set: `data.Options` describes them. With `transform = "logit"` x is the logit of
-    dequantized pixels, and `low` and `high` are bounds of logits. Noise may leave the bounds unless `noise_clamp`.
-    """
-
-    name: str = "digits"
-    options: Options = field(default_factory=Options)
-    low: float = -1.0
-    high: float = 1.0
-    validation: Annotated[float, Field(gt=0, lt=0.5)] = 0.1
-    dequantize: Literal["none", "bytes", "binary"] = "none"
-    transform: Literal["none", "logit"] = "none"
-    augment: tuple[Augmentation, ...] = ()
-    separate_batches: bool = False
-    noise: NotNegative = 0.0
-    noise_clamp: bool = False
-    labeled: Count | None = None
-    missing_labels: Share = 0.0
-    missing_x: Share = 0.0
-
-
-@dataclass(frozen=True)
-class MLPNetwork(Strict):
-    """`labels` are for networks of x and y: one-hot beside x at the "input", or one "output" for each value of a label.
-
-    With outputs only the last layer is a label's own, and all else is shared; the logits of a classifier are such too.
-    """
-
-    kind: Literal["mlp"] = "mlp"
-    hidden: tuple[Count, ...] = (256, 256)
-    activation: str = "silu"
-    labels: Literal["input", "output"] = "input"
-
-
-@dataclass(frozen=True)
-class BilinearNetwork(Strict):
-    """g(x)^T h(y) of the mixed joint EBM, an MLP each with `features` outputs: for labels that are a structure."""
-
-    kind: Literal["bilinear"] = "bilinear"
-    hidden: tuple[Count, ...] = (256,)
-    features: Count = 128
-    activation: str = "silu"
-
-
-@dataclass(frozen=True)
-class WideResNetNetwork(Strict):
-    """`norm = "batch"` needs `model.allow_batch_statistics`: its chains sample a function of the batch.
-
-    `residual_gain` is where a learned scalar on each residual branch starts; without it there is none.
-    """
-
-    kind: Literal["wide-resnet"] = "wide-resnet"
-    depth: Count = 28
-    width: Count = 10
-    norm: Literal["none", "group", "batch"] = "none"
-    activation: str = "leaky_relu"
-    residual_gain: Positive | None = None
-
-
-@dataclass(frozen=True)
-class NFWideResNetNetwork(Strict):
-    """The wide residual network without normalization that keeps its variance: standardized weights, scaled branches.
-
-    Each residual branch counts `alpha` times a learned scalar that starts at `residual_gain`; 0 is SkipInit.
-    """
-
-    kind: Literal["nf-wide-resnet"] = "nf-wide-resnet"
-    depth: Count = 28
-    width: Count = 10
-    activation: str = "silu"
-    alpha: Positive = 0.2
-    residual_gain: NotNegative = 1.0
-
-
-@dataclass(frozen=True)
-class GibbsJemNetwork(Strict):
-    """The CNN of Gibbs-JEM, for images of 3 x 64 x 64."""
-
-    kind: Literal["gibbs-jem-cnn"] = "gibbs-jem-cnn"
-    activation: str = "silu"
-
-
-@dataclass(frozen=True)
-class DSpritesNetwork(Strict):
-    """The CNN with its MLP of the mixed joint EBM, for images of 1 x 32 x 32."""
-
-    kind: Literal["dsprites-cnn"] = "dsprites-cnn"
-    activation: str = "elu"
-
-
-@dataclass(frozen=True)
-class IgebmNetwork(Strict):
-    """The residual networks of IGEBM's figure 12, by their letters; `width` multiplies all channels."""
-
-    kind: Literal["igebm-resnet"] = "igebm-resnet"
-    plan: Literal["a", "b", "c", "d"] = "a"
-    width: Positive = 1.0
-    activation: str = "leaky_relu"
-
-
-Network = Annotated[
-    MLPNetwork
-    | BilinearNetwork
-    | WideResNetNetwork
-    | NFWideResNetNetwork
-    | GibbsJemNetwork
-    | DSpritesNetwork
-    | IgebmNetwork,
-    Field(discriminator="kind"),
-]
-NETWORKS = (
-    MLPNetwork,
-    BilinearNetwork,
-    WideResNetNetwork,
-    NFWideResNetNetwork,
-    GibbsJemNetwork,
-    DSpritesNetwork,
-    IgebmNetwork,
-)
-
-
-@dataclass(frozen=True)
-class ModelSettings(Strict):
-    """`domain` is the box of the data's bounds, or R^D with a Gaussian reference term of `reference_scale`.
-
-    Families: `logits` of a classifier, `pair` (any network of x and one-hot y), `conditional` (p(x | y) alone, one
-    unknown normalizer for each label), `unconditional` (no labels).
-    """
-
-    family: Literal["logits", "pair", "conditional", "unconditional"] = "logits"
-    network: Network = field(default_factory=MLPNetwork)
-    domain: Literal["box", "reals"] = "box"
-    reference_scale: Positive = 1.0
-    allow_batch_statistics: bool = False
-
-
-@dataclass(frozen=True)
-class ObjectiveSettings(Strict):
-    """The weights of the likelihood terms and the regularizers; a weight of zero leaves a term out.
-
-    `entropy` weighs the nearest-neighbor entropy inside the KL term. `frequency_weights` lets each value of a label
-    count alike in log p(y | x), however rare it is.
-    """
-
-    log_p_x: NotNegative = 1.0
-    log_p_y_given_x: NotNegative = 1.0
-    log_p_xy: NotNegative = 0.0
-    log_p_x_given_y: NotNegative = 0.0
-    energy_l2: NotNegative = 0.0
-    kl: NotNegative = 0.0
-    entropy: NotNegative = 0.0
-    frequency_weights: bool = False
-
-
-@dataclass(frozen=True)
-class ChainSettings(Strict):
-    """Langevin on x, clamped to the data's bounds if `clamp`; a label kernel makes it block Gibbs on x and y.
-
-    `augment` changes chains when they are drawn from the buffer, and every `augment_every` steps when a trained model
-    is sampled (0: never). `completion_steps` are the steps that complete a row's missing labels and masked x. With
-    `keep_labels` each chain has the label that it began with and moves on p(x | y); the objective does not see it. So
-    negatives of log p(x) are drawn class by class (JEM, appendix A, method 1). With `sum_labels` chains move their
-    labels, and the gradient at a chain is its average over all labels: the same in the mean, with less noise.
-    """
-
-    steps: Count = 20
-    step_size: Positive = 1.0
-    noise_scale: NotNegative = 0.01
-    gradient_clamp: Positive | None = None
-    clamp: bool = False
-    sampling_steps: Count = 200
-    label_kernel: Literal["none", "exact", "single-site", "gibbs-with-gradients"] = "none"
-    x_steps: Count = 1
-    completion_steps: Count = 10
-    augment: tuple[Augmentation, ...] = ()
-    augment_every: CountOrNone = 0
-    keep_labels: bool = False
-    sum_labels: bool = False
-
-
-@dataclass(frozen=True)
-class BufferSettings(Strict):
-    """`kind = "none"` starts every chain afresh: short-run chains."""
-
-    kind: Literal["replay", "reservoir", "none"] = "replay"
-    size: Count = 10_000
-    restart: Fraction = 0.05
-
-
-@dataclass(frozen=True)
-class StartSettings(Strict):
-    """Where fresh chains begin; with `class-gaussians` the share `uniform` of them is uniform all the same.
-
-    Uniform starts find what lies far from the data; those in the classes keep the shares of the classes among chains.
-    """
-
-    x: Literal["uniform", "batch", "class-gaussians"] = "uniform"
-    uniform: Fraction = 0.0
-    labels: Literal["uniform", "frequency"] = "uniform"
 
 
 @dataclass(frozen=True)

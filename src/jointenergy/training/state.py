@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -14,6 +13,7 @@ from jointenergy.training import checkpoints
 from jointenergy.training.checkpoints import Checkpoint
 from jointenergy.training.distributed import World
 from jointenergy.training.order import seeded
+from jointenergy.training.stores import Store
 from jointenergy.training.trainer import Trainer
 
 
@@ -22,7 +22,7 @@ def save(trainer: Trainer, values: dict[str, Any]) -> Checkpoint:
     tensors: dict[str, Tensor] = {}
     tensors |= {f"model/{k}": v for k, v in trainer.model.state_dict().items()}
     tensors |= {f"ema/{k}": v for k, v in trainer.ema.state_dict().items()}
-    for i, state in trainer.optimizer.state_dict()["state"].items():
+    for i, state in trainer.update.optimizer.state_dict()["state"].items():
         tensors |= {f"optimizer/{i}/{k}": torch.as_tensor(v) for k, v in state.items()}
     for feed in trainer.feeds:
         tensors |= {f"order/{feed.name}/{k}": v for k, v in feed.order.state_dict().items()}
@@ -50,35 +50,35 @@ def _own(trainer: Trainer) -> dict[str, Tensor]:
     return own
 
 
-def newest(folder: Path, world: World) -> tuple[Checkpoint, list[str]]:
+def newest(store: Store, world: World, whose: str) -> tuple[Checkpoint, list[str]]:
     """The newest checkpoint that is whole, as the first process finds it, and what it says of damaged ones."""
 
     def find() -> tuple[str, list[str]]:
         if found is None:
-            raise InputError(f"{folder.parent} has no checkpoint that is whole: start the run again in a new folder")
-        return checkpoints.path_of(folder, found.iteration).name, messages
+            raise InputError(f"{whose} has no checkpoint that is whole: start the run again in a new folder")
+        return checkpoints.name_of(found.iteration), messages
 
-    found, messages = checkpoints.newest(folder) if world.first else (None, [])
+    found, messages = store.newest() if world.first else (None, [])
     name, messages = world.from_first(find)
-    return found or checkpoints.load(folder / name), messages
+    return found or store.load(name), messages
 
 
-def whole(folder: Path, names: Sequence[str], world: World) -> tuple[str, Checkpoint, list[str]]:
+def whole(store: Store, names: Sequence[str], world: World) -> tuple[str, Checkpoint, list[str]]:
     """The last of the named checkpoints that is whole, and a sentence for each damaged one that was passed over."""
 
     def find() -> tuple[str, list[str]]:
         messages: list[str] = []
         for name in reversed(names):
             try:
-                checkpoints.load(folder / name)
+                store.load(name)
             except InputError as error:
                 messages.append(f"{error}; the one before it is used")
                 continue
             return name, messages
-        raise InputError(f"no checkpoint of {folder.parent} is whole: start the run again in a new folder")
+        raise InputError("no checkpoint of the run is whole: start it again in a new folder")
 
     found, messages = world.from_first(find)
-    return found, checkpoints.load(folder / found), messages
+    return found, store.load(found), messages
 
 
 def restore(trainer: Trainer, checkpoint: Checkpoint) -> str | None:
@@ -88,7 +88,7 @@ def restore(trainer: Trainer, checkpoint: Checkpoint) -> str | None:
     trainer.attempt = values["attempt"]
     trainer.chains.steps = values["steps"]
     trainer.learning_rate_scale = values["learning_rate_scale"]
-    trainer.skips.copy_(torch.tensor((values["n_skipped"], values["skipped_in_row"])))
+    trainer.update.skips.copy_(torch.tensor((values["n_skipped"], values["skipped_in_row"])))
     for feed in trainer.feeds:
         feed.order.load_state_dict(under(checkpoint.tensors, f"order/{feed.name}/"))
     streams = under(checkpoint.tensors, f"ranks/{min(trainer.world.rank, values['world_size'] - 1)}/streams/")
@@ -115,24 +115,24 @@ def restore_weights(trainer: Trainer, checkpoint: Checkpoint) -> None:
         trainer.model.load_state_dict(under(tensors, "model/"))
         trainer.ema.load_state_dict(under(tensors, "ema/"))
     except RuntimeError:
-        raise InputError("the checkpoint is of another network than the recipe's") from None
+        raise InputError("the checkpoint is of another network") from None
     restore_optimizer(trainer, under(tensors, "optimizer/"))
     if trainer.chains.buffer is not None:
         shards = [under(tensors, f"ranks/{r}/buffer/") for r in range(checkpoint.values["world_size"])]
         trainer.chains.buffer.load_state_dict(shard_of(shards, trainer.world.rank, trainer.world.size))
     trainer.completions.load_state_dict(under(tensors, "completions/"))
     trainer.iteration = checkpoint.iteration
-    trainer.skips[1] = 0
+    trainer.update.skips[1] = 0
 
 
 def restore_optimizer(trainer: Trainer, saved: dict[str, Tensor]) -> None:
     """Into the tensors that are there, which a recorded step goes on with; they are made where there are none yet."""
-    parameters = list(trainer.model.parameters())
+    parameters = trainer.update.parameters
     found: dict[int, set[str]] = {}
     for name, value in saved.items():
         index, key = name.split("/")
         parameter = parameters[int(index)]
-        own = trainer.optimizer.state[parameter]
+        own = trainer.update.optimizer.state[parameter]
         if key in own:
             own[key].copy_(value)
         else:
@@ -141,8 +141,8 @@ def restore_optimizer(trainer: Trainer, saved: dict[str, Tensor]) -> None:
         found.setdefault(int(index), set()).add(key)
     # A checkpoint of before the first step has no such state: it begins at zero.
     for i, parameter in enumerate(parameters):
-        for key in set(trainer.optimizer.state[parameter]) - found.get(i, set()):
-            trainer.optimizer.state[parameter][key].zero_()
+        for key in set(trainer.update.optimizer.state[parameter]) - found.get(i, set()):
+            trainer.update.optimizer.state[parameter][key].zero_()
 
 
 def shard_of(shards: list[dict[str, Tensor]], rank: int, size: int) -> dict[str, Tensor]:

@@ -1,4 +1,4 @@
-"""recipes: what is measured of pairs of labels: rows that have them, and fresh samples that were asked for them."""
+"""experiments: what is measured of pairs of labels: rows that have them, and fresh samples that were asked for them."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from jointenergy.evaluation.metrics import Figures, Taken
 from jointenergy.evaluation.predictors import parts_of_names
 from jointenergy.evaluation.samples_sets import at_once
 from jointenergy.evaluation.sections import Subject
+from jointenergy.recipes.build import kernel_of
 from jointenergy.tasks.sample import Method
 from jointenergy.trained import Run
 from jointenergy.training.engine import accelerated, arithmetic, precision_of
@@ -101,11 +102,11 @@ def fresh_samples(subject: Subject, n: int, asked: Tensor | None, method: Method
     """Chains as training ran them, in its precision: who judges them looks with the weights as they are loaded."""
     run, device = subject.run, subject.run.origin.device
     assert run.recipe is not None  # what has chains was trained by one
-    precision = precision_of(run.recipe, device)
+    precision = precision_of(run.recipe.engine, kernel_of(run.recipe), device)
     dtype = torch.bfloat16 if precision == "bfloat16" else torch.float32
     fast = run.with_weights_of(accelerated(run.model, dtype, compiled=False))
     at_a_time = at_once(run.event_shape, device)
-    with arithmetic(run.recipe, precision):
+    with arithmetic(run.recipe.engine, precision):
         return fast.sample(n, asked, start="noise", method=method, batch_size=at_a_time, seed=subject.seed).x
 
 

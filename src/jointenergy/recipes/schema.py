@@ -1,4 +1,4 @@
-"""training: a recipe, read from TOML, validated against the settings, written back complete."""
+"""recipes: a recipe, read from TOML, validated against the settings, written back complete."""
 
 from __future__ import annotations
 
@@ -18,23 +18,19 @@ from jointenergy.data.views import BYTES
 from jointenergy.errors import InputError
 from jointenergy.labels import nearest
 from jointenergy.objectives import preset
-from jointenergy.training.settings import (
+from jointenergy.recipes.settings import (
     NETWORKS,
     BufferSettings,
-    CadenceSettings,
     ChainSettings,
-    Count,
     DataSettings,
-    EngineSettings,
     MLPNetwork,
     ModelSettings,
     ObjectiveSettings,
-    OptimizerSettings,
     StartSettings,
-    Strict,
     WideResNetNetwork,
 )
-from jointenergy.training.variants import Size, chosen
+from jointenergy.recipes.variants import Size, chosen
+from jointenergy.training.settings import CadenceSettings, Count, EngineSettings, OptimizerSettings, Strict
 
 
 @dataclass(frozen=True)

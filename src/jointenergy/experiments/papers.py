@@ -1,4 +1,4 @@
-"""recipes: what the papers report, by the name of the result that stands beside it: metrics, and where they stand.
+"""experiments: what the papers report, by the name of the result that stands beside it: metrics, and where they stand.
 
 Their data, hardware and way of measuring are their own: a figure of theirs is no measurement of ours.
 """

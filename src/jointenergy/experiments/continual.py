@@ -1,4 +1,4 @@
-"""recipes: continual learning, classes in groups one after another, as in appendix A.7 of IGEBM."""
+"""experiments: continual learning, classes in groups one after another, as in appendix A.7 of IGEBM."""
 
 from __future__ import annotations
 
@@ -12,15 +12,16 @@ from torch import Tensor
 from jointenergy.data import Dataset
 from jointenergy.errors import InputError
 from jointenergy.evaluation.metrics import Figures
+from jointenergy.experiments.parts import Fitting, Place, fitted
 from jointenergy.labels import MISSING, nearest
 from jointenergy.models import JointModel
-from jointenergy.objectives import Batch
-from jointenergy.recipes.parts import Fitting, Place, fitted
+from jointenergy.recipes.build import plan_of, trainer_of
+from jointenergy.recipes.data import data_of, dataset_of
+from jointenergy.recipes.schema import Recipe
+from jointenergy.recipes.settings import ObjectiveSettings
 from jointenergy.training import loop, state
-from jointenergy.training.chains import Moved
-from jointenergy.training.feeds import TrainingData, data_of, dataset_of
-from jointenergy.training.recipe import Recipe
-from jointenergy.training.settings import ObjectiveSettings, Strict
+from jointenergy.training.feeds import TrainingData
+from jointenergy.training.settings import Strict
 from jointenergy.training.trainer import Trainer
 
 ROWS = 1000  # test rows that are looked at together
@@ -62,7 +63,7 @@ class Continual(Strict):
                     carry_over(before, to, chains=self.negatives == "seen")
 
             try:
-                run = fitted(place.folder / f"task-{k + 1}", trainer, says, fit, carry)
+                run = fitted(place.folder / f"task-{k + 1}", recipe, trainer, says, fit, carry)
             except loop.Diverged:
                 # What it says names its folder, and a published note names no path.
                 remarks = f"Seed {place.seed} diverged in {says}."
@@ -87,8 +88,14 @@ class Continual(Strict):
 
     def trainer(self, recipe: Recipe, data: TrainingData, seed: int, seen: Sequence[int]) -> Trainer:
         if self.negatives == "current" or recipe.objective.log_p_x_given_y == 0:
-            return Trainer(recipe, data, seed)
-        return SeenLabelsTrainer(recipe, data, seed, seen)
+            return trainer_of(recipe, data, seed)
+        known = torch.tensor(seen, device=data.x.device)
+
+        def uniform_among_seen(y: Tensor, generator: torch.Generator) -> Tensor:
+            which = torch.randint(len(known), (len(y),), generator=generator, device=generator.device)
+            return known[which][:, None]
+
+        return Trainer(replace(plan_of(recipe, data, seed), negative_labels=uniform_among_seen))
 
     def classes(self, data: TrainingData) -> list[list[int]]:
         """The tasks as label indices, or one sentence."""
@@ -107,21 +114,6 @@ class Continual(Strict):
         if not all(found) or len(set(flat)) < len(flat) or len(flat) < len(known):
             raise InputError("continual.tasks must hold every class of the data once, and none of them may be empty")
         return found
-
-
-class SeenLabelsTrainer(Trainer):
-    """The variant: negatives have uniform labels of those seen so far, in place of those of their rows of data."""
-
-    def __init__(self, recipe: Recipe, data: TrainingData, seed: int, seen: Sequence[int]) -> None:
-        super().__init__(recipe, data, seed)
-        self.seen = torch.tensor(seen, device=data.x.device)
-
-    def move(self, given: Batch | None, n: int) -> Moved:
-        if given is None:
-            return super().move(given, n)
-        generator = self.chains.generator
-        which = torch.randint(len(self.seen), (n,), generator=generator, device=generator.device)
-        return super().move(replace(given, y=self.seen[which][:, None]), n)
 
 
 def restricted(data: TrainingData, classes: Sequence[int]) -> TrainingData:

@@ -1,4 +1,4 @@
-"""training: from a recipe and its data to the model, its network made by the recipe's kind."""
+"""recipes: from a recipe and its data to the model, its network made by the recipe's kind."""
 
 from __future__ import annotations
 
@@ -30,10 +30,8 @@ from jointenergy.networks import (
     WideResNet,
     dsprites_head,
 )
-from jointenergy.training.feeds import TrainingData
-from jointenergy.training.order import seeded
-from jointenergy.training.recipe import Recipe
-from jointenergy.training.settings import (
+from jointenergy.recipes.schema import Recipe
+from jointenergy.recipes.settings import (
     BilinearNetwork,
     DSpritesNetwork,
     GibbsJemNetwork,
@@ -42,6 +40,8 @@ from jointenergy.training.settings import (
     NFWideResNetNetwork,
     WideResNetNetwork,
 )
+from jointenergy.training.feeds import TrainingData
+from jointenergy.training.order import seeded
 
 # Networks of x alone. Of a conditional model they give one energy for each label, side by side.
 CLASSIFIERS = (WideResNetNetwork, NFWideResNetNetwork, GibbsJemNetwork)

@@ -1,4 +1,4 @@
-"""recipes: studies, the experiments that train several models: their settings, their seeds, and the result.
+"""experiments: studies, the experiments that train several models: their settings, their seeds, and the result.
 
 A study is a recipe with one more table, `[continual]` or `[composition]`, that says what is done with it.
 """
@@ -18,17 +18,17 @@ from pydantic import TypeAdapter, ValidationError
 from jointenergy import recipes
 from jointenergy.errors import InputError
 from jointenergy.evaluation import provenance, results
+from jointenergy.experiments.composition import Composition
+from jointenergy.experiments.continual import Continual
+from jointenergy.experiments.parts import Fitting, Place, plainly
+from jointenergy.experiments.reproduce import check_all_are_named
+from jointenergy.experiments.seeds import Record, Seed, seeds_text
 from jointenergy.labels import nearest
-from jointenergy.recipes.composition import Composition
-from jointenergy.recipes.continual import Continual
-from jointenergy.recipes.parts import Fitting, Place, plainly
-from jointenergy.recipes.reproduce import check_all_are_named
-from jointenergy.recipes.seeds import Record, Seed, seeds_text
+from jointenergy.recipes.schema import Recipe, parse, values_of
+from jointenergy.recipes.variants import Size
 from jointenergy.training.distributed import device_of
-from jointenergy.training.recipe import Recipe, parse, values_of
-from jointenergy.training.variants import Size
 
-FOLDER = Path(__file__).parent / "studies"
+FOLDER = recipes.FOLDER / "studies"
 RUNS = Path("runs/study")
 KINDS: dict[str, type[Continual] | type[Composition]] = {"continual": Continual, "composition": Composition}
 

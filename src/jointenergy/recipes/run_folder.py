@@ -1,4 +1,4 @@
-"""training: run folders, made anew or opened again, and how long a recipe takes."""
+"""recipes: run folders, made anew or opened again, and how long a recipe takes."""
 
 from __future__ import annotations
 
@@ -10,13 +10,16 @@ from typing import Any
 import torch
 
 from jointenergy.errors import InputError
+from jointenergy.recipes.build import trainer_of
+from jointenergy.recipes.data import data_of
+from jointenergy.recipes.schema import Recipe, read, write
 from jointenergy.training import measure
 from jointenergy.training.distributed import World, device_of
-from jointenergy.training.feeds import TrainingData, data_of
-from jointenergy.training.loop import Fit
-from jointenergy.training.recipe import Recipe, read
-from jointenergy.training.trainer import ALONE, Trainer
+from jointenergy.training.feeds import TrainingData
+from jointenergy.training.loop import Loop
+from jointenergy.training.trainer import ALONE
 
+RECIPE = "recipe.toml"
 ABOUT = "run.json"  # what a run is beside its recipe: seed, guard, where its data lies, what must be said of it
 MEASURED = 30  # iterations that a time is measured by
 
@@ -31,14 +34,14 @@ def create(
     device: torch.device | str = "cpu",
     world: World = ALONE,
     data: TrainingData | None = None,
-) -> Fit:
+) -> Loop:
     """A new run in a folder of its own, ready to `fit`. One that is there already is never overwritten.
 
     `data` is that of the recipe, the folder, the device and the seed, where the caller has it.
     """
     world.from_first(lambda: _check_empty(folder))
     data = data or data_of(settings, data_folder, device, seed)
-    trainer = Trainer(settings, data, seed, guarded=guarded, world=world)
+    trainer = trainer_of(settings, data, seed, guarded=guarded, world=world)
     known = {
         "seed": seed,
         "guarded": guarded,
@@ -49,10 +52,10 @@ def create(
         "labels": dict(zip(data.labels.names, data.labels.values, strict=True)),
         "event_shape": data.event_shape,
     }
-    world.from_first(lambda: _describe(folder, known))
-    run = Fit(folder, trainer)
-    run.begin()
-    return run
+    world.from_first(lambda: _describe(folder, known, settings))
+    loop = Loop(trainer, folder)
+    loop.begin()
+    return loop
 
 
 def _check_empty(folder: Path) -> None:
@@ -60,9 +63,10 @@ def _check_empty(folder: Path) -> None:
         raise InputError(f"{folder} is not empty: go on with `jointenergy resume {folder}`, or choose another --out")
 
 
-def _describe(folder: Path, known: dict[str, Any]) -> None:
+def _describe(folder: Path, known: dict[str, Any], settings: Recipe) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / ABOUT).write_text(json.dumps(known))
+    (folder / RECIPE).write_text(write(settings))
 
 
 def about(folder: Path) -> dict[str, Any]:
@@ -74,15 +78,16 @@ def about(folder: Path) -> dict[str, Any]:
     return found
 
 
-def reopen(folder: Path, *, device: torch.device | str | None = None, world: World = ALONE) -> Fit:
+def reopen(folder: Path, *, device: torch.device | str | None = None, world: World = ALONE) -> Loop:
     """The run of a folder, as it was at its newest whole checkpoint, on the device it had unless another is named."""
     known = about(folder)
-    settings = read(folder / "recipe.toml")
+    settings = read(folder / RECIPE)
     data_folder = None if known["data"] is None else Path(known["data"])
     data = data_of(settings, data_folder, device or device_of(known["device"]), known["seed"])
-    run = Fit(folder, Trainer(settings, data, known["seed"], guarded=known["guarded"], world=world))
-    run.resume()
-    return run
+    trainer = trainer_of(settings, data, known["seed"], guarded=known["guarded"], world=world)
+    loop = Loop(trainer, folder)
+    loop.resume()
+    return loop
 
 
 def iterations_in(
@@ -96,7 +101,7 @@ def iterations_in(
     data: TrainingData | None = None,
 ) -> int:
     """How many iterations fit into a time, by a short run that is thrown away: schedules count iterations only."""
-    trainer = Trainer(settings, data or data_of(settings, data_folder, device, seed), seed, world=world)
+    trainer = trainer_of(settings, data or data_of(settings, data_folder, device, seed), seed, world=world)
     for _ in range(MEASURED // 3):
         trainer.step()
     began = time.perf_counter()

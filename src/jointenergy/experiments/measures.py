@@ -1,4 +1,4 @@
-"""recipes: what is measured of every trained run: a table of measures, each for the kinds of runs that it says.
+"""experiments: what is measured of every trained run: a table of measures, each for the kinds of runs that it says.
 
 A recipe asks for none of them: they follow from the model, its labels, its chains and its data alone.
 """
@@ -21,9 +21,9 @@ from jointenergy.evaluation.confidence import calibration_error
 from jointenergy.evaluation.metrics import Figures, Taken
 from jointenergy.evaluation.predictors import parts_of_names, rows_of
 from jointenergy.evaluation.sections import Subject
+from jointenergy.experiments.pairs import fresh_samples, rows_of_pairs, samples_of_pairs
 from jointenergy.kernels import ExactGibbs
 from jointenergy.labels import ENUMERATION_LIMIT, MISSING
-from jointenergy.recipes.pairs import fresh_samples, rows_of_pairs, samples_of_pairs
 from jointenergy.tasks.chains import can_sum
 from jointenergy.training.health import Health
 

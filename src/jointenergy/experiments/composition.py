@@ -1,4 +1,4 @@
-"""recipes: models trained apart, composed by product, and fine-tuned by the KL term of appendix A.8 of IGEBM.
+"""experiments: models trained apart, composed by product, and fine-tuned by the KL term of appendix A.8 of IGEBM.
 
 The chains of a product have a law q of their own after a few steps. Fine-tuning moves the weights that guide the chains
 so that q comes near the product's density p: it minimizes KL(q || p) = E_q[-f(x)] - H(q) up to a constant, where f is
@@ -19,19 +19,20 @@ from torch import Tensor
 from jointenergy.errors import InputError
 from jointenergy.evaluation.metrics import Figures
 from jointenergy.evaluation.tasks import JUDGE_ROWS, Judge
+from jointenergy.experiments.parts import Fitting, Place, fitted
 from jointenergy.kernels import Langevin, State, Target, last
 from jointenergy.labels import LabelSpace, nearest
 from jointenergy.models import JointModel, Product
 from jointenergy.objectives import Batch, Draws, KLTerm, Objective, Samples
-from jointenergy.recipes.parts import Fitting, Place, fitted
+from jointenergy.recipes.build import trainer_of
+from jointenergy.recipes.data import data_of
+from jointenergy.recipes.schema import Recipe
 from jointenergy.starts import XStart
 from jointenergy.training import loop
-from jointenergy.training.feeds import TrainingData, data_of
+from jointenergy.training.feeds import TrainingData
 from jointenergy.training.health import diversity
 from jointenergy.training.order import seeded
-from jointenergy.training.recipe import Recipe
 from jointenergy.training.settings import Count, NotNegative, Positive, Strict
-from jointenergy.training.trainer import Trainer
 
 LONG = 10  # times the fine-tuned steps: what longer chains do
 SMALL = 16  # the side of images that the judge of attributes sees
@@ -68,10 +69,10 @@ class Composition(Strict):
         models, healthy, interventions = [], True, 0
         for i, (name, data) in enumerate(parts.items()):
             # Trained apart: with weights, chains and batches of its own.
-            trainer = Trainer(recipe, data, place.seed * len(parts) + i)
+            trainer = trainer_of(recipe, data, place.seed * len(parts) + i)
             says = f"factor {i + 1} of {len(parts)} ({name})"
             try:
-                run = fitted(place.folder / name, trainer, says, fit)
+                run = fitted(place.folder / name, recipe, trainer, says, fit)
             except loop.Diverged:
                 return {"healthy": 0.0}, f"Seed {place.seed} diverged in {says}."
             healthy = healthy and run.health is not None and run.health.healthy

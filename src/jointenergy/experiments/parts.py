@@ -1,4 +1,4 @@
-"""recipes: the parts of a study, each a run folder that is begun, or taken up where it was stopped."""
+"""experiments: the parts of a study, each a run folder that is begun, or taken up where it was stopped."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ from pathlib import Path
 
 import torch
 
+from jointenergy.recipes.run_folder import RECIPE
+from jointenergy.recipes.schema import Recipe, write
 from jointenergy.training import checkpoints
-from jointenergy.training.loop import Fit
+from jointenergy.training.loop import Loop
 from jointenergy.training.trainer import Trainer
 
-Fitting = Callable[[Fit, str], None]
+Fitting = Callable[[Loop, str], None]
 """Brings a run to its end; the text says which part of the study it is."""
 
 
@@ -27,24 +29,30 @@ class Place:
     device: torch.device | str = "cpu"
 
 
-def plainly(run: Fit, part: str) -> None:
+def plainly(run: Loop, part: str) -> None:
     """To the end, without a word."""
     run.fit()
 
 
 def fitted(
-    folder: Path, trainer: Trainer, part: str, fit: Fitting, prepare: Callable[[Trainer], None] = lambda _: None
-) -> Fit:
+    folder: Path,
+    recipe: Recipe,
+    trainer: Trainer,
+    part: str,
+    fit: Fitting,
+    prepare: Callable[[Trainer], None] = lambda _: None,
+) -> Loop:
     """The run of a trainer at its end: `prepare` changes the trainer before its first checkpoint, and never after."""
-    run = Fit(folder, trainer)
+    run = Loop(trainer, folder)
     if checkpoints.all_in(run.checkpoint_folder):
         run.resume()
     else:
         # What was stopped before its first checkpoint has nothing to go on from.
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
+        (folder / RECIPE).write_text(write(recipe))
         prepare(trainer)
         run.begin()
-    if trainer.iteration < trainer.recipe.iterations:
+    if trainer.iteration < trainer.plan.iterations:
         fit(run, part)
     return run

@@ -1,4 +1,4 @@
-"""recipes: one seed of a reproduction: its run folder, the process that trains it, and its figures on the test rows."""
+"""experiments: one seed of a reproduction: its run folder, the process that trains it, and its figures on the test rows."""
 
 from __future__ import annotations
 
@@ -23,11 +23,12 @@ from jointenergy.evaluation import gallery, likelihood, ood, tasks
 from jointenergy.evaluation.metrics import Figures
 from jointenergy.evaluation.outside import read_outside
 from jointenergy.evaluation.sections import Subject, Suite
-from jointenergy.recipes import measures
+from jointenergy.experiments import measures
+from jointenergy.recipes import run_folder
+from jointenergy.recipes.data import dataset_of
+from jointenergy.recipes.schema import Recipe, read
 from jointenergy.trained.opening import open_run
-from jointenergy.training import checkpoints, loop, runs, state
-from jointenergy.training.feeds import dataset_of
-from jointenergy.training.recipe import Recipe, read
+from jointenergy.training import checkpoints, loop, state
 
 State = Literal["new", "begun", "complete", "diverged"]
 
@@ -221,7 +222,7 @@ def figures_of(
     diverged = seed.state(settings) == "diverged"
     # Opening a run cuts its events back to its newest checkpoint, so that they are counted before.
     interventions = sum(event in loop.INTERVENTIONS for event in seed.events())
-    run = runs.reopen(seed.run)
+    run = run_folder.reopen(seed.run)
     taken: Figures = {}
     remarks = list(run.trainer.warnings)
     usable = True

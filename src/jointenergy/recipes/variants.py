@@ -1,4 +1,4 @@
-"""training: what a recipe's file holds beside the recipe: its variants and its smaller sizes, as tables of changes.
+"""recipes: what a recipe's file holds beside the recipe: its variants and its smaller sizes, as tables of changes.
 
 `[variants.NAME]` changes the experiment, and its result has a name of its own, RECIPE-NAME. `[quick]` (at most a minute
 on a CPU) and `[smoke]` (seconds) make it small. A variant's own `quick` and `smoke` tables add to those of the recipe.

@@ -1,4 +1,4 @@
-"""recipes: a recipe trained with many seeds, each measured once on the test rows, and the result that is published."""
+"""experiments: a recipe trained with many seeds, each measured once on the test rows, and the result that is published."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from jointenergy.errors import InputError
 from jointenergy.evaluation import provenance, results
 from jointenergy.evaluation.metrics import Figures
 from jointenergy.evaluation.sections import Suite
-from jointenergy.recipes.papers import PAPERS
-from jointenergy.recipes.seeds import (
+from jointenergy.experiments.papers import PAPERS
+from jointenergy.experiments.seeds import (
     DIVERGED,
     Child,
     Record,
@@ -25,8 +25,8 @@ from jointenergy.recipes.seeds import (
     seeds_text,
     task_figures_of,
 )
-from jointenergy.training.recipe import Recipe
-from jointenergy.training.variants import Size
+from jointenergy.recipes.schema import Recipe
+from jointenergy.recipes.variants import Size
 
 RUNS = Path("runs/reproduce")
 LOOK = 0.2  # seconds between two looks at the processes

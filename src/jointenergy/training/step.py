@@ -1,0 +1,40 @@
+"""training: one iteration, as the papers' algorithms have it.
+
+How it is compiled, recorded and shared by processes is the business of those who call it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from torch import Tensor
+
+from jointenergy.objectives import Draws, Loss
+from jointenergy.training.chains import Moved
+
+if TYPE_CHECKING:
+    from jointenergy.training.trainer import Trainer
+
+
+class Outcome(NamedTuple):
+    """What a step leaves to be looked at: the loss with its parts, the chains, the norm of the gradient."""
+
+    loss: Loss
+    moved: Moved | None
+    norm: Tensor
+
+
+def step(trainer: Trainer) -> Outcome:
+    """Take rows of data, move chains, compare the two, update the weights; chains return to the buffer."""
+    compared, moved = [], None
+    for part in trainer.parts:
+        batch, draws = part.feed.batch(), Draws()
+        for name in part.completed:
+            draws = trainer.complete(draws, name, batch, part.feed.rows)
+        for name in part.moved:
+            moved = trainer.move(batch if name == "given_y" else None, len(batch.x))
+            draws = trainer.draws_of(moved, name, draws, part.needs)
+            trainer.chains.store(moved)
+        compared.append((part.objective, batch, draws))
+    loss, norm = trainer.update(lambda: trainer.compare(compared))
+    return Outcome(loss, moved, norm)

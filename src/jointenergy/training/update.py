@@ -1,0 +1,174 @@
+"""training: how a loss changes the weights: gradients, clipping, the optimizer's step, the averaged weights."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from jointenergy.errors import InputError
+from jointenergy.models import JointModel
+from jointenergy.networks.spectral import refresh
+from jointenergy.objectives import Loss
+from jointenergy.training.clipping import clip_adaptive, clip_sigma
+from jointenergy.training.distributed import World
+from jointenergy.training.plan import Plan
+from jointenergy.training.settings import OptimizerSettings
+from jointenergy.training.statistics import running
+
+
+class Update:
+    """Weights, averaged weights and the optimizer's state, changed by one loss at a time.
+
+    Under a guard a gradient that is not finite changes nothing, nor the running statistics of a network.
+    """
+
+    def __init__(self, plan: Plan, model: JointModel, ema: JointModel, world: World) -> None:
+        self.plan, self.settings, self.model, self.ema, self.world = plan, plan.optimizer, model, ema, world
+        self.parameters: list[nn.Parameter] = [p for p in model.parameters() if p.requires_grad]
+        self.averaged: list[Tensor] = [
+            a for a, p in zip(ema.parameters(), model.parameters(), strict=True) if p.requires_grad
+        ]
+        self.matrices: list[Tensor] = [p for p in self.parameters if p.ndim > 1]
+        self.inner = inner_parameters(model)
+        device = plan.data.x.device
+        self.rate = torch.zeros((), device=device)
+        self.optimizer = (
+            optimizer_of(plan.optimizer, self.parameters, self.rate)
+            if plan.make_optimizer is None
+            else own_optimizer(plan.make_optimizer(self.parameters))
+        )
+        self.skips = torch.zeros(2, dtype=torch.int64, device=device)
+        """Batches that changed nothing: since the last report of them, and in a row up to now."""
+        self.decay = plan.optimizer.ema
+        """The share of the averaged weights that is left after a step; a recorded step has it for good."""
+
+    def begin(self, iteration: int, scale: float) -> None:
+        """Set the rates of an iteration: the settings', the schedule's, and the guard's part in them."""
+        factor = scale * learning_rate_factor(self.settings, iteration, self.plan.iterations)
+        if self.plan.make_optimizer is None:
+            self.rate.fill_(self.settings.learning_rate * factor)
+        else:
+            for group in self.optimizer.param_groups:
+                group["lr"] = group["initial_lr"] * factor
+        if self.plan.ema_of is not None:
+            self.decay = self.plan.ema_of(iteration)
+
+    def __call__(self, loss: Callable[[], Loss]) -> tuple[Loss, Tensor]:
+        """Make one step; returns the loss and the norm of its gradient."""
+        settings, parameters = self.settings, self.parameters
+        statistics = running(self.model)
+        before = [t.clone() for t in statistics]
+        first = self._gradients(loss)
+        gradients = [p.grad for p in parameters if p.grad is not None]
+        # One message: all processes then clip, skip and step alike.
+        self.world.mean([*gradients, first.total, *first.parts.values(), *statistics])
+        if settings.clip_adaptive is not None:
+            clip_adaptive(self.inner, settings.clip_adaptive)
+        if settings.clip_sigma is not None:
+            clip_sigma(self.optimizer, settings.clip_sigma)
+        if settings.clip_norm is None:
+            norm = torch.nn.utils.get_total_norm(gradients)
+        else:
+            norm = torch.nn.utils.clip_grad_norm_(parameters, settings.clip_norm)
+        with torch.no_grad():
+            fine = norm.isfinite() & first.total.isfinite()
+            fine = fine if self.plan.guarded else torch.ones_like(fine)
+            self._apply(fine)
+            refresh(self.model)
+            for now, then in zip(statistics, before, strict=True):
+                now.copy_(torch.where(fine, now, then))
+            for kept, now in zip(self.ema.buffers(), self.model.buffers(), strict=True):
+                kept.copy_(now)
+            self.skips += (~fine).long()
+            self.skips[1] *= (~fine).long()
+        return first, norm
+
+    def _gradients(self, loss: Callable[[], Loss]) -> Loss:
+        """Leave gradients on the weights; returns the first loss that was computed for them, detached."""
+        found: list[Loss] = []
+
+        def total() -> Tensor:
+            computed = loss()
+            found.append(Loss(computed.total.detach(), computed.parts))
+            prior = self.settings.weight_prior
+            if prior is None:
+                return computed.total
+            squares = torch.stack([(p**2).sum() for p in self.parameters]).sum()
+            return computed.total + squares / (2.0 * prior**2 * len(self.plan.data.x))
+
+        for parameter in self.parameters:
+            parameter.grad = None
+        if self.plan.gradients is None:
+            total().backward()
+        else:
+            self.plan.gradients(total, self.parameters)
+        return found[0]
+
+    def _apply(self, fine: Tensor) -> None:
+        """Weights and averaged weights after a step, or as they were: without asking the device which."""
+        counts = fine.float()
+        if self.plan.make_optimizer is not None:
+            if bool(fine):
+                self.optimizer.step()
+        else:
+            if self.settings.weight_decay > 0:
+                torch._foreach_mul_(self.matrices, 1.0 - counts * self.rate * self.settings.weight_decay)
+            self.optimizer.found_inf = 1.0 - counts  # type: ignore[attr-defined]  # as torch's gradient scaler says it
+            self.optimizer.step()
+        change = torch._foreach_sub([*self.parameters], self.averaged)
+        torch._foreach_mul_(change, counts * (1.0 - self.decay))
+        torch._foreach_add_(self.averaged, change)
+
+
+def optimizer_of(settings: OptimizerSettings, parameters: list[nn.Parameter], rate: Tensor) -> torch.optim.Optimizer:
+    """With its learning rate in a tensor that stays. Without weight decay: the step applies it, decoupled."""
+    # Fused: one program for all weights, and one that can be told by a tensor to change nothing (`found_inf`).
+    if settings.name == "sgd":
+        momentum = settings.momentum
+        optimizer: torch.optim.Optimizer = torch.optim.SGD(
+            parameters, lr=rate, momentum=momentum, nesterov=momentum > 0, fused=True
+        )
+        if momentum > 0:  # or else a first step that changes nothing would leave momenta that are no numbers
+            for parameter in parameters:
+                optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
+        return optimizer
+    return torch.optim.Adam(
+        parameters,
+        lr=rate,
+        betas=(settings.beta1, settings.beta2),
+        fused=True,
+        capturable=rate.is_cuda,  # its count of steps is a tensor there, as a recorded step needs it
+    )
+
+
+def own_optimizer(made: torch.optim.Optimizer) -> torch.optim.Optimizer:
+    """A user's optimizer, whose rates are remembered: the guard and the schedule multiply them."""
+    if not isinstance(made, torch.optim.Optimizer):
+        raise InputError(
+            "optimizer= takes a function of the parameters that returns a torch optimizer, such as "
+            f"lambda p: torch.optim.AdamW(p, 1e-3); it returned {type(made).__name__}"
+        )
+    for group in made.param_groups:
+        group["initial_lr"] = group["lr"]
+    return made
+
+
+def inner_parameters(model: JointModel) -> list[Tensor]:
+    """All but those of the last linear layer, which adaptive clipping leaves alone."""
+    layers = [m for m in model.modules() if isinstance(m, nn.Linear)]
+    last = {id(p) for p in layers[-1].parameters()} if layers else set()
+    return [p for p in model.parameters() if id(p) not in last]
+
+
+def learning_rate_factor(settings: OptimizerSettings, iteration: int, iterations: int) -> float:
+    """What the learning rate is multiplied by, a function of the iteration (from 0) alone."""
+    done = iteration / iterations
+    factor = min(1.0, (iteration + 1) / settings.warmup) if settings.warmup else 1.0
+    if settings.decay == "cosine":
+        factor *= 0.5 * (1.0 + math.cos(math.pi * done))
+    elif settings.decay == "staircase":
+        factor *= settings.decay_factor ** sum(done >= at for at in settings.decay_at)
+    return factor
