@@ -1,0 +1,153 @@
+"""Tables of figures in the README and the documents say what the result files say, to the printed digit."""
+
+import re
+import statistics
+from pathlib import Path
+
+import pytest
+
+from jointenergy.evaluation import results
+from jointenergy.evaluation.results import Result
+
+ROOT = Path(__file__).parent.parent
+README = ROOT / "README.md"
+
+# What the README calls a measure, and the names of it in a result.
+MEASURES = {
+    "accuracy": ["accuracy"],
+    "accuracy by sampling": ["accuracy_by_sampling"],
+    "AUROC, FashionMNIST": ["ood_auroc.fashion-mnist.log_density"],
+    "AUROC, EMNIST letters": ["ood_auroc.emnist-letters.log_density"],
+    "AUROC, KMNIST": ["ood_auroc.kmnist.log_density"],
+    "log-likelihood bounds, nats": ["log_likelihood_lower_nats", "log_likelihood_upper_nats"],
+}
+KERNELS = {
+    "Langevin, Gaussian": "gaussian-langevin",
+    "Langevin, network": "network-langevin",
+    "MALA, Gaussian": "gaussian-mala",
+    "MALA, network": "network-mala",
+    "Gibbs-With-Gradients, Ising": "ising-gwg",
+    "Gibbs-With-Gradients, Potts": "potts-gwg",
+}
+NONE = "n/a"
+
+
+def result(name: str) -> Result:
+    return results.read(ROOT / "results" / f"{name}.json")
+
+
+def mean(of: Result, metric: str) -> float:
+    value = of.metrics[metric].mean
+    assert value is not None
+    return value
+
+
+def tables(document: Path) -> list[list[dict[str, str]]]:
+    """Every table of a page: its rows, by the names of the columns."""
+    found = []
+    for table in re.findall(r"(?:^\|.*\n)+", document.read_text(), flags=re.M):
+        head, _, *rows = ([cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines())
+        found.append([dict(zip(head, row, strict=True)) for row in rows])
+    return found
+
+
+def table_with(document: Path, column: str, n: int = 0) -> list[dict[str, str]]:
+    return [t for t in tables(document) if column in t[0]][n]
+
+
+def printed(value: float, like: str) -> str:
+    """The value with as many decimals as the text has."""
+    return f"{value:.{len(like.partition('.')[2])}f}"
+
+
+HEADLINES = table_with(README, "jointenergy")
+
+
+@pytest.mark.parametrize("row", HEADLINES, ids=lambda row: f"{row['model and data']}: {row['measure']}")
+def test_a_headline_is_what_its_file_says(row):
+    """Fails for a figure, a paper's figure or a number of seeds that the file does not have."""
+    found = re.fullmatch(r"\[(.+)\]\(results/(.+)\.json\)", row["file"])
+    assert found
+    assert found[1] == found[2]
+    measured, names = result(found[2]), MEASURES[row["measure"]]
+    ours = row["jointenergy"].split(" to ")
+    assert ours == [printed(mean(measured, n), like=o) for n, o in zip(names, ours, strict=True)]
+    assert row["seeds"] == str(len(measured.seeds))
+    if row["paper"] == NONE:
+        assert not set(names) & set(measured.paper)
+        return
+    papers = row["paper"].split(" to ")
+    theirs = [float(measured.paper[n]) for n in names]
+    assert papers == [printed(t, like=p) for t, p in zip(theirs, papers, strict=True)]
+    if len(names) == 1:
+        assert ("below the paper" in row["what differs from the paper"]) == (float(ours[0]) < theirs[0])
+
+
+def test_the_headlines_have_the_misses():
+    assert len(HEADLINES) >= 8
+    assert sum("below the paper" in row["what differs from the paper"] for row in HEADLINES) >= 3
+
+
+def ratio(of: Result, quantity: str, case: str, peer: str) -> str:
+    ours, theirs = (of.metrics.get(f"{quantity}.{case}.{who}") for who in ("jointenergy", peer))
+    pairs = [] if ours is None or theirs is None else zip(ours.values, theirs.values, strict=True)
+    ratios = [a / b for a, b in pairs if a and b]
+    return f"{statistics.median(ratios):.2f}" if ratios else NONE
+
+
+@pytest.mark.parametrize(("n", "name"), [(0, "chains"), (1, "chains-threads-1")])
+def test_the_speed_of_chains_is_what_the_file_says(n, name):
+    rows, measured = table_with(ROOT / "docs" / "speed.md", "kernel and target", n), result(name)
+    assert [row["kernel and target"] for row in rows] == list(KERNELS)
+    for row in rows:
+        case = KERNELS[row.pop("kernel and target")]
+        assert row.pop("ebmkit, effective samples") == ratio(measured, "effective_samples_per_second", case, "ebmkit")
+        for peer, said in row.items():
+            assert said == ratio(measured, "samples_per_second", case, peer.replace(", ", "-")), (case, peer)
+
+
+def test_the_speed_of_training_is_what_the_files_say():
+    page = ROOT / "docs" / "speed.md"
+    names = {
+        "accuracy": "accuracy",
+        "calibration error (ECE)": "ece",
+        "negative log-likelihood": "nll",
+        "AUROC, KMNIST": "ood_auroc.kmnist.log_density",
+    }
+    for row, file in zip(table_with(page, "AUROC, KMNIST"), ("training", "training-ebmkit"), strict=True):
+        assert f"({'../results/' + file}.json)" in row["file"]
+        assert {k: row[k] for k in names} == {k: printed(mean(result(file), n), row[k]) for k, n in names.items()}
+    assert f"{mean(result('training'), 'speed_of_ebmkit_times'):.2f} times as fast" in page.read_text()
+    parts = {"original loop": "original", "jointenergy": "engine", "floor": "floor"}
+    measured = result("iteration")
+    for row in table_with(page, "times as fast"):
+        case = f"{row['network'].lower().replace('wideresnet', 'wrn')}.batch-{row['batch']}"
+        assert row["times as fast"] == printed(mean(measured, f"speedup_times.{case}"), row["times as fast"])
+        for column, part in parts.items():
+            assert row[column] == printed(mean(measured, f"iteration_ms.{part}.{case}"), row[column])
+
+
+def test_the_tasks_of_digits_are_what_the_file_says():
+    measured = result("digits-jem-tasks")
+    names = [
+        ["consistency_class.model"],
+        ["consistency_class.svm"],
+        ["diversity_class.mean"],
+        ["inpainting_mse.given_class", "inpainting_mse.class_mean"],
+        ["inpainting_coverage.given_class"],
+        ["inpainting_mse.no_class", "inpainting_mse.guessed_class_mean"],
+        ["agreement_by_sampling"],
+    ]
+    for row, metrics in zip(table_with(ROOT / "docs" / "results.md", "to compare"), names, strict=True):
+        said = re.findall(r"\d\.\d+", f"{row['figure']} {row['to compare']}")
+        assert said == [printed(mean(measured, m), s) for m, s in zip(metrics, said, strict=True)], row["task"]
+
+
+def test_the_spread_of_digits_is_what_the_file_says():
+    measured = result("digits-jem")
+    names = ["accuracy", "ece", "nll", "ood_auroc.fashion-mnist.log_density", "ood_auroc.kmnist.log_density"]
+    for row, name in zip(table_with(ROOT / "docs" / "results.md", "standard deviation"), names, strict=True):
+        metric = measured.metrics[name]
+        assert metric.mean is not None
+        assert metric.std is not None
+        assert (row["mean"], row["standard deviation"]) == (f"{metric.mean:.3f}", f"{metric.std:.3f}")
