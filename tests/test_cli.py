@@ -12,9 +12,10 @@ from typer.testing import CliRunner
 
 import jointenergy
 from jointenergy import recipes
-from jointenergy.cli.main import app
+from jointenergy.cli.main import COMMANDS, app, load_command
 from jointenergy.errors import InputError
 from jointenergy.evaluation import report, suite
+from jointenergy.experiments import study as studies
 from jointenergy.recipes import run_folder
 from jointenergy.trained.opening import open_run
 
@@ -36,6 +37,8 @@ def test_demo_writes_a_report_and_says_how_good_it_is(tmp_path, monkeypatch):
     assert outcome.exit_code == 0
     assert "% right" in outcome.output
     assert "negative log-likelihood" in outcome.output
+    lines = outcome.output.splitlines()
+    assert [line for line in lines if line.startswith("measuring: ")] == [f"measuring: {part}" for part in suite.PARTS]
     assert "Prediction" in (folder / "evaluation" / "report.html").read_text()
     again = CliRunner().invoke(app, arguments)
     assert again.output.splitlines()[-4:] == outcome.output.splitlines()[-4:]
@@ -47,10 +50,13 @@ def test_train_resume_and_recipes(tmp_path):
     folder = tmp_path / "run"
     trained = CliRunner().invoke(app, ["train", "digits-jem", "--out", str(folder), *SHORT])
     assert trained.exit_code == 0
-    assert "accuracy on held-out rows" in trained.output
+    lines = trained.output.splitlines()
+    assert lines[-1].startswith("accuracy on held-out rows")
+    assert lines[-2].startswith("chains are ")
+    assert all(line.startswith("iteration ") for line in lines[:-2])
+    assert any(line.startswith("iteration 50/60  ") and "f(samples)" in line for line in lines), "not in one line"
     assert (folder / "recipe.toml").exists()
     assert "complete: 60 iterations" in CliRunner().invoke(app, ["resume", str(folder)]).output
-    assert "digits-jem" in CliRunner().invoke(app, ["recipes"]).output
     baseline = CliRunner().invoke(
         app, ["train", "digits-jem", "--baseline", "--time", "0.5s", "--out", str(tmp_path / "b"), *SHORT]
     )
@@ -82,9 +88,70 @@ def test_version(tmp_path):
     assert run("--version", cwd=tmp_path).stdout.strip() == f"jointenergy {jointenergy.__version__}"
 
 
+def test_a_piped_table_has_one_line_for_each_row(tmp_path):
+    lines = run("recipes", cwd=tmp_path).stdout.splitlines()
+    assert [line.split()[0] for line in lines] == [*recipes.names(), *studies.names()]
+
+
+HEAVY = {"torch", "numpy", "scipy", "sklearn", "matplotlib", "PIL", "pydantic", "torchmetrics", "pooch"}
+
+
+def imported(*words: str) -> set[str]:
+    """The packages that Python imports when it is started with these words."""
+    command = [sys.executable, "-X", "importtime", *words]
+    lines = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True).stderr.splitlines()
+    return {line.rpartition("|")[2].strip().partition(".")[0] for line in lines if line.startswith("import time:")}
+
+
+@pytest.mark.parametrize(
+    "words", [("-c", "import jointenergy"), ("-m", "jointenergy", "--version"), ("-m", "jointenergy", "--help")]
+)
+def test_the_front_imports_nothing_heavy(words):
+    assert "jointenergy" in imported(*words)
+    assert not imported(*words) & HEAVY
+
+
+def test_help_is_there_sooner_than_torch(tmp_path):
+    def seconds(*words: str) -> float:
+        began = time.monotonic()
+        subprocess.run([sys.executable, *words], cwd=tmp_path, capture_output=True, timeout=120, check=True)
+        return time.monotonic() - began
+
+    assert seconds("-m", "jointenergy", "--help") < seconds("-c", "import torch") + 1
+
+
+def test_without_arguments_it_says_what_to_try_first():
+    outcome = CliRunner().invoke(app, [])
+    assert outcome.exit_code == 0
+    assert outcome.output.startswith("Try first:")
+    assert outcome.output.index("jointenergy demo") < outcome.output.index("Usage:")
+
+
+def test_every_command_stands_in_a_panel_of_the_help():
+    panels, panel = {}, ""
+    for line in CliRunner().invoke(app, ["--help"]).output.splitlines():
+        if line.startswith("╭─ "):
+            panel = line.split()[1]
+        elif line.startswith("│ ") and panel != "Options":
+            panels[line.split()[1]] = panel
+    assert panels == {name: entry.panel for name, entry in COMMANDS.items()}
+    assert list(dict.fromkeys(panels.values())) == ["Train", "Use", "Evaluate", "Research"]
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_help_of_a_command_agrees_with_the_list_and_tells_of_every_option(name):
+    command = load_command(name)
+    assert command.help.partition("\n")[0] == COMMANDS[name].about
+    commands = getattr(command, "commands", {name: command}).values()
+    assert all(len(line) <= 78 for c in commands for line in c.help.splitlines()), "broken at 80 columns"
+    texts = [parameter.help or "" for c in commands for parameter in c.params]
+    assert [text for text in texts if not text[:1].isupper() or not text.endswith(".")] == []
+
+
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
+        (["demo", "--seed", str(2**63)], "--seed must be below 2**63"),
         (["demo", "--seed", "-1"], "greater than or equal to 0"),
         (["demo", "--seed", "many"], "valid integer"),
         (["demo", "--set", "iterations=0"], "'iterations' got 0"),

@@ -132,7 +132,7 @@ def test_a_killed_and_a_stopped_run_end_like_an_unbroken_one(tmp_path):
     process.send_signal(signal.SIGTERM)
     out, err = process.communicate(timeout=LIMIT)
     assert process.returncode == 1  # torchrun's own
-    assert out.count("going on from iteration") == 2
+    assert out.count("resuming at iteration") == 2
     assert err.count("another process of the run has ended") <= 1, err  # torchrun may be quicker than the first
     assert out.count("all of it saved in broken; go on with: torchrun ... -m jointenergy resume broken") == 1, out + err
     stopped = int(out.split("stopped after iteration ")[1].split(",")[0])

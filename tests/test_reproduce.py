@@ -87,7 +87,7 @@ def test_seeds_are_trained_measured_and_published():
     assert "tiny, 2 seeds" in shown
     assert "written to results/tiny.json" in shown
     # The one that was stopped went on from where it was, the other began.
-    assert "going on from iteration 25 of 40" in (plan.folder / "seed-0.log").read_text()
+    assert "resuming at iteration 25 of 40" in (plan.folder / "seed-0.log").read_text()
     assert "going on" not in (plan.folder / "seed-1.log").read_text()
     result = results.read(Path("results/tiny.json"))
     signs = [name for name in result.metrics if name.startswith("health.")]

@@ -2,25 +2,26 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
-from jointenergy.errors import DomainError, EnumerationError, InputError, NormalizerError
-from jointenergy.labels import MISSING, LabelSpace
-from jointenergy.models import (
-    Box,
-    Concat,
-    ConditionalModel,
-    EnergyModel,
-    InnerProduct,
-    JointModel,
-    LogitModel,
-    PairModel,
-    Product,
-    Reals,
-)
-
 if TYPE_CHECKING:
+    from jointenergy import buffers, data, kernels, networks, objectives, starts
+    from jointenergy.errors import DomainError, EnumerationError, InputError, NormalizerError
     from jointenergy.estimators import JointEnergyClassifier, JointEnergyDetector
+    from jointenergy.labels import MISSING, LabelSpace
+    from jointenergy.models import (
+        Box,
+        Concat,
+        ConditionalModel,
+        EnergyModel,
+        InnerProduct,
+        JointModel,
+        LogitModel,
+        PairModel,
+        Product,
+        Reals,
+    )
     from jointenergy.trained import Run, load, wrap
 
 __version__ = "0.1.0.dev0"
@@ -46,19 +47,47 @@ __all__ = [
     "Reals",
     "Run",
     "__version__",
+    "buffers",
+    "data",
+    "kernels",
     "load",
+    "networks",
+    "objectives",
+    "starts",
     "wrap",
 ]
 
+# The module of each public name. It is imported when the name is first used: PyTorch alone takes a second or more.
+_MODULES = {
+    "errors": ("DomainError", "EnumerationError", "InputError", "NormalizerError"),
+    "estimators": ("JointEnergyClassifier", "JointEnergyDetector"),
+    "labels": ("MISSING", "LabelSpace"),
+    "models": (
+        "Box",
+        "Concat",
+        "ConditionalModel",
+        "EnergyModel",
+        "InnerProduct",
+        "JointModel",
+        "LogitModel",
+        "PairModel",
+        "Product",
+        "Reals",
+    ),
+    "trained": ("Run", "load", "wrap"),
+}
+_HOME = {name: module for module, names in _MODULES.items() for name in names}
+
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401 (whatever is asked for)
-    """`load`, `wrap`, `Run` and the estimators when first asked for: training takes two seconds to import."""
-    if name in ("Run", "load", "wrap"):
-        from jointenergy import trained
+    """Import a public name when it is first used, and keep it."""
+    if name not in __all__:
+        raise AttributeError(f"module 'jointenergy' has no attribute {name!r}")
+    if name not in _HOME:
+        return importlib.import_module(f"jointenergy.{name}")
+    value = globals()[name] = getattr(importlib.import_module(f"jointenergy.{_HOME[name]}"), name)
+    return value
 
-        return getattr(trained, name)
-    if name in ("JointEnergyClassifier", "JointEnergyDetector"):
-        from jointenergy import estimators
 
-        return getattr(estimators, name)
-    raise AttributeError(f"module 'jointenergy' has no attribute {name!r}")
+def __dir__() -> list[str]:
+    return __all__

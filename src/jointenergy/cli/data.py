@@ -11,16 +11,16 @@ from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from jointenergy.cli.screen import console, say
 from jointenergy.data import READERS, downloads
 from jointenergy.data.request import VARIABLE
 
-app = typer.Typer(help="List the data sets that are known by name, and get those that can be downloaded.")
-console = Console()
+app = typer.Typer(help="List data sets and download them.", add_completion=False)
 
 
 @app.command("list")
 def list_sets() -> None:
-    """List the data sets: their names, what is read, and whether `data get` fetches them."""
+    """List the data sets, what each holds, and whether `data get` downloads it."""
     table = Table(box=None, pad_edge=False)
     for head in ("name", "what is read", "get", "options"):
         table.add_column(head)
@@ -33,10 +33,12 @@ def list_sets() -> None:
 
 @app.command("get")
 def get(
-    name: Annotated[str, typer.Argument(help="The name of a data set, as in `jointenergy data list`.")],
-    to: Annotated[Path | None, typer.Option(help=f"The folder of all data; else {VARIABLE}, else ./data.")] = None,
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Name of a data set in `jointenergy data list`.")],
+    to: Annotated[
+        Path | None, typer.Option(metavar="DIR", help=f"Folder of the data sets; default: {VARIABLE}, or ./data.")
+    ] = None,
 ) -> None:
-    """Download a data set's public files, checked by their checksums, to DIR/NAME."""
+    """Download the files of a data set to DIR/NAME and verify their checksums."""
     folder = to or Path(os.environ.get(VARIABLE) or "data")
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
@@ -49,6 +51,6 @@ def get(
 
         paths = downloads.get(name, folder, report=report)
     for path in paths:
-        console.print(str(path), highlight=False, soft_wrap=True)
+        say(str(path))
     remedy = "" if os.environ.get(VARIABLE) == str(folder) else f"; use it by --data {folder}, or {VARIABLE}={folder}"
-    console.print(f"{len(paths)} file(s) of {name}, whole{remedy}", highlight=False, soft_wrap=True)
+    say(f"{len(paths)} file(s) of {name}, whole{remedy}")

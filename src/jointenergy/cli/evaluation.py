@@ -9,20 +9,18 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 from rich.markup import escape
 from rich.table import Table as Shown
 
 from jointenergy.cli import outputs
 from jointenergy.cli.inputs import named_places
-from jointenergy.cli.tasks import AsJson, Data, Device, RunPath, SeedOption, opened
-from jointenergy.cli.waiting import INTERRUPTED
+from jointenergy.cli.options import Seed
+from jointenergy.cli.screen import INTERRUPTED, console, say
+from jointenergy.cli.tasks import AsJson, Data, Device, RunPath, opened
 from jointenergy.errors import InputError
 from jointenergy.evaluation import comparison, extractors, report, suite
 from jointenergy.evaluation.outside import read_outside
 from jointenergy.evaluation.sections import Subject, Suite
-
-console = Console()
 
 KEY_FIGURES = (
     ("accuracy", "accuracy"),
@@ -42,28 +40,34 @@ class SuiteName(StrEnum):
 def evaluate(
     run: RunPath,
     against: Annotated[
-        Path | None, typer.Option(metavar="BASELINE_RUN", help="The same network trained by cross-entropy alone.")
+        Path | None,
+        typer.Option(metavar="BASELINE_RUN", help="Run of the same network, trained by cross-entropy alone."),
     ] = None,
-    other: Annotated[
-        list[str], typer.Option(metavar="NAME=RUN", help="A further run to compare with; can be given several times.")
-    ] = [],  # noqa: B006 (typer reads the default and copies it)
-    suite_name: Annotated[SuiteName, typer.Option("--suite", help="How much is measured.")] = SuiteName.quick,
+    other: Annotated[list[str], typer.Option(metavar="NAME=RUN", help="Another run to compare with. Repeatable.")] = [],  # noqa: B006 (typer reads the default and copies it)
+    suite_name: Annotated[SuiteName, typer.Option("--suite", help="Size of the evaluation.")] = SuiteName.quick,
     ood: Annotated[
         list[str],
-        typer.Option(metavar="NAME=DIR", help="Images unlike the data: a folder, an archive or an idx file; several."),
+        typer.Option(
+            metavar="NAME=DIR", help="Out-of-distribution images: a folder, an archive or an idx file. Repeatable."
+        ),
     ] = [],  # noqa: B006
     extractor: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Weights of the network whose features compare samples.")
+        Path | None, typer.Option(metavar="FILE", help="Weights of the feature network for the Fréchet distance.")
     ] = None,
-    part: Annotated[list[str], typer.Option(help="Only this part; can be given several times.")] = [],  # noqa: B006
-    out: Annotated[Path | None, typer.Option(help="Where the report goes; RUN/evaluation if not given.")] = None,
+    part: Annotated[
+        list[str], typer.Option(metavar="PART", help=f"Measure only this part: {', '.join(suite.PARTS)}. Repeatable.")
+    ] = [],  # noqa: B006
+    out: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Folder of the report; default: RUN/evaluation.")
+    ] = None,
     data: Data = None,
     device: Device = "auto",
-    seed: SeedOption = 0,
+    seed: Seed = 0,
 ) -> None:
-    """Measure a run on its test rows and write report.html, metrics.json and the pictures.
+    """Evaluate a run on its test rows and write a report.
 
-    Parts that are done are kept: after Ctrl-C the same command goes on.
+    Writes report.html, metrics.json and pictures. After Ctrl-C the same command
+    continues with the parts that are left.
     """
     folder = out or comparison.folder_of(run)
     trained = opened(run, data, device)
@@ -78,36 +82,41 @@ def evaluate(
 def measure(subject: Subject, size: Suite, folder: Path, *, only: Sequence[str] | None = None) -> None:
     """Measure, write the page, and say on the screen what was found; Ctrl-C keeps the parts that are done."""
     with console.status("measuring") as status:
+
+        def show(part: str) -> None:
+            if console.is_terminal:
+                status.update(f"measuring: {part}")
+            else:
+                say(f"measuring: {part}")
+
         try:
-            found = suite.evaluate(
-                subject, size, folder, only=only, report=lambda name: status.update(f"measuring: {name}")
-            )
+            found = suite.evaluate(subject, size, folder, only=only, report=show)
         except KeyboardInterrupt:
             status.stop()
-            console.print("stopped; the parts that are done are kept: the same command goes on", highlight=False)
+            say("stopped; the parts that are done are kept: the same command goes on")
             raise typer.Exit(INTERRUPTED) from None
     page = report.write(found, folder)
     _show(found, page)
 
 
 def _show(found: suite.Evaluation, page: Path) -> None:
-    console.print(f"{found.headline[0].upper()}{found.headline[1:]}.", highlight=False, soft_wrap=True)
+    say(f"{found.headline[0].upper()}{found.headline[1:]}.")
     for name, words in KEY_FIGURES:
         value = found.metrics.get(name)
         if value is not None:
             beside = found.metrics.get(f"baseline.{name}")
             against = "" if beside is None else f"   baseline {beside:.4f}"
-            console.print(f"{words:28} {value:.4f}{against}", highlight=False)
-    console.print(f"{'time':28} {sum(found.seconds.values()):.0f} s", highlight=False)
-    console.print(f"{'report':28} {page}", highlight=False, soft_wrap=True)
+            say(f"{words:28} {value:.4f}{against}")
+    say(f"{'time':28} {sum(found.seconds.values()):.0f} s")
+    say(f"{'report':28} {page}")
 
 
 def compare(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Run folders that have been evaluated.")],
-    only: Annotated[str, typer.Option(help="Only metrics whose names hold this text.")] = "",
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN", help="Run folders with an evaluation.")],
+    only: Annotated[str, typer.Option(metavar="TEXT", help="Show only metrics whose name contains this text.")] = "",
     as_json: AsJson = False,
 ) -> None:
-    """Put evaluated runs side by side."""
+    """Compare the metrics of evaluated runs side by side."""
     table, says = comparison.compare([comparison.read(path) for path in runs])
     rows = [row for row in table.rows if only in str(row[0])]
     if only and not rows:

@@ -11,8 +11,9 @@ from torch import Tensor
 
 from jointenergy.cli import inputs, outputs
 from jointenergy.cli.masks import mask_of
+from jointenergy.cli.options import Seed
 from jointenergy.cli.synthesis import FilmOption, Steps, both, save_film, steps_of
-from jointenergy.cli.tasks import AsCsv, AsJson, Data, Device, Given, InputPaths, Resize, RunPath, SeedOption, opened
+from jointenergy.cli.tasks import AsCsv, AsJson, Data, Device, Given, InputPaths, Resize, RunPath, opened
 from jointenergy.cli.waiting import waiting
 from jointenergy.errors import InputError
 from jointenergy.tasks import Inpainted
@@ -27,24 +28,30 @@ def inpaint(
     mask: Annotated[
         str,
         typer.Option(
-            help="What is known of each input: upper, lower, left or right half, a picture (white) or .npy (True), or "
-            "names of columns; not needed where a table has empty cells."
+            metavar="PART",
+            help="Known part of each input: upper, lower, left or right; a picture (white is known) or .npy (True is "
+            "known); or names of columns. Not needed for tables with empty cells.",
         ),
     ] = "",
     given: Given = "",
-    draws: Annotated[int, typer.Option(help="Draws of each input.", min=1)] = 32,
-    level: Annotated[float, typer.Option(help="What the intervals of a table should hold.", min=0.01, max=0.99)] = 0.9,
+    draws: Annotated[int, typer.Option(metavar="N", help="Draws per input.", min=1)] = 32,
+    level: Annotated[float, typer.Option(help="Coverage of the intervals of a table.", min=0.01, max=0.99)] = 0.9,
     steps: Steps = None,
-    out: Annotated[Path | None, typer.Option(help="A picture (.png) of known parts, draws and mean, or .npy.")] = None,
+    out: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="File to write: a picture (.png), .npy or .npz.")
+    ] = None,
     film: FilmOption = None,
     resize: Resize = False,
     as_json: AsJson = False,
     as_csv: AsCsv = False,
-    seed: SeedOption = 0,
+    seed: Seed = 0,
     data: Data = None,
     device: Device = "auto",
 ) -> None:
-    """Complete what is not known of inputs: pixels or columns, several draws, their mean and spread."""
+    """Complete missing pixels or columns of inputs.
+
+    Draws several completions of each input and shows their mean and spread.
+    """
     if out is not None:
         outputs.check_file(out)
     outputs.check_film(film)

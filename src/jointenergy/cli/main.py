@@ -1,257 +1,119 @@
-"""cli: the `jointenergy` command; parse, call, show."""
+"""cli: the `jointenergy` command: a table of its commands, each imported when it is invoked; parse, call, show."""
 
 from __future__ import annotations
 
-import math
-import os
-import re
-import signal
+import importlib
 import sys
-from dataclasses import replace
-from pathlib import Path
-from time import sleep
-from typing import Annotated
+from typing import Annotated, Any, NamedTuple
 
 import typer
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
+from typer.core import TyperGroup
 
-from jointenergy import __version__, recipes
-from jointenergy.cli import data as data_sets
-from jointenergy.cli import evaluation, inpainting, reproduce, study, synthesis, tasks
-from jointenergy.cli.progress import train_with_progress
-from jointenergy.cli.sizes import Quick, Smoke, chosen_size
+from jointenergy import __version__
+from jointenergy.cli.screen import WRONG, complain, refused, say
 from jointenergy.errors import InputError
-from jointenergy.evaluation import comparison, suite
-from jointenergy.experiments import study as studies
-from jointenergy.recipes import run_folder
-from jointenergy.recipes.schema import Recipe, read
-from jointenergy.trained.opening import open_run
-from jointenergy.training import loop
-from jointenergy.training.distributed import Parted, join, leave
-from jointenergy.training.trackers import tracker
+
+FIRST = """\
+Try first:
+
+  jointenergy demo                                      train, evaluate, report
+  jointenergy train digits-jem --out runs/digits        train a recipe
+  jointenergy predict runs/digits digit.png --resize    predict the label"""
+
+
+class Entry(NamedTuple):
+    """A command: its panel of the help, its module and function (or group), and the first line of its help."""
+
+    panel: str
+    module: str
+    attribute: str
+    about: str
+
+
+# A test holds each line to the docstring of its function.
+COMMANDS = {
+    "demo": Entry("Train", "training", "demo", "Train a JEM on 8 x 8 digits in a minute and write a report."),
+    "train": Entry("Train", "training", "train", "Train a recipe into a run folder."),
+    "resume": Entry("Train", "training", "resume", "Resume a stopped run from its last checkpoint."),
+    "recipes": Entry("Train", "training", "list_recipes", "List the recipes and studies that come with the library."),
+    "data": Entry("Train", "data", "app", "List data sets and download them."),
+    "predict": Entry("Use", "tasks", "predict", "Predict the labels of inputs, with probabilities."),
+    "score": Entry("Use", "tasks", "score", "Score inputs for out-of-distribution detection."),
+    "rank": Entry("Use", "tasks", "rank", "Compare two labelings of each input by their log-odds."),
+    "sample": Entry("Use", "synthesis", "sample", "Draw samples of x, given any of the labels."),
+    "inpaint": Entry("Use", "inpainting", "inpaint", "Complete missing pixels or columns of inputs."),
+    "convert": Entry("Use", "synthesis", "convert", "Change inputs until they have other labels."),
+    "compose": Entry("Use", "synthesis", "compose", "Sample the product of several runs or conditions."),
+    "export": Entry("Use", "tasks", "export", "Export a run to one portable file that every command opens."),
+    "evaluate": Entry("Evaluate", "evaluation", "evaluate", "Evaluate a run on its test rows and write a report."),
+    "compare": Entry("Evaluate", "evaluation", "compare", "Compare the metrics of evaluated runs side by side."),
+    "reproduce": Entry("Research", "reproduce", "reproduce", "Train and evaluate several seeds of recipes."),
+    "study": Entry("Research", "study", "study", "Train and evaluate a study, which has several models."),
+    "results": Entry("Research", "reproduce", "list_results", "List the results in a folder, with their spread."),
+}
+
+
+class LazyGroup(TyperGroup):
+    """Show commands from the table; import a command's module, and with it PyTorch, when it is invoked."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:  # noqa: ANN401 (click's types, which typer may carry within)
+        name, command, rest = super().resolve_command(ctx, args)
+        return name, command and load_command(str(name)), rest
+
+
+def load_command(name: str) -> Any:  # noqa: ANN401
+    """Import a command with its options."""
+    entry = COMMANDS[name]
+    loaded = getattr(importlib.import_module(f"jointenergy.cli.{entry.module}"), entry.attribute)
+    if not isinstance(loaded, typer.Typer):
+        function, loaded = loaded, typer.Typer(add_completion=False)
+        loaded.command(name)(function)
+    return typer.main.get_command(loaded)
+
 
 app = typer.Typer(
     name="jointenergy",
-    help="Joint energy-based models of data and labels.",
-    no_args_is_help=True,
+    cls=LazyGroup,
+    invoke_without_command=True,
     add_completion=False,
     pretty_exceptions_enable=False,
 )
-console = Console()
-INTERRUPTED = 130  # what a shell expects of a program that Ctrl-C has ended
-DIVERGED = 3
-WRONG = 2
-RANK = int(os.environ.get("RANK", "0"))  # which of torchrun's processes this is
-GRACE = 5.0  # seconds; torchrun takes a tenth of one to end its processes when the first has ended
-
-Set = Annotated[list[str], typer.Option("--set", help="Set a key of the recipe, as in --set chain.steps=20.")]
-Device = Annotated[str, typer.Option(help="Where to train: auto (a GPU where there is one), cpu or cuda.")]
-Track = Annotated[str, typer.Option(help="Write the figures for another program too: tensorboard.")]
-Seed = Annotated[int, typer.Option(help="The seed of weights, chains and batches.", min=0, max=2**63 - 1)]
 
 
-app.command("reproduce")(reproduce.reproduce)
-app.command("results")(reproduce.list_results)
-app.command()(study.study)
-app.command()(tasks.predict)
-app.command()(tasks.score)
-app.command()(tasks.rank)
-app.command()(synthesis.sample)
-app.command()(inpainting.inpaint)
-app.command()(synthesis.convert)
-app.command()(synthesis.compose)
-app.command()(tasks.export)
-app.command()(evaluation.evaluate)
-app.command()(evaluation.compare)
-app.add_typer(data_sets.app, name="data")
+def _placeholder() -> None: ...
+
+
+for _name, _entry in COMMANDS.items():
+    app.command(_name, help=_entry.about, rich_help_panel=_entry.panel)(_placeholder)
 
 
 def _version(asked: bool) -> None:
     if asked:
-        console.print(f"jointenergy {__version__}", highlight=False)
+        say(f"jointenergy {__version__}")
         raise typer.Exit
 
 
 @app.callback()
 def _options(
+    ctx: typer.Context,
     version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version.")
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
-    """Joint energy-based models of data and labels."""
-
-
-@app.command("recipes")
-def list_recipes() -> None:
-    """List what comes with the library: the recipes of `train` and `reproduce`, then those of `study`.
-
-    NAME:VARIANT is a recipe with some of its settings changed.
-    """
-    table = Table(box=None, pad_edge=False, show_header=False)
-    for name in recipes.names():
-        table.add_row(name, recipes.load(name).description)
-    for name in studies.names():
-        table.add_row(name, f"{studies.load(name).recipe.description} A study.")
-    console.print(table)
-
-
-@app.command()
-def train(
-    recipe: Annotated[str, typer.Argument(help="The name of a recipe or a variant, or a TOML file.")],
-    data: Annotated[Path | None, typer.Option(help="The folder of the data; else JOINTENERGY_DATA names it.")] = None,
-    out: Annotated[Path | None, typer.Option(help="The run folder; runs/NAME-SEED if not given.")] = None,
-    seed: Seed = 0,
-    time: Annotated[str, typer.Option(help="Train this long instead of the recipe's iterations: 90s, 20m, 2h.")] = "",
-    baseline: Annotated[bool, typer.Option("--baseline", help="Train by cross-entropy alone, all else equal.")] = False,
-    guard: Annotated[bool, typer.Option(help="Watch the run and mend it when it goes wrong.")] = True,
-    device: Device = "auto",
-    quick: Quick = False,
-    smoke: Smoke = False,
-    track: Track = "",
-    overrides: Set = [],  # noqa: B006 (typer reads the default and copies it)
-) -> None:
-    """Train a recipe; the run folder holds its recipe, metrics, events and checkpoints.
-
-    Under torchrun the batch and the buffer are shared by its processes.
-    """
-    settings = recipes.load(recipe, overrides, size=chosen_size(quick=quick, smoke=smoke))
-    if baseline:
-        settings = settings.baseline()
-    seconds = _seconds(time) if time else None
-    world, where = join(device)
-    if seconds is not None:
-        n = run_folder.iterations_in(settings, seconds, seed, data_folder=data, device=where, world=world)
-        settings = replace(settings, iterations=n)
-        if world.first:
-            console.print(f"{time} are {settings.iterations} iterations on this machine", highlight=False)
-    folder = out or Path("runs") / f"{settings.name}-{seed}"
-    _go(run_folder.create(folder, settings, seed, data_folder=data, guarded=guard, device=where, world=world), track)
-
-
-@app.command()
-def resume(
-    run: Annotated[Path, typer.Argument(help="The run folder.")],
-    device: Annotated[str, typer.Option(help="Where to go on: auto, cpu or cuda; where it was if not given.")] = "",
-    track: Track = "",
-) -> None:
-    """Go on with a run that was stopped, exactly where its newest checkpoint is."""
-    world, where = join(device or run_folder.about(run)["device"])
-    opened = run_folder.reopen(run, device=where, world=world)
-    at, end = opened.trainer.iteration, opened.trainer.plan.iterations
-    if at >= end:
-        if world.first:
-            console.print(f"{run} is complete: {end} iterations", highlight=False, soft_wrap=True)
-        return
-    if world.first:
-        console.print(f"going on from iteration {at} of {end}", highlight=False)
-    _go(opened, track)
-
-
-@app.command()
-def demo(
-    out: Annotated[Path, typer.Option(help="The run folder.")] = Path("runs/demo"),
-    seed: Seed = 0,
-    overrides: Set = [],  # noqa: B006 (typer reads the default and copies it)
-) -> None:
-    """Train digits-jem on the 8 x 8 digits that come with scikit-learn, measure it, and write a report of it."""
-    settings = recipes.load("digits-jem", overrides)
-    run = _resumed_demo(out, settings, seed)
-    if run.trainer.iteration < settings.iterations:
-        _go(run)
-    trained = open_run(out)
-    evaluation.measure(suite.subject_of(trained, seed=seed), "quick", out / comparison.FOLDER)
-
-
-def _resumed_demo(out: Path, settings: Recipe, seed: int) -> loop.Loop:
-    """The demo's own run: begun, or taken up where it was stopped if it is the same."""
-    if (out / run_folder.ABOUT).exists():
-        if read(out / run_folder.RECIPE) == settings and run_folder.about(out)["seed"] == seed:
-            return run_folder.reopen(out)
-        raise InputError(f"{out} holds another run: choose another --out, or remove that folder")
-    return run_folder.create(out, settings, seed)
-
-
-def _go(run: loop.Loop, track: str = "") -> None:
-    """Train with progress on the screen; Ctrl-C or a plain kill saves after the present step, a second one at once."""
-
-    def ask_to_stop(*_: object) -> None:
-        run.stop = True
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-
-    before = [signal.signal(s, ask_to_stop) for s in (signal.SIGINT, signal.SIGTERM)]
-    first, launch = run.world.first, "torchrun ... -m " if run.world.size > 1 else ""
-    resume_line = f"go on with: {launch}jointenergy resume {run.folder}"
-    try:
-        train_with_progress(run, console, [tracker(track)] if track and first else [])
-    except loop.Interrupted as stopped:
-        if first:
-            console.print(f"{stopped}; {resume_line}", highlight=False, soft_wrap=True)
-        raise typer.Exit(INTERRUPTED) from None
-    except KeyboardInterrupt:
-        if first:
-            console.print(f"stopped at once; {resume_line}", highlight=False, soft_wrap=True)
-        raise typer.Exit(INTERRUPTED) from None
-    except loop.Diverged as diverged:
-        if first:
-            _say(str(diverged))
-        raise typer.Exit(DIVERGED) from None
-    except Parted as parted:
-        raise Parted(f"{parted}; {resume_line}") from None
-    except OSError as error:
-        raise InputError(
-            f"{_refused(error)}; the checkpoints before it are whole: make room, then {resume_line}"
-        ) from None
-    finally:
-        for kind, handler in zip((signal.SIGINT, signal.SIGTERM), before, strict=True):
-            signal.signal(kind, handler)
-    if not first:
-        return
-    for warning in run.trainer.warnings:
-        console.print(f"warning: {warning}", highlight=False, soft_wrap=True)
-    if run.health is not None:
-        state = "healthy" if run.health.healthy else f"not healthy: {'; '.join(run.health.complaints)}"
-        console.print(f"chains are {state}; {run.interventions} intervention(s)", highlight=False, soft_wrap=True)
-    # A model that cannot compare labels has no accuracy.
-    accuracy = f"accuracy on held-out rows {run.accuracy:.1%}; " if math.isfinite(run.accuracy) else ""
-    console.print(f"{accuracy}run folder {run.folder}", highlight=False, soft_wrap=True)
-
-
-def _seconds(text: str) -> float:
-    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smh]?)", text.strip())
-    if match is None or float(match[1]) == 0:
-        raise InputError(f"--time takes a number with s, m or h, as in 90s, 20m or 2h, got {text!r}")
-    return float(match[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[match[2]]
+    """Train and use joint energy-based models of data and labels."""
+    if ctx.invoked_subcommand is None:
+        say(FIRST)
+        typer.echo(ctx.get_help())
 
 
 def main() -> None:
     """Run the command; what is wrong with an input or a folder is one sentence, never a traceback."""
     try:
         app()
-    except (InputError, Parted) as error:
-        _say_once(str(error))
+    except InputError as error:
+        complain(str(error))
     except OSError as error:
-        _say_once(f"{_refused(error)}; choose another folder, or make room there")
+        complain(f"{refused(error)}; choose another folder, or make room there")
     else:
         return
-    finally:
-        leave()
     sys.exit(WRONG)
-
-
-def _refused(error: OSError) -> str:
-    where = f" at {error.filename}" if error.filename else ""
-    return f"the system refused{where}: {error.strerror or error}"
-
-
-def _say_once(sentence: str) -> None:
-    """What is wrong is mostly wrong in all processes: the first speaks, another only where it outlives the first."""
-    if RANK:
-        sleep(GRACE)
-        sentence = f"process {RANK}: {sentence}"
-    _say(sentence)
-
-
-def _say(sentence: str) -> None:
-    Console(stderr=True).print(f"jointenergy: {escape(sentence)}", highlight=False, soft_wrap=True)

@@ -15,13 +15,13 @@ from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
+from jointenergy.cli.screen import console
 from jointenergy.errors import InputError
 from jointenergy.trained.film import drawable, picture
 
 Value = str | int | float | bool | None
 Record = Mapping[str, Value]
 
-console = Console()
 MOST_ROWS = 40  # of a table on the screen
 PICTURES = (".png", ".gif", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".webp")
 

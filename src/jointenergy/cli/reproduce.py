@@ -9,12 +9,12 @@ from typing import Annotated
 
 import typer
 from rich import progress as bars
-from rich.console import Console
 from rich.table import Table
 
 from jointenergy import recipes
 from jointenergy.cli.inputs import named_places
-from jointenergy.cli.sizes import Quick, Smoke, chosen_seeds, chosen_size
+from jointenergy.cli.options import Baseline, DataFolder, Quick, Smoke, TrainDevice, chosen_seeds, chosen_size
+from jointenergy.cli.screen import INTERRUPTED, console, say
 from jointenergy.errors import InputError
 from jointenergy.evaluation import results
 from jointenergy.evaluation.metrics import Metric
@@ -23,8 +23,6 @@ from jointenergy.experiments import study as studies
 from jointenergy.experiments.papers import PAPERS
 from jointenergy.experiments.seeds import parse_seeds
 
-console = Console()
-INTERRUPTED = 130  # what a shell expects of a program that Ctrl-C has ended
 USUAL = 20  # seeds
 VITAL = ("health", "interventions")  # of every run, beside what it is for
 MAIN = ("accuracy", "nll", "ece", "healthy")  # the columns of the list; all others stand in the files
@@ -33,42 +31,58 @@ MAIN = ("accuracy", "nll", "ece", "healthy")  # the columns of the list; all oth
 def reproduce(
     named: Annotated[
         list[str],
-        typer.Argument(
-            metavar="[RECIPE...]", help="Names of recipes, variants or studies, or TOML files; none: what there is."
-        ),
+        typer.Argument(metavar="RECIPE", help="Names of recipes, variants or studies, or TOML files."),
     ] = [],  # noqa: B006 (typer reads the default and copies it)
     seeds: Annotated[
-        str | None, typer.Option(help="How many seeds, as in 3, or which, as in 0,1,5; 20, and 1 of a smaller size.")
+        str | None,
+        typer.Option(
+            metavar="SEEDS", help="Number of seeds (3) or a list (0,1,5); default: 20, or 1 with --quick or --smoke."
+        ),
     ] = None,
-    jobs: Annotated[int, typer.Option(help="Train this many seeds at a time, each on one core.", min=1)] = 1,
-    data: Annotated[Path | None, typer.Option(help="The folder of the data; else JOINTENERGY_DATA names it.")] = None,
-    runs: Annotated[Path, typer.Option(help="Where the run folders lie.")] = work.RUNS,
-    folder: Annotated[Path, typer.Option("--results", help="Where the result is written.")] = results.FOLDER,
-    baseline: Annotated[bool, typer.Option("--baseline", help="Train by cross-entropy alone, all else equal.")] = False,
-    guard: Annotated[bool, typer.Option(help="Watch the runs; without it the result is called NAME-unguarded.")] = True,
-    tasks: Annotated[bool, typer.Option("--tasks", help="Measure samples, inpainting and sampled labels.")] = False,
+    jobs: Annotated[
+        int, typer.Option(metavar="N", help="Seeds to train at the same time, each on one core.", min=1)
+    ] = 1,
+    data: DataFolder = None,
+    runs: Annotated[Path, typer.Option(metavar="DIR", help="Folder of the run folders.")] = work.RUNS,
+    folder: Annotated[
+        Path, typer.Option("--results", metavar="DIR", help="Folder to write the result to.")
+    ] = results.FOLDER,
+    baseline: Baseline = False,
+    guard: Annotated[
+        bool,
+        typer.Option(help="Monitor the runs and recover from divergence; without it the result is NAME-unguarded."),
+    ] = True,
+    tasks: Annotated[
+        bool, typer.Option("--tasks", help="Evaluate samples, inpainting and sampled labels instead of predictions.")
+    ] = False,
     ood: Annotated[
-        list[str], typer.Option(metavar="NAME=DIR", help="Images unlike the data, told from the test rows; several.")
+        list[str],
+        typer.Option(metavar="NAME=DIR", help="Out-of-distribution images to detect among test rows. Repeatable."),
     ] = [],  # noqa: B006
-    name: Annotated[str | None, typer.Option(help="The result's name; a changed recipe needs one of its own.")] = None,
-    device: Annotated[str, typer.Option(help="Where to train: auto (a GPU where there is one), cpu or cuda.")] = "auto",
+    name: Annotated[str | None, typer.Option(metavar="NAME", help="Name of the result; required with --set.")] = None,
+    device: TrainDevice = "auto",
     quick: Quick = False,
     smoke: Smoke = False,
     judge: Annotated[
         Path | None,
-        typer.Option(help="A run that judges samples too, as the recipe's baseline does if trained."),
+        typer.Option(
+            metavar="RUN", help="Run that classifies the samples; default: the recipe's baseline, if it is trained."
+        ),
     ] = None,
     likelihood: Annotated[
-        bool, typer.Option("--likelihood", help="Bound the log-likelihood of the test rows by annealing both ways.")
+        bool, typer.Option("--likelihood", help="Bound the test log-likelihood by annealing in both directions.")
     ] = False,
-    gallery: Annotated[Path | None, typer.Option(help="Put a picture of the first seed into this folder.")] = None,
+    gallery: Annotated[Path | None, typer.Option(metavar="DIR", help="Folder for a picture of the first seed.")] = None,
     overrides: Annotated[
-        list[str], typer.Option("--set", help="Set a key of the recipe, as in --set chain.steps=20; needs --name.")
+        list[str],
+        typer.Option("--set", metavar="KEY=VALUE", help="Override a setting of the recipe; needs --name. Repeatable."),
     ] = [],  # noqa: B006
 ) -> None:
-    """Train every seed of each recipe, measure it once on the test rows, write results/NAME.json from a clean tree.
+    """Train and evaluate several seeds of recipes.
 
-    Without a name: the papers' figures of all recipes beside those that were published.
+    Each seed is evaluated once on the test rows. Writes results/NAME.json; the
+    git tree must be clean. Without a recipe, lists the figures of the papers
+    beside ours.
     """
     if not named:
         _overview(folder)
@@ -140,7 +154,7 @@ def _overview(folder: Path) -> None:
                 "" if result is None or i > 0 else str(len(result.seeds)),
             )
     console.print(table)
-    console.print("Make one with `jointenergy reproduce NAME`; each recipe's head says what it costs.", highlight=False)
+    say("Make one with `jointenergy reproduce NAME`; each recipe's head says what it costs.")
 
 
 def _reproduce(plan: work.Plan) -> None:
@@ -151,17 +165,12 @@ def _reproduce(plan: work.Plan) -> None:
     except KeyboardInterrupt:
         done = f"{work.n_complete(plan)} of {len(plan.seeds)} seeds are trained"
         again = f"go on with the same command: {shlex.join(plan.command())}"
-        console.print(
-            f"stopped, what was saved is in {plan.folder}; {done}; {again}",
-            highlight=False,
-            markup=False,
-            soft_wrap=True,
-        )
+        say(f"stopped, what was saved is in {plan.folder}; {done}; {again}")
         raise typer.Exit(INTERRUPTED) from None
     finally:
         signal.signal(signal.SIGTERM, before)
     show(result)
-    console.print(f"written to {plan.results / result.name}.json", highlight=False, markup=False, soft_wrap=True)
+    say(f"written to {plan.results / result.name}.json")
 
 
 def _with_progress(plan: work.Plan) -> results.Result:
@@ -177,7 +186,7 @@ def _with_progress(plan: work.Plan) -> results.Result:
 
         def show(at: work.Progress) -> None:
             if at.event is not None:
-                bar.console.print(at.event, highlight=False, markup=False)
+                say(at.event)
             said = f"{at.n_ended} of {len(plan.seeds)} seeds, {at.n_running} running"
             bar.update(task, completed=at.iterations, description=said)
 
@@ -199,13 +208,16 @@ def show(result: results.Result) -> None:
         )
     console.print(table)
     if result.notes:
-        console.print(result.notes, highlight=False, markup=False)
+        say(result.notes)
 
 
 def list_results(
-    folder: Annotated[Path, typer.Option("--results", help="Where the result files lie.")] = results.FOLDER,
+    folder: Annotated[Path, typer.Option("--results", metavar="DIR", help="Folder of the results.")] = results.FOLDER,
 ) -> None:
-    """List the published results: means and spreads over seeds."""
+    """List the results in a folder, with their spread.
+
+    Each figure is the mean over seeds ± its standard deviation.
+    """
     found = results.all_in(folder)
     if not found:
         raise InputError(f"there are no results in {folder}: make one with `jointenergy reproduce NAME`")

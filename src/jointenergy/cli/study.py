@@ -8,57 +8,62 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
+from jointenergy.cli.options import Baseline, DataFolder, Quick, Smoke, TrainDevice, chosen_seeds, chosen_size
 from jointenergy.cli.progress import train_with_progress
 from jointenergy.cli.reproduce import show
-from jointenergy.cli.sizes import Quick, Smoke, chosen_seeds, chosen_size
+from jointenergy.cli.screen import INTERRUPTED, say
 from jointenergy.evaluation import results
 from jointenergy.experiments import study as work
 from jointenergy.experiments.seeds import parse_seeds
 from jointenergy.training import loop
 
-console = Console()
 USUAL = 5  # seeds
-INTERRUPTED = 130  # what a shell expects of a program that Ctrl-C has ended
 
 
 def study(
-    study: Annotated[str, typer.Argument(help="The name of a study or a variant, or a TOML file.")],
+    study: Annotated[str, typer.Argument(metavar="STUDY", help="Name of a study or a variant, or a TOML file.")],
     seeds: Annotated[
-        str | None, typer.Option(help="How many seeds, as in 3, or which, as in 0,1,5; 5, and 1 of a smaller size.")
+        str | None,
+        typer.Option(
+            metavar="SEEDS", help="Number of seeds (3) or a list (0,1,5); default: 5, or 1 with --quick or --smoke."
+        ),
     ] = None,
-    data: Annotated[Path | None, typer.Option(help="The folder of the data; else JOINTENERGY_DATA names it.")] = None,
-    runs: Annotated[Path, typer.Option(help="Where the run folders lie.")] = work.RUNS,
-    folder: Annotated[Path, typer.Option("--results", help="Where the result is written.")] = results.FOLDER,
-    baseline: Annotated[bool, typer.Option("--baseline", help="Train by cross-entropy alone, all else equal.")] = False,
-    name: Annotated[str | None, typer.Option(help="The result's name; a changed study needs one of its own.")] = None,
-    device: Annotated[str, typer.Option(help="Where to train: auto (a GPU where there is one), cpu or cuda.")] = "auto",
+    data: DataFolder = None,
+    runs: Annotated[Path, typer.Option(metavar="DIR", help="Folder of the run folders.")] = work.RUNS,
+    folder: Annotated[
+        Path, typer.Option("--results", metavar="DIR", help="Folder to write the result to.")
+    ] = results.FOLDER,
+    baseline: Baseline = False,
+    name: Annotated[str | None, typer.Option(metavar="NAME", help="Name of the result; required with --set.")] = None,
+    device: TrainDevice = "auto",
     quick: Quick = False,
     smoke: Smoke = False,
     overrides: Annotated[
         list[str],
-        typer.Option("--set", help="Set a key of the study, as in --set continual.negatives=seen; needs --name."),
+        typer.Option("--set", metavar="KEY=VALUE", help="Override a setting of the study; needs --name. Repeatable."),
     ] = [],  # noqa: B006 (typer reads the default and copies it)
 ) -> None:
-    """Train the models of a study seed by seed, measure them, write results/NAME.json from a clean tree.
+    """Train and evaluate a study, which has several models.
 
-    Continual learning trains classes in groups one after another; composition fine-tunes a product of models.
+    Continual learning trains groups of classes one after another; composition
+    fine-tunes a product of models. Writes results/NAME.json; the git tree must
+    be clean.
     """
     size = chosen_size(quick=quick, smoke=smoke)
     chosen = parse_seeds(chosen_seeds(seeds, size, USUAL))
     plan = work.Plan(study, chosen, data, runs, folder, baseline, tuple(overrides), name, device, size)
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        result = work.measure(plan, _fit, lambda sentence: console.print(sentence, highlight=False, markup=False))
+        result = work.measure(plan, _fit, say)
     except (KeyboardInterrupt, loop.Interrupted):
         again = f"go on with the same command: {shlex.join(plan.command())}"
-        console.print(f"stopped, saved in {plan.folder}; {again}", highlight=False, markup=False, soft_wrap=True)
+        say(f"stopped, saved in {plan.folder}; {again}")
         raise typer.Exit(INTERRUPTED) from None
     finally:
         signal.signal(signal.SIGTERM, before)
     show(result)
-    console.print(f"written to {folder / result.name}.json", highlight=False, markup=False, soft_wrap=True)
+    say(f"written to {folder / result.name}.json")
 
 
 def _fit(run: loop.Loop, part: str) -> None:
@@ -68,10 +73,10 @@ def _fit(run: loop.Loop, part: str) -> None:
         run.stop = True
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
-    console.print(part, highlight=False, markup=False)
+    say(part)
     before = [signal.signal(s, ask_to_stop) for s in (signal.SIGINT, signal.SIGTERM)]
     try:
-        train_with_progress(run, console)
+        train_with_progress(run)
     finally:
         for kind, handler in zip((signal.SIGINT, signal.SIGTERM), before, strict=True):
             signal.signal(kind, handler)

@@ -11,7 +11,8 @@ from typing import Annotated
 import typer
 
 from jointenergy.cli import inputs, outputs
-from jointenergy.cli.tasks import AsCsv, AsJson, Data, Device, Given, InputPaths, Resize, RunPath, SeedOption, opened
+from jointenergy.cli.options import Seed
+from jointenergy.cli.tasks import AsCsv, AsJson, Data, Device, Given, InputPaths, Resize, RunPath, opened
 from jointenergy.cli.waiting import waiting
 from jointenergy.errors import InputError
 from jointenergy.kernels import State
@@ -22,12 +23,14 @@ from jointenergy.trained import Film, Run
 AT_ONCE = 1000  # chains; more are run one batch after the other
 SHOWN_FRAMES = 10  # of the way from one label to another
 
-Out = Annotated[Path, typer.Option(help="The file to write: a picture (.png), .npy, or .npz with x and y.")]
-FilmOption = Annotated[Path | None, typer.Option("--film", help="Write the chains on their way to an animated .gif.")]
-Steps = Annotated[
-    int | None, typer.Option(help="Steps of each chain; the recipe's sampling_steps if not given.", min=0)
+Out = Annotated[Path, typer.Option(metavar="FILE", help="File to write: a picture (.png), .npy, or .npz with x and y.")]
+FilmOption = Annotated[
+    Path | None, typer.Option("--film", metavar="FILE", help="Write an animated .gif of the chains.")
 ]
-N = Annotated[int, typer.Option("-n", help="How many samples.", min=1)]
+Steps = Annotated[
+    int | None, typer.Option(metavar="N", help="Steps per chain; default: the recipe's sampling_steps.", min=0)
+]
+N = Annotated[int, typer.Option("-n", metavar="N", help="Number of samples.", min=1)]
 
 
 class Method(StrEnum):
@@ -54,22 +57,29 @@ def sample(
     method: Annotated[
         Method | None,
         typer.Option(
-            help="Resample free labels, sum them out, or select among chains without labels; else the recipe's."
+            help="Resample free labels, marginalize them, or select among unconditional chains; default: the recipe's."
         ),
     ] = None,
-    start: Annotated[Begin | None, typer.Option(help="Where chains begin; as in the recipe if not given.")] = None,
+    start: Annotated[Begin | None, typer.Option(help="Starting points of the chains; default: the recipe's.")] = None,
     keep_best: Annotated[
-        float | None, typer.Option(help="Run more chains and keep this share, by p(given | x).", min=0, max=1)
+        float | None,
+        typer.Option(
+            help="Run more chains and keep this share of them, those with the highest p(given | x).", min=0, max=1
+        ),
     ] = None,
     steps: Steps = None,
     film: FilmOption = None,
     as_json: AsJson = False,
     as_csv: AsCsv = False,
-    seed: SeedOption = 0,
+    seed: Seed = 0,
     data: Data = None,
     device: Device = "auto",
 ) -> None:
-    """Draw samples of x given any of the labels, fresh from noise unless said, none of them left out."""
+    """Draw samples of x, given any of the labels.
+
+    Chains start afresh and every sample is kept, unless --start or --keep-best
+    says otherwise.
+    """
     outputs.check_file(out)
     outputs.check_film(film)
     source = opened(run, data, device)
@@ -110,18 +120,22 @@ def sample(
 def convert(
     run: RunPath,
     files: InputPaths,
-    to: Annotated[str, typer.Option(help='The labels that the inputs are led to, as in "digit=8".')],
+    to: Annotated[str, typer.Option(metavar="LABELS", help="Target labels, such as digit=8.")],
     out: Out,
     steps: Steps = None,
     film: FilmOption = None,
     resize: Resize = False,
     as_json: AsJson = False,
     as_csv: AsCsv = False,
-    seed: SeedOption = 0,
+    seed: Seed = 0,
     data: Data = None,
     device: Device = "auto",
 ) -> None:
-    """Lead inputs to other labels; the picture shows the way, a row for each input."""
+    """Change inputs until they have other labels.
+
+    A picture shows the chain of each input in a row, from the input to the
+    result.
+    """
     outputs.check_file(out)
     outputs.check_film(film)
     source = opened(run, data, device)
@@ -151,21 +165,24 @@ def convert(
 
 
 def compose(
-    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Runs on the same x; one may be named twice.")],
+    runs: Annotated[
+        list[Path], typer.Argument(metavar="RUN", help="Run folders on the same x; a run may be repeated.")
+    ],
     out: Out,
     given: Annotated[
-        list[str], typer.Option("--given", help="Labels for each run in turn, once for each; '' for none.")
+        list[str],
+        typer.Option("--given", metavar="LABELS", help="Known labels of each run, in order; '' for none. Repeatable."),
     ] = [],  # noqa: B006 (typer reads the default and copies it)
     n: N = 64,
     steps: Steps = None,
     film: FilmOption = None,
     as_json: AsJson = False,
     as_csv: AsCsv = False,
-    seed: SeedOption = 0,
+    seed: Seed = 0,
     data: Data = None,
     device: Device = "auto",
 ) -> None:
-    """Sample the product of several runs, or of one run under several conditions."""
+    """Sample the product of several runs or conditions."""
     outputs.check_file(out)
     outputs.check_film(film)
     if given and len(given) != len(runs):

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from jointenergy.cli import inputs, outputs
+from jointenergy.cli.options import Seed
 from jointenergy.cli.waiting import waiting
 from jointenergy.errors import InputError
 from jointenergy.labels import MISSING
@@ -19,17 +20,18 @@ from jointenergy.trained.questions import QUANTILE
 
 FEW_LABELS = 3  # that stand beside each other in a table
 
-RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="A run folder, or a file made by `jointenergy export`.")]
+RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="Run folder, or a file written by `jointenergy export`.")]
 InputPaths = Annotated[
-    list[Path], typer.Argument(metavar="INPUT...", help="Image files, folders of images, .npy, .npz or .csv.")
+    list[Path], typer.Argument(metavar="INPUT", help="Image files, folders of images, .npy, .npz or .csv.")
 ]
-Given = Annotated[str, typer.Option(help='Labels that are known, as in "Smiling=1,Male=0".')]
-Resize = Annotated[bool, typer.Option("--resize", help="Bring images of another size to the run's.")]
+Given = Annotated[str, typer.Option(metavar="LABELS", help="Known labels, such as Smiling=1,Male=0.")]
+Resize = Annotated[bool, typer.Option("--resize", help="Resize images to the size that the run takes.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 AsCsv = Annotated[bool, typer.Option("--csv", help="Print CSV instead of a table.")]
-SeedOption = Annotated[int, typer.Option("--seed", help="The seed of all that is random.", min=0, max=2**63 - 1)]
-Data = Annotated[Path | None, typer.Option(help="The folder of the run's data, should it have moved.")]
-Device = Annotated[str, typer.Option(help="Where to compute: auto (a GPU where there is one), cpu or cuda.")]
+Data = Annotated[Path | None, typer.Option(metavar="DIR", help="Folder of the data sets, if it has moved.")]
+Device = Annotated[
+    str, typer.Option(metavar="DEVICE", help="Device to compute on: auto (a GPU if there is one), cpu or cuda.")
+]
 
 
 class By(StrEnum):
@@ -50,20 +52,27 @@ def opened(path: Path, data: Path | None, device: str) -> Run:
 def predict(
     run: RunPath,
     files: InputPaths,
-    by: Annotated[By, typer.Option(help="Compare energies, exactly, or sample labels and take the mode.")] = By.energy,
-    refine: Annotated[int, typer.Option(help="Langevin steps on each input first (JEM-1, JEM-10).", min=0)] = 0,
+    by: Annotated[By, typer.Option(help="Compare energies exactly, or take the mode of sampled labels.")] = By.energy,
+    refine: Annotated[
+        int,
+        typer.Option(
+            metavar="N", help="Langevin steps on each input before predicting, as in JEM-1 and JEM-10.", min=0
+        ),
+    ] = 0,
     given: Given = "",
-    all_values: Annotated[bool, typer.Option("--all", help="Show the probability of every value.")] = False,
-    chains: Annotated[int, typer.Option(help="Chains for each input, by sampling.", min=1)] = 10,
-    steps: Annotated[int, typer.Option(help="Steps of each chain, by sampling.", min=0)] = 200,
+    all_values: Annotated[
+        bool, typer.Option("--all", help="Show the probability of every value, not only the most likely.")
+    ] = False,
+    chains: Annotated[int, typer.Option(metavar="N", help="Chains per input, with --by sampling.", min=1)] = 10,
+    steps: Annotated[int, typer.Option(metavar="N", help="Steps per chain, with --by sampling.", min=0)] = 200,
     resize: Resize = False,
     as_json: AsJson = False,
     as_csv: AsCsv = False,
-    seed: SeedOption = 0,
+    seed: Seed = 0,
     data: Data = None,
     device: Device = "auto",
 ) -> None:
-    """Tell the labels of inputs, with their probabilities."""
+    """Predict the labels of inputs, with probabilities."""
     source = opened(run, data, device)
     known = inputs.labels_of(given, source.labels)
     rows = inputs.read(files, source, resize=resize)
@@ -97,7 +106,7 @@ def score(
     run: RunPath,
     files: InputPaths,
     quantile: Annotated[
-        float, typer.Option(help="The share of held-out rows that counts as out.", min=0, max=0.999)
+        float, typer.Option(help="Share of held-out rows that the threshold rejects.", min=0, max=0.999)
     ] = QUANTILE,
     resize: Resize = False,
     as_json: AsJson = False,
@@ -105,7 +114,11 @@ def score(
     data: Data = None,
     device: Device = "auto",
 ) -> None:
-    """Say how much inputs are like the data: log-density, largest probability, gradient norm, in or out."""
+    """Score inputs for out-of-distribution detection.
+
+    Shows the log-density, the largest class probability and the gradient norm
+    of each input, and whether it is in distribution.
+    """
     source = opened(run, data, device)
     rows = inputs.read(files, source, resize=resize)
     names = SCORES if len(source.labels) else tuple(s for s in SCORES if s != "max_probability")
@@ -127,8 +140,8 @@ def score(
 def rank(
     run: RunPath,
     files: InputPaths,
-    first: Annotated[str, typer.Option(help='One labeling, as in "digit=3".')],
-    second: Annotated[str, typer.Option(help='The other, as in "digit=8".')],
+    first: Annotated[str, typer.Option(metavar="LABELS", help="First labeling, such as digit=3.")],
+    second: Annotated[str, typer.Option(metavar="LABELS", help="Second labeling, such as digit=8.")],
     given: Given = "",
     resize: Resize = False,
     as_json: AsJson = False,
@@ -136,7 +149,7 @@ def rank(
     data: Data = None,
     device: Device = "auto",
 ) -> None:
-    """Say which of two labelings goes better with each input, and by how much."""
+    """Compare two labelings of each input by their log-odds."""
     source = opened(run, data, device)
     one, other, known = (inputs.labels_of(text, source.labels) for text in (first, second, given))
     rows = inputs.read(files, source, resize=resize)
@@ -154,10 +167,13 @@ def rank(
 
 def export(
     run: RunPath,
-    file: Annotated[Path, typer.Argument(metavar="FILE.safetensors", help="The file to write.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE.safetensors", help="File to write.")],
     data: Data = None,
 ) -> None:
-    """Write weights, recipe, labels and thresholds of a run to one portable file, which every command opens."""
+    """Export a run to one portable file that every command opens.
+
+    The file holds the weights, recipe, labels and thresholds.
+    """
     source = opened(run, data, "cpu")
     with waiting("exporting"):
         path = source.export(file)

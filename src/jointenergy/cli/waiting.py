@@ -10,8 +10,9 @@ import typer
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 
+from jointenergy.cli.screen import INTERRUPTED
+
 PATIENCE = 2.0  # seconds without a bar
-INTERRUPTED = 130  # what a shell expects of a program that Ctrl-C has ended
 
 
 @contextmanager

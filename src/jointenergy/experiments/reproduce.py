@@ -1,4 +1,4 @@
-"""experiments: a recipe trained with many seeds, each measured once on the test rows, and the result that is published."""
+"""experiments: a recipe trained with many seeds, each measured once on the test rows, and its published result."""
 
 from __future__ import annotations
 

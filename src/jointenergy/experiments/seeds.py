@@ -1,4 +1,4 @@
-"""experiments: one seed of a reproduction: its run folder, the process that trains it, and its figures on the test rows."""
+"""experiments: one seed of a reproduction: its run folder, the process that trains it, its figures on test rows."""
 
 from __future__ import annotations
 

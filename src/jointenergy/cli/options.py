@@ -1,0 +1,41 @@
+"""cli: options that several commands share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from jointenergy.errors import InputError
+from jointenergy.recipes.variants import Size
+
+
+def _seed(value: int) -> int:
+    if value >= 2**63:  # what a generator takes; as a limit of the option it would fill the help
+        raise InputError(f"--seed must be below 2**63, got {value}")
+    return value
+
+
+Seed = Annotated[int, typer.Option("--seed", metavar="N", help="Random seed.", min=0, callback=_seed)]
+TrainDevice = Annotated[
+    str,
+    typer.Option("--device", metavar="DEVICE", help="Device to train on: auto (a GPU if there is one), cpu or cuda."),
+]
+DataFolder = Annotated[
+    Path | None, typer.Option("--data", metavar="DIR", help="Folder of the data sets; default: JOINTENERGY_DATA.")
+]
+Baseline = Annotated[bool, typer.Option("--baseline", help="Train by cross-entropy alone, all else equal.")]
+Quick = Annotated[bool, typer.Option("--quick", help="Use the recipe's quick size: at most a minute on a CPU.")]
+Smoke = Annotated[bool, typer.Option("--smoke", help="Use the recipe's smallest size: seconds, to check that it runs.")]
+
+
+def chosen_seeds(asked: str | None, size: Size, usual: int) -> str:
+    """The seeds asked for, or as many as are usual; a smaller size is there to see that it runs."""
+    return asked if asked is not None else str(usual if size == "full" else 1)
+
+
+def chosen_size(*, quick: bool, smoke: bool) -> Size:
+    if quick and smoke:
+        raise InputError("--quick and --smoke are two sizes: give one of them")
+    return "quick" if quick else "smoke" if smoke else "full"
