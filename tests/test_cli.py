@@ -15,7 +15,7 @@ from jointenergy import recipes
 from jointenergy.cli.main import app
 from jointenergy.errors import InputError
 from jointenergy.evaluation import report, suite
-from jointenergy.trained.opening import open_run
+from jointenergy.runs.loading import open_run
 from jointenergy.training import runs
 
 

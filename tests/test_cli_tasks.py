@@ -26,13 +26,13 @@ from jointenergy.cli.masks import mask_of
 from jointenergy.data import load
 from jointenergy.errors import InputError
 from jointenergy.labels import LabelSpace
-from jointenergy.trained import portable
-from jointenergy.trained.thresholds import Thresholds
+from jointenergy.runs import portable
+from jointenergy.runs.thresholds import Thresholds
 from jointenergy.training import checkpoints
 from jointenergy.training.feeds import TrainingData
 from jointenergy.training.modeling import model_of
 from tests.small import trained
-from tests.test_trained import TINY
+from tests.test_runs import TINY
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ import pytest
 
 from jointenergy.training import checkpoints
 from tests.small import trained
-from tests.test_trained import TINY
+from tests.test_runs import TINY
 
 ROOT = Path(__file__).parent.parent
 DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]

@@ -37,9 +37,9 @@ from jointenergy.evaluation.sections import Subject
 from jointenergy.labels import LabelSpace
 from jointenergy.models import LogitModel
 from jointenergy.recipes import measures
-from jointenergy.trained.origin import Origin, Sampling
-from jointenergy.trained.run import Run
-from jointenergy.trained.thresholds import Thresholds
+from jointenergy.runs.origin import Origin, Sampling
+from jointenergy.runs.run import Run
+from jointenergy.runs.thresholds import Thresholds
 from jointenergy.training.feeds import data_of, scaled
 
 SMALL = Sizes(resamples=200, draws=200, held_rows=500)

@@ -29,9 +29,9 @@ from jointenergy.evaluation.simple_densities import Gaussian, Kernels, log_box_m
 from jointenergy.kernels import State
 from jointenergy.labels import LabelSpace
 from jointenergy.models import Box, ConditionalModel, EnergyModel, JointModel, PairModel, Reals
-from jointenergy.trained import Run
-from jointenergy.trained.opening import open_run
-from jointenergy.trained.thresholds import Thresholds
+from jointenergy.runs import Run
+from jointenergy.runs.loading import open_run
+from jointenergy.runs.thresholds import Thresholds
 from jointenergy.training import runs
 from jointenergy.training.feeds import TrainingData
 

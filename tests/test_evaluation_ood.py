@@ -33,11 +33,11 @@ from jointenergy.evaluation.separation import Asked, scores_of
 from jointenergy.kernels import Langevin
 from jointenergy.labels import LabelSpace
 from jointenergy.models import Box, ConditionalModel, EnergyModel
-from jointenergy.trained import Run
-from jointenergy.trained.origin import Origin, Sampling
-from jointenergy.trained.thresholds import Thresholds
+from jointenergy.runs import Run
+from jointenergy.runs.origin import Origin, Sampling
+from jointenergy.runs.thresholds import Thresholds
 from tests.small import trained
-from tests.test_trained import TINY
+from tests.test_runs import TINY
 
 # Toys.
 
@@ -527,7 +527,7 @@ def test_pieces_of_an_array_are_the_array(tmp_path):
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     fit = trained(tmp_path_factory.mktemp("ood") / "run", *TINY, "iterations=60", "cadence.check=60")
-    return jointenergy.trained.opening.open_run(fit.folder)
+    return jointenergy.runs.loading.open_run(fit.folder)
 
 
 def classifier(seed=0) -> Run:

@@ -26,7 +26,7 @@ from jointenergy.errors import InputError
 from jointenergy.evaluation import comparison, report, stored, suite, vitals
 from jointenergy.evaluation.outside import read_outside
 from jointenergy.evaluation.sections import Extractor, Section, Subject, Table, drawing, picture
-from jointenergy.trained.opening import open_run
+from jointenergy.runs.loading import open_run
 from jointenergy.training import runs
 
 CHROMES = ("chromium", "chromium-browser", "google-chrome", "chrome")

@@ -28,7 +28,7 @@ from jointenergy.evaluation.sections import Subject
 from jointenergy.recipes import measures
 from jointenergy.recipes.reproduce import Plan, reproduce
 from jointenergy.recipes.seeds import Child, Record, Seed, figures_of, parse_seeds
-from jointenergy.trained.opening import open_run
+from jointenergy.runs.loading import open_run
 from jointenergy.training import checkpoints, loop, runs
 from jointenergy.training.feeds import dataset_of
 from tests.conftest import COMMIT

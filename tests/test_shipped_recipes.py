@@ -17,7 +17,7 @@ from jointenergy.data.cifar import CIFAR10_ROWS, CIFAR100_ROWS
 from jointenergy.data.registry import READERS
 from jointenergy.recipes import study
 from jointenergy.recipes.parts import Place, plainly
-from jointenergy.trained.opening import open_run
+from jointenergy.runs.loading import open_run
 from jointenergy.training import runs
 from jointenergy.training.recipe import Recipe
 from jointenergy.training.variants import Size

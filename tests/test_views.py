@@ -18,7 +18,7 @@ from jointenergy.evaluation.bounds import Effort
 from jointenergy.evaluation.extractors import Rescaled
 from jointenergy.evaluation.outside import read_outside
 from jointenergy.evaluation.suite import subject_of
-from jointenergy.trained.opening import open_run
+from jointenergy.runs.loading import open_run
 from jointenergy.training import runs
 from jointenergy.training.distributed import World
 from jointenergy.training.feeds import Feed, changes_of, data_of, dataset_of, view_of

@@ -21,7 +21,7 @@ from jointenergy.models import (
 
 if TYPE_CHECKING:
     from jointenergy.estimators import JointEnergyClassifier, JointEnergyDetector
-    from jointenergy.trained import Run, load, wrap
+    from jointenergy.runs import Run, load, wrap
 
 __version__ = "0.1.0.dev0"
 
@@ -54,9 +54,9 @@ __all__ = [
 def __getattr__(name: str) -> Any:  # noqa: ANN401 (whatever is asked for)
     """`load`, `wrap`, `Run` and the estimators when first asked for: training takes two seconds to import."""
     if name in ("Run", "load", "wrap"):
-        from jointenergy import trained
+        from jointenergy import runs
 
-        return getattr(trained, name)
+        return getattr(runs, name)
     if name in ("JointEnergyClassifier", "JointEnergyDetector"):
         from jointenergy import estimators
 

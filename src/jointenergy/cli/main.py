@@ -26,7 +26,7 @@ from jointenergy.cli.tracking import tracker
 from jointenergy.errors import InputError
 from jointenergy.evaluation import comparison, suite
 from jointenergy.recipes import study as studies
-from jointenergy.trained.opening import open_run
+from jointenergy.runs.loading import open_run
 from jointenergy.training import loop, runs
 from jointenergy.training.distributed import Parted, join, leave
 from jointenergy.training.recipe import Recipe

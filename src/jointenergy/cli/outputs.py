@@ -16,7 +16,7 @@ from rich.table import Table
 from torch import Tensor
 
 from jointenergy.errors import InputError
-from jointenergy.trained.film import drawable, picture
+from jointenergy.runs.film import drawable, picture
 
 Value = str | int | float | bool | None
 Record = Mapping[str, Value]

@@ -11,11 +11,11 @@ import typer
 from jointenergy.cli import inputs, outputs
 from jointenergy.cli.waiting import waiting
 from jointenergy.errors import InputError
+from jointenergy.inference.detect import SCORES
 from jointenergy.labels import MISSING
-from jointenergy.tasks.detect import SCORES
-from jointenergy.trained import Run
-from jointenergy.trained.opening import open_run
-from jointenergy.trained.questions import QUANTILE
+from jointenergy.runs import Run
+from jointenergy.runs.loading import open_run
+from jointenergy.runs.questions import QUANTILE
 
 FEW_LABELS = 3  # that stand beside each other in a table
 

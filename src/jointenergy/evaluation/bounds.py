@@ -13,10 +13,10 @@ from torch import Tensor
 from jointenergy.errors import InputError
 from jointenergy.evaluation.annealing import Pilot, effective_share, forward, log_mean_exp, pilot, reverse
 from jointenergy.evaluation.laws import Path
+from jointenergy.inference.chains import can_sum
 from jointenergy.kernels import Kernel, SingleSiteGibbs
 from jointenergy.labels import MISSING
 from jointenergy.models import JointModel
-from jointenergy.tasks.chains import can_sum
 
 How = Literal["summed", "given", "moved"]
 RARE = 0.05  # how often the upper bound with its margin may fail

@@ -17,8 +17,8 @@ from jointenergy.evaluation.outside import Outside
 from jointenergy.evaluation.predictors import prefix, shown
 from jointenergy.evaluation.sections import Cell, Picture, Rows, Section, Subject, Suite, Table
 from jointenergy.evaluation.separation import Asked, Separation, Values, scores_of, separation
-from jointenergy.tasks.detect import SCORES
-from jointenergy.trained import Run
+from jointenergy.inference.detect import SCORES
+from jointenergy.runs import Run
 
 WORDS = {"log_density": "log p(x)", "max_probability": "max p(y | x)", "gradient_norm": "gradient norm"}
 SHOWN = 10  # rows of each set that a person sees

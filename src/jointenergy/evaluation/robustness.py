@@ -17,10 +17,10 @@ from jointenergy.evaluation.attacked import Attacked, median_radius, metrics_of,
 from jointenergy.evaluation.defended import NORMS, Budget, Defended, Gradient, Norm, units
 from jointenergy.evaluation.predictors import predictors, prefix, shown
 from jointenergy.evaluation.sections import Picture, Section, Subject, Suite
+from jointenergy.inference.chains import can_sum
 from jointenergy.labels import MISSING
-from jointenergy.tasks.chains import can_sum
-from jointenergy.trained import Run
-from jointenergy.trained.parts import seeded
+from jointenergy.runs import Run
+from jointenergy.runs.parts import seeded
 
 if TYPE_CHECKING:
     from jointenergy.evaluation.attacks import Closest

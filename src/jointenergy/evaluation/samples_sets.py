@@ -12,10 +12,10 @@ from torch import Tensor
 
 from jointenergy.errors import InputError
 from jointenergy.evaluation.sections import Subject
+from jointenergy.inference.chains import can_sum
 from jointenergy.labels import MISSING
+from jointenergy.runs import Run
 from jointenergy.starts import FrequencyLabels, UniformLabels, UniformStart
-from jointenergy.tasks.chains import can_sum
-from jointenergy.trained import Run
 
 STEPS = 100  # of a chain, where nothing says how many
 MANY = 50_000  # samples whose time is told (IGEBM, appendix A.5)

@@ -23,7 +23,7 @@ from jointenergy.evaluation.samples import samples
 from jointenergy.evaluation.sections import Extractor, Part, Rows, Section, Subject, Suite
 from jointenergy.evaluation.vitals import health, training
 from jointenergy.labels import LabelSpace
-from jointenergy.trained import Run
+from jointenergy.runs import Run
 from jointenergy.training.feeds import dataset_of
 from jointenergy.training.recipe import write as recipe_text
 

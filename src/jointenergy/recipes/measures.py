@@ -21,10 +21,10 @@ from jointenergy.evaluation.confidence import calibration_error
 from jointenergy.evaluation.metrics import Figures, Taken
 from jointenergy.evaluation.predictors import parts_of_names, rows_of
 from jointenergy.evaluation.sections import Subject
+from jointenergy.inference.chains import can_sum
 from jointenergy.kernels import ExactGibbs
 from jointenergy.labels import ENUMERATION_LIMIT, MISSING
 from jointenergy.recipes.pairs import fresh_samples, rows_of_pairs, samples_of_pairs
-from jointenergy.tasks.chains import can_sum
 from jointenergy.training.health import Health
 
 FEW = 32  # labels that have figures of their own, and pairs worth asking for; more are one structure

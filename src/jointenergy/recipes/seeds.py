@@ -24,7 +24,7 @@ from jointenergy.evaluation.metrics import Figures
 from jointenergy.evaluation.outside import read_outside
 from jointenergy.evaluation.sections import Subject, Suite
 from jointenergy.recipes import measures
-from jointenergy.trained.opening import open_run
+from jointenergy.runs.loading import open_run
 from jointenergy.training import checkpoints, loop, runs, state
 from jointenergy.training.feeds import dataset_of
 from jointenergy.training.recipe import Recipe, read

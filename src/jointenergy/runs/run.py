@@ -1,4 +1,4 @@
-"""trained: the run as its user sees it, one method for each question; what is computed is in `jointenergy.tasks`."""
+"""runs: the run as its user sees it, one method for each question; what is computed is in `jointenergy.inference`."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from typing import Literal
 
 from torch import Tensor
 
-from jointenergy import tasks
+from jointenergy import inference
 from jointenergy.errors import InputError
+from jointenergy.inference.chains import NONE, Aids, Frames
+from jointenergy.inference.compose import Factor
+from jointenergy.inference.detect import CONFIDENCE, SCORES
+from jointenergy.inference.neighbors import Features
+from jointenergy.inference.sample import Method
 from jointenergy.models import JointModel
+from jointenergy.runs import portable
+from jointenergy.runs.arrays import Array, Labels, given_of
+from jointenergy.runs.parts import Begin, seeded
+from jointenergy.runs.questions import Questions
+from jointenergy.runs.thresholds import Thresholds
+from jointenergy.runs.vitals import health_of
 from jointenergy.starts import XStart
-from jointenergy.tasks.chains import NONE, Aids, Frames
-from jointenergy.tasks.compose import Factor
-from jointenergy.tasks.detect import CONFIDENCE, SCORES
-from jointenergy.tasks.neighbors import Features
-from jointenergy.tasks.sample import Method
-from jointenergy.trained import portable
-from jointenergy.trained.arrays import Array, Labels, given_of
-from jointenergy.trained.parts import Begin, seeded
-from jointenergy.trained.questions import Questions
-from jointenergy.trained.thresholds import Thresholds
-from jointenergy.trained.vitals import health_of
 from jointenergy.training.health import Health
 
 
@@ -80,15 +80,15 @@ class Run(Questions):
         batch_size: int | None = None,
         frames: Frames | None = None,
         seed: int = 0,
-    ) -> tasks.Sampled:
+    ) -> inference.Sampled:
         """`n` samples of x and of the labels that are not given. What is not said is as in the recipe.
 
         `start` is noise, class (Gaussians of the classes; of several labels those of the first given), buffer (chains
         of training that have the given labels) or a start of your own; `frames` is called at each step, as by a
-        `Film`. The methods are those of `tasks.sample`.
+        `Film`. The methods are those of `inference.sample`.
         """
         begin, notes = self._start(start, given, n)
-        drawn = tasks.sample(
+        drawn = inference.sample(
             self.model,
             n,
             given=given_of(given),
@@ -123,7 +123,7 @@ class Run(Questions):
         batch_size: int | None = None,
         frames: Frames | None = None,
         seed: int = 0,
-    ) -> tasks.Inpainted:
+    ) -> inference.Inpainted:
         """Draws of what is not known of x: `mask` is True where x is known, and never moves there.
 
         Without a mask, what is NaN in x is not known. `start="mean"` begins at the mean of the data.
@@ -135,7 +135,7 @@ class Run(Questions):
         begin: XStart | Tensor | Literal["input"] = self._noise()
         if start != "noise":
             begin = "input" if start == "input" else self.data.x.mean(0)
-        return tasks.inpaint(
+        return inference.inpaint(
             self.model,
             rows,
             held,
@@ -163,9 +163,9 @@ class Run(Questions):
         steps: int | None = None,
         every: int = 1,
         seed: int = 0,
-    ) -> tasks.Converted:
+    ) -> inference.Converted:
         """Real x led to other labels, with the way there; where `mask` is True x stays as it is."""
-        return tasks.convert(
+        return inference.convert(
             self.model,
             self._near(x),
             given_of(to),
@@ -189,11 +189,11 @@ class Run(Questions):
         batch_size: int | None = None,
         frames: Frames | None = None,
         seed: int = 0,
-    ) -> tasks.Composed:
+    ) -> inference.Composed:
         """`n` samples of the product of this run, under `given`, and others: runs, runs with labels, or other labels
         for this run; chains start from noise and move by this run's kernel."""
         factors = [self._factor(f) for f in ((self, given), *others)]
-        return tasks.sample_composed(
+        return inference.sample_composed(
             factors,
             n,
             x_kernel=self.sampling.x_kernel,
@@ -213,9 +213,9 @@ class Run(Questions):
         step_size: float | None = None,
         max_steps: int = 1000,
         seed: int = 0,
-    ) -> tasks.Distal:
+    ) -> inference.Distal:
         """From noise up the gradient of log p(given | x) until the model is sure, by steps of .01 of the range of x."""
-        return tasks.distal(
+        return inference.distal(
             self.model,
             n,
             given=given_of(given),
@@ -230,9 +230,9 @@ class Run(Questions):
 
     def neighbors(
         self, samples: Array, k: int = 1, *, features: Features | None = None, space: str | None = None
-    ) -> tasks.Neighbors:
+    ) -> inference.Neighbors:
         """The nearest training rows of each sample, in pixels, or in the named space of `features`."""
-        return tasks.neighbors(self.rows(samples), self.data.x, k=k, features=features, space=space)
+        return inference.neighbors(self.rows(samples), self.data.x, k=k, features=features, space=space)
 
     def _factor(self, factor: Run | tuple[Run, Labels] | Mapping[str, int | str]) -> Factor:
         run, given = (

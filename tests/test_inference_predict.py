@@ -15,14 +15,9 @@ from scipy import stats
 from torch import nn
 
 from jointenergy.errors import EnumerationError, InputError, NormalizerError
-from jointenergy.kernels import MALA, BlockGibbs, ExactGibbs, GibbsWithGradients, SingleSiteGibbs, Target, last
-from jointenergy.labels import MISSING, LabelSpace
-from jointenergy.models import Box, Concat, EnergyModel, JointModel, LogitModel, PairModel, Product, Reals
-from jointenergy.networks import MLP
-from jointenergy.starts import UniformStart
-from jointenergy.tasks import rows
-from jointenergy.tasks.density import estimate_log_prob, estimate_table, label_log_prob, label_table
-from jointenergy.tasks.detect import (
+from jointenergy.inference import rows
+from jointenergy.inference.density import estimate_log_prob, estimate_table, label_log_prob, label_table
+from jointenergy.inference.detect import (
     SCORES,
     Threshold,
     abstain,
@@ -32,8 +27,13 @@ from jointenergy.tasks.detect import (
     in_distribution,
     score,
 )
-from jointenergy.tasks.predict import Cooling, predict, predict_by_sampling, predict_joint, predict_proba, search
-from jointenergy.tasks.rank import rank
+from jointenergy.inference.predict import Cooling, predict, predict_by_sampling, predict_joint, predict_proba, search
+from jointenergy.inference.rank import rank
+from jointenergy.kernels import MALA, BlockGibbs, ExactGibbs, GibbsWithGradients, SingleSiteGibbs, Target, last
+from jointenergy.labels import MISSING, LabelSpace
+from jointenergy.models import Box, Concat, EnergyModel, JointModel, LogitModel, PairModel, Product, Reals
+from jointenergy.networks import MLP
+from jointenergy.starts import UniformStart
 from tests.checks import ALPHA, chi_square
 from tests.exact import index_of, label_law
 from tests.tables import MODELS, Y_KERNELS, D, conditional, logit, make, mask_model, pair
@@ -333,7 +333,7 @@ class TestSampling:
     def test_labels_beyond_enumeration(self):
         model = mask_model()
         x = torch.rand(2, 1, 28, 28, generator=seeded(), dtype=torch.float64)
-        with pytest.raises(EnumerationError, match=r"tasks\.search"):
+        with pytest.raises(EnumerationError, match=r"inference\.search"):
             predict_joint(model, x)
         found = predict_by_sampling(model, x, GibbsWithGradients(), n_chains=2, steps=3, generator=seeded())
         assert found.labels.shape == (2, 784)

@@ -1,4 +1,4 @@
-"""tasks: the conditional distribution over any chosen labels given x and any others, exact or estimated by draws."""
+"""inference: the conditional distribution of any chosen labels given x and any others, exact or estimated by draws."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from torch import Tensor
 
 from jointenergy import streams
 from jointenergy.errors import EnumerationError, InputError
+from jointenergy.inference.rows import label_chains, mixed_labels, observed, pieces, row_keys
 from jointenergy.inputs import check_count
 from jointenergy.kernels import Kernel, SingleSiteGibbs, last
 from jointenergy.labels import ENUMERATION_LIMIT, MISSING, Given, constant
 from jointenergy.models import JointModel
 from jointenergy.starts import XStart
-from jointenergy.tasks.rows import label_chains, mixed_labels, observed, pieces, row_keys
 
 
 @torch.no_grad()

@@ -1,4 +1,4 @@
-"""trained: where a run comes from: its recipe, its data and its persistent chains, each read when first needed."""
+"""runs: where a run comes from: its recipe, its data and its persistent chains, each read when first needed."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from torch import Tensor
 
 from jointenergy.buffers import Buffer, ReplayBuffer
 from jointenergy.errors import InputError
+from jointenergy.inference.chains import NONE, Aids
 from jointenergy.kernels import BlockGibbs, Kernel, Langevin
 from jointenergy.labels import LabelSpace
-from jointenergy.tasks.chains import NONE, Aids
 from jointenergy.training import checkpoints
 from jointenergy.training.build import kernel_of
 from jointenergy.training.feeds import Change, TrainingData, augmentation_of, data_of
@@ -90,7 +90,7 @@ class Sampling:
 
 @dataclass(frozen=True)
 class _Augmentation:
-    """A change of training as the tasks call it."""
+    """An augmentation of training with the signature that chains expect."""
 
     change: Change
 

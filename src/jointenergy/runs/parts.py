@@ -1,4 +1,4 @@
-"""trained: what a run is made of: the model, where it comes from, how its chains move and where they begin."""
+"""runs: what a run is made of: the model, where it comes from, how its chains move and where they begin."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from torch import Tensor
 from jointenergy import streams
 from jointenergy.buffers import Buffer, Drawn, ReplayBuffer
 from jointenergy.errors import InputError
+from jointenergy.inference.chains import can_sum, draw_free, held_mask
 from jointenergy.inputs import check_count
 from jointenergy.kernels import State, Target
 from jointenergy.labels import MISSING, LabelSpace
 from jointenergy.models import Box, JointModel
+from jointenergy.runs.arrays import Array, Labels, given_of, rows_of, shaped, tensor_of
+from jointenergy.runs.origin import Origin, Sampling
+from jointenergy.runs.thresholds import Thresholds
 from jointenergy.starts import ClassGaussianStart, MixedStart, UniformStart, XStart
-from jointenergy.tasks.chains import can_sum, draw_free, held_mask
-from jointenergy.trained.arrays import Array, Labels, given_of, rows_of, shaped, tensor_of
-from jointenergy.trained.origin import Origin, Sampling
-from jointenergy.trained.thresholds import Thresholds
 from jointenergy.training.feeds import TrainingData
 from jointenergy.training.recipe import Recipe
 

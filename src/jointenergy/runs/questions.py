@@ -1,4 +1,4 @@
-"""trained: the questions that are asked of given x: which labels, how probable, how dense, is it like the data."""
+"""runs: the questions that are asked of given x: which labels, how probable, how dense, is it like the data."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from jointenergy import tasks
+from jointenergy import inference
 from jointenergy.errors import InputError
+from jointenergy.inference.chains import can_sum
+from jointenergy.inference.detect import CONFIDENCE
 from jointenergy.inputs import check_count
 from jointenergy.kernels import BlockGibbs, ExactGibbs, GibbsWithGradients, Kernel, Langevin
-from jointenergy.tasks.chains import can_sum
-from jointenergy.tasks.detect import CONFIDENCE
-from jointenergy.trained.arrays import Array, Labels, given_of
-from jointenergy.trained.parts import Parts, seeded
+from jointenergy.runs.arrays import Array, Labels, given_of
+from jointenergy.runs.parts import Parts, seeded
 
 By = Literal["energy", "sampling", "search"]
 QUANTILE = 0.05  # the share of validation rows that a threshold leaves out, unless said
@@ -30,7 +30,7 @@ class Detected:
 
     score: Tensor
     inside: Tensor
-    threshold: tasks.Threshold
+    threshold: inference.Threshold
 
 
 class Questions(Parts):
@@ -46,11 +46,11 @@ class Questions(Parts):
 
     def density(self, x: Array, names: Sequence[str] | None = None, *, given: Labels = None) -> Tensor:
         """p(the named labels together | x, given), `[n, *cardinalities]`, exact; None names all."""
-        return tasks.label_table(self.model, self._near(x), names, given_of(given))
+        return inference.label_table(self.model, self._near(x), names, given_of(given))
 
     def score(self, x: Array, name: str = "log_density", *, given: Labels = None) -> Tensor:
         """How much x is like the data, `[n]`: log_density, max_probability or gradient_norm (minus the norm)."""
-        return tasks.score(self.model, self._near(x), name, given_of(given))
+        return inference.score(self.model, self._near(x), name, given_of(given))
 
     # Labels of x.
 
@@ -75,11 +75,11 @@ class Questions(Parts):
         """
         if by == "search" and mask is None:
             rows = self._refined(x, given, refine, seed)
-            return tasks.search(
+            return inference.search(
                 self.model, rows, steps=steps, restarts=n_chains, generator=seeded(seed), given=given_of(given)
             ).labels
         if by == "energy" and mask is None:
-            return tasks.predict(self.model, self._refined(x, given, refine, seed), given_of(given))
+            return inference.predict(self.model, self._refined(x, given, refine, seed), given_of(given))
         return self._by_sampling(x, given, by, refine, mask, n_chains, steps, seed).labels
 
     def predict_proba(
@@ -96,30 +96,30 @@ class Questions(Parts):
     ) -> dict[str, Tensor]:
         """p(label | x, given) for each label variable, `[n, cardinality]`; by sampling the shares of the chains."""
         if by == "energy" and mask is None:
-            return tasks.predict_proba(self.model, self._refined(x, given, refine, seed), given_of(given))
+            return inference.predict_proba(self.model, self._refined(x, given, refine, seed), given_of(given))
         return self._by_sampling(x, given, by, refine, mask, n_chains, steps, seed).shares
 
     def predict_by_sampling(
         self, x: Array, *, given: Labels = None, n_chains: int = 10, steps: int = 200, seed: int = 0
-    ) -> tasks.SampledPrediction:
+    ) -> inference.SampledPrediction:
         """All that chains of labels say: their modes, their shares, and one draw of all labels together."""
         return self._by_sampling(x, given, "sampling", 0, None, n_chains, steps, seed)
 
-    def predict_joint(self, x: Array, *, given: Labels = None) -> tasks.JointPrediction:
+    def predict_joint(self, x: Array, *, given: Labels = None) -> inference.JointPrediction:
         """The most probable labels, all variables at once, and their log-probability. Exact."""
-        return tasks.predict_joint(self.model, self._near(x), given_of(given))
+        return inference.predict_joint(self.model, self._near(x), given_of(given))
 
-    def rank(self, x: Array, first: Labels, second: Labels, *, given: Labels = None) -> tasks.Ranking:
+    def rank(self, x: Array, first: Labels, second: Labels, *, given: Labels = None) -> inference.Ranking:
         """Which of two labelings goes better with x, and by how much."""
-        return tasks.rank(self.model, self._near(x), given_of(first), given_of(second), given_of(given))
+        return inference.rank(self.model, self._near(x), given_of(first), given_of(second), given_of(given))
 
-    def compatibility(self, x: Array, y: Labels, *, given: Labels = None) -> tasks.Compatibility:
+    def compatibility(self, x: Array, y: Labels, *, given: Labels = None) -> inference.Compatibility:
         """How well labels go with x: their probability, and their place among all labelings."""
-        return tasks.compatibility(self.model, self._near(x), given_of(y), given_of(given))
+        return inference.compatibility(self.model, self._near(x), given_of(y), given_of(given))
 
     # Is x like the data, and when to give no answer.
 
-    def threshold(self, score: str = "log_density", quantile: float = QUANTILE) -> tasks.Threshold:
+    def threshold(self, score: str = "log_density", quantile: float = QUANTILE) -> inference.Threshold:
         """The stored threshold of a score, or one fitted now to the held-out rows and stored in the run folder."""
         found = self.thresholds.find(score, quantile)
         if found is not None:
@@ -133,12 +133,12 @@ class Questions(Parts):
             )
         return self.fit_threshold(self.data.x_held, score, quantile)
 
-    def fit_threshold(self, x: Array, score: str = "log_density", quantile: float = QUANTILE) -> tasks.Threshold:
+    def fit_threshold(self, x: Array, score: str = "log_density", quantile: float = QUANTILE) -> inference.Threshold:
         """A threshold from validation rows of your own, kept: the share `quantile` of them lies below it."""
         if score == CONFIDENCE:
-            fitted = tasks.confidence_threshold(self.model, self._near(x), 1.0 - quantile)
+            fitted = inference.confidence_threshold(self.model, self._near(x), 1.0 - quantile)
         else:
-            fitted = tasks.Threshold.fit(score, self.score(x, score), quantile)
+            fitted = inference.Threshold.fit(score, self.score(x, score), quantile)
         return self.thresholds.keep(fitted)
 
     def detect(self, x: Array, *, score: str = "log_density", quantile: float = QUANTILE) -> Detected:
@@ -147,10 +147,10 @@ class Questions(Parts):
         scores = self.score(rows, threshold.score)
         return Detected(scores, threshold.accepts(scores) & self.model.domain.contains(rows), threshold)
 
-    def abstain(self, x: Array, *, coverage: float = 0.95, given: Labels = None) -> tasks.Abstention:
+    def abstain(self, x: Array, *, coverage: float = 0.95, given: Labels = None) -> inference.Abstention:
         """Predictions where the model is sure enough, MISSING elsewhere; held-out rows are answered for `coverage`."""
         threshold = self.threshold(CONFIDENCE, 1.0 - coverage)
-        return tasks.abstain(self.model, self._near(x), threshold, given_of(given))
+        return inference.abstain(self.model, self._near(x), threshold, given_of(given))
 
     def refine(
         self,
@@ -162,9 +162,9 @@ class Questions(Parts):
         differentiable: bool = False,
         kernel: Langevin | None = None,
         seed: int = 0,
-    ) -> tasks.Refined:
+    ) -> inference.Refined:
         """x after some Langevin steps on log p(x), and its label probabilities there."""
-        return tasks.refine(
+        return inference.refine(
             self.model,
             self._near(x),
             kernel=kernel or self.sampling.x_kernel,
@@ -177,7 +177,7 @@ class Questions(Parts):
 
     def _by_sampling(
         self, x: Array, given: Labels, by: By, refine: int, mask: Array | None, n_chains: int, steps: int, seed: int
-    ) -> tasks.SampledPrediction:
+    ) -> inference.SampledPrediction:
         if mask is not None and by in ("energy", "search"):
             raise InputError("what is not known of x has to be drawn: with a mask predict by='sampling'")
         if by != "sampling":
@@ -196,7 +196,7 @@ class Questions(Parts):
                     "have no density, so the labels are drawn from no p(labels | what is known of x)",
                     stacklevel=3,
                 )
-        return tasks.predict_by_sampling(
+        return inference.predict_by_sampling(
             self.model,
             rows,
             kernel,

@@ -1,9 +1,9 @@
-"""trained: whether a loaded run is healthy, by the same function that judged it in training."""
+"""runs: whether a loaded run is healthy, by the same function that judged it in training."""
 
 from __future__ import annotations
 
 from jointenergy.errors import InputError
-from jointenergy.trained.parts import Parts
+from jointenergy.runs.parts import Parts
 from jointenergy.training import measure
 from jointenergy.training.health import Health
 from jointenergy.training.trainer import Trainer

@@ -1,4 +1,4 @@
-"""trained: `load` opens a run folder or an exported file, `wrap` takes a classifier that was trained elsewhere."""
+"""runs: `load` opens a run folder or an exported file, `wrap` takes a classifier that was trained elsewhere."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from jointenergy.kernels import Langevin
 from jointenergy.labels import LabelSpace
 from jointenergy.models import Box, JointModel, LogitModel
 from jointenergy.models.logits import SingleLogit
-from jointenergy.trained import portable
-from jointenergy.trained.origin import Origin, Sampling
-from jointenergy.trained.run import Run
-from jointenergy.trained.thresholds import Thresholds
+from jointenergy.runs import portable
+from jointenergy.runs.origin import Origin, Sampling
+from jointenergy.runs.run import Run
+from jointenergy.runs.thresholds import Thresholds
 from jointenergy.training import checkpoints, runs
 from jointenergy.training.checkpoints import Checkpoint
 from jointenergy.training.distributed import device_of

@@ -1,4 +1,4 @@
-"""trained: x and labels as users have them, numpy arrays or tensors, made into what the model takes."""
+"""runs: x and labels as users have them, numpy arrays or tensors, made into what the model takes."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def shaped(x: Tensor, event_shape: tuple[int, ...]) -> Tensor:
 
 
 def given_of(given: Labels) -> Given:
-    """Labels as the tasks take them."""
+    """Labels as `jointenergy.inference` takes them."""
     return given if given is None or isinstance(given, Mapping) else tensor_of(given, "labels")
 
 

@@ -1,4 +1,4 @@
-"""tasks: chains run for their end: what moves, what helps them to arrive, what is shown on the way."""
+"""inference: chains run for their end: what moves, what helps them to arrive, what is shown on the way."""
 
 from __future__ import annotations
 

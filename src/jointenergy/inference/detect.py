@@ -1,4 +1,4 @@
-"""tasks: do these labels go with this x, is this x like the data, and when to give no answer."""
+"""inference: do these labels go with this x, is this x like the data, and when to give no answer."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import torch
 from torch import Tensor
 
 from jointenergy.errors import InputError
+from jointenergy.inference.density import label_log_prob, log_table
+from jointenergy.inference.predict import check_numbers, predict_joint, predict_proba
+from jointenergy.inference.rows import pieces
 from jointenergy.inputs import is_integer, is_number
 from jointenergy.kernels import State, Target
 from jointenergy.kernels.base import evaluate_x
 from jointenergy.labels import ENUMERATION_LIMIT, MISSING, Given, nearest
 from jointenergy.models import JointModel
-from jointenergy.tasks.density import label_log_prob, log_table
-from jointenergy.tasks.predict import check_numbers, predict_joint, predict_proba
-from jointenergy.tasks.rows import pieces
 
 CONFIDENCE = "confidence"
 SCORES = ("log_density", "max_probability", "gradient_norm")
