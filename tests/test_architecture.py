@@ -34,7 +34,7 @@ FLOORS: list[set[str]] = [
 ONLY: dict[str, set[str]] = {"labels": {"errors", "inputs"}, "inputs": {"errors"}}
 FRONT = {"__init__", "__main__"}
 
-MOST_LINES = 300
+MOST_LINES = 500
 FORBIDDEN_IMPORTS = {"torchvision", "timm", "torch_fidelity", "torchattacks", "pytorch_ood", "netcal"}
 PICKLES = {"pickle", "_pickle", "cPickle", "cloudpickle", "dill"}
 TORCH_LOADS = {"torch.load", "torch.serialization.load"}
@@ -305,9 +305,9 @@ def test_a_long_file_explains_itself():
     body = "\n" * (MOST_LINES - 1)
     assert check_file('"""models: base."""' + body, Path("models/base.py")) == []
     (fault,) = check_file('"""models: base of pipelines."""' + body + "\nx = 1", Path("models/base.py"))
-    assert "301 lines; split it" in fault
+    assert "501 lines; split it" in fault
     assert (
-        check_file('"""models: base; its 301 lines are one table."""' + body + "\nx = 1", Path("models/base.py")) == []
+        check_file('"""models: base; its 501 lines are one table."""' + body + "\nx = 1", Path("models/base.py")) == []
     )
 
 

@@ -13,7 +13,6 @@ from torch import Tensor
 from jointenergy.errors import InputError
 from jointenergy.evaluation.annealing import Pilot, effective_share, forward, log_mean_exp, pilot, reverse
 from jointenergy.evaluation.laws import Path
-from jointenergy.inference.chains import can_sum
 from jointenergy.kernels import Kernel, SingleSiteGibbs
 from jointenergy.labels import MISSING
 from jointenergy.models import JointModel
@@ -29,7 +28,7 @@ def how_labels(model: JointModel) -> How:
     """Summed where they can be; given where each has an unknown normalizer of its own; else moved with x."""
     if model.normalizer == "conditional":
         return "given"
-    return "summed" if can_sum(model, torch.full((1, len(model.labels)), MISSING)) else "moved"
+    return "summed" if model.can_sum() else "moved"
 
 
 @dataclass(frozen=True, eq=False)

@@ -17,7 +17,6 @@ from jointenergy.evaluation.attacked import Attacked, median_radius, metrics_of,
 from jointenergy.evaluation.defended import NORMS, Budget, Defended, Gradient, Norm, units
 from jointenergy.evaluation.predictors import predictors, prefix, shown
 from jointenergy.evaluation.sections import Picture, Section, Subject, Suite
-from jointenergy.inference.chains import can_sum
 from jointenergy.labels import MISSING
 from jointenergy.runs import Run
 from jointenergy.runs.parts import seeded
@@ -100,7 +99,7 @@ def robustness(subject: Subject, suite: Suite, sizes: Sizes | None = None) -> Se
     if View.of(subject.run.bounds).levels is not None:
         return Section(NAME, TITLE, ("Radii are changes of pixels, and this run sees logits of them: not measured.",))
     able, said = predictors(subject)
-    for name in [n for n, run in able.items() if not can_sum(run.model, run.labels.given(None, 1))]:
+    for name in [n for n, run in able.items() if not run.model.can_sum()]:
         del able[name]
         said.append(f"{_capital(shown(name))} was not attacked: its labels have more states than can be summed.")
     if "run" not in able:

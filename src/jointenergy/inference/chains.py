@@ -25,7 +25,7 @@ from jointenergy.kernels import (
     run,
 )
 from jointenergy.kernels.base import categorical_by_label
-from jointenergy.labels import ENUMERATION_LIMIT, MISSING
+from jointenergy.labels import MISSING
 from jointenergy.models import JointModel
 from jointenergy.networks.accelerated import hold
 
@@ -128,7 +128,7 @@ def plan(
         return alone, ()
     model.check_summable(given)
     notes = []
-    summable = can_sum(model, given)
+    summable = model.can_sum(given)
     if not resample:
         if summable:
             return alone, ()
@@ -145,20 +145,6 @@ def plan(
     return mover, tuple(notes)
 
 
-def can_sum(model: JointModel, given: Tensor) -> bool:
-    """Whether the labels that are not given have a closed sum, or few enough states to go through."""
-    if model.factorized or len(model.labels) == 0:
-        return True
-    for block, columns in model.blocks():
-        if block.factorized:
-            continue
-        sizes = torch.tensor(block.labels.cardinalities, dtype=torch.float64).log()
-        free = given[:, columns.to(given.device)].cpu() == MISSING
-        if float((free * sizes).sum(1).max()) > math.log(ENUMERATION_LIMIT) + 1e-9:
-            return False
-    return True
-
-
 @torch.no_grad()
 def given_log_prob(model: JointModel, x: Tensor, given: Tensor) -> Tensor:
     """log p(the given labels | x); x need not be finite, and its row then is not."""
@@ -172,7 +158,7 @@ def why_no_log_prob(model: JointModel, given: Tensor) -> str | None:
         model.check_summable(nothing)
     except NormalizerError:
         return "log p(given | x) is not known: each label of this model has an unknown normalizer of its own"
-    if not can_sum(model, nothing):
+    if not model.can_sum():
         return "log p(given | x) is not known: the labels have more states than can be summed"
     return None
 

@@ -21,7 +21,6 @@ from jointenergy.evaluation.confidence import calibration_error
 from jointenergy.evaluation.metrics import Figures, Taken
 from jointenergy.evaluation.predictors import parts_of_names, rows_of
 from jointenergy.evaluation.sections import Subject
-from jointenergy.inference.chains import can_sum
 from jointenergy.kernels import ExactGibbs
 from jointenergy.labels import ENUMERATION_LIMIT, MISSING
 from jointenergy.recipes.pairs import fresh_samples, rows_of_pairs, samples_of_pairs
@@ -71,8 +70,7 @@ def _has_density(subject: Subject) -> bool:
 
 
 def _sums(subject: Subject) -> bool:
-    labels = subject.run.labels
-    return can_sum(subject.run.model, labels.given(None, 1))
+    return subject.run.model.can_sum()
 
 
 def _by_energy(subject: Subject) -> Taken:

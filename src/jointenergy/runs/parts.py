@@ -12,7 +12,7 @@ from torch import Tensor
 from jointenergy import streams
 from jointenergy.buffers import Buffer, Drawn, ReplayBuffer
 from jointenergy.errors import InputError
-from jointenergy.inference.chains import can_sum, draw_free, held_mask
+from jointenergy.inference.chains import draw_free, held_mask
 from jointenergy.inputs import check_count
 from jointenergy.kernels import State, Target
 from jointenergy.labels import MISSING, LabelSpace
@@ -160,7 +160,7 @@ class Parts:
         state = self.buffer.state_dict()
         n = len(self.buffer)
         x, y = state["x"][:n], state["y"][:n]
-        if not bool((y == MISSING).any()) or not can_sum(self.model, y) or self.model.normalizer == "conditional":
+        if not bool((y == MISSING).any()) or not self.model.can_sum(y) or self.model.normalizer == "conditional":
             return self.buffer, ()
         keys = streams.chain_keys(n, generator=seeded(self.origin.seed)).to(x.device)
         pieces = zip(x.split(1000), y.split(1000), keys.split(1000), strict=True)

@@ -13,7 +13,6 @@ from torch import Tensor
 
 from jointenergy import inference
 from jointenergy.errors import InputError
-from jointenergy.inference.chains import can_sum
 from jointenergy.inference.detect import CONFIDENCE
 from jointenergy.inputs import check_count
 from jointenergy.kernels import BlockGibbs, ExactGibbs, GibbsWithGradients, Kernel, Langevin
@@ -185,7 +184,7 @@ class Questions(Parts):
         if mask is not None and refine:
             raise InputError("x that is known in part cannot be refined: leave refine or mask out")
         rows = self._near(x, mask) if mask is not None else self._refined(x, given, refine, seed)
-        kernel = self._label_kernel(len(rows))
+        kernel = self._label_kernel()
         if mask is not None:
             kernel = BlockGibbs(kernel, self.sampling.x_kernel, self.sampling.x_steps)
             temperature = self.sampling.x_kernel.temperature
@@ -208,11 +207,11 @@ class Questions(Parts):
             x_start=self._noise(),
         )
 
-    def _label_kernel(self, n: int) -> Kernel:
+    def _label_kernel(self) -> Kernel:
         """The recipe's own; where it has none, that which draws all labels at once, if they can be gone through."""
         if self.sampling.y_kernel is not None:
             return self.sampling.y_kernel
-        return ExactGibbs() if can_sum(self.model, self.labels.given(None, n)) else GibbsWithGradients()
+        return ExactGibbs() if self.model.can_sum() else GibbsWithGradients()
 
     def _refined(self, x: Array, given: Labels, steps: int, seed: int) -> Tensor:
         if check_count("refine", steps, least=0) == 0:

@@ -18,7 +18,7 @@ from jointenergy.labels import MISSING
 from jointenergy.models import JointModel
 from jointenergy.networks.accelerated import hold, together
 from jointenergy.networks.spectral import refresh
-from jointenergy.objectives import Batch, DrawName, Draws, Loss, Objective, Samples, summable
+from jointenergy.objectives import Batch, DrawName, Draws, Loss, Objective, Samples
 from jointenergy.training import build
 from jointenergy.training.chains import Chains, Moved
 from jointenergy.training.clipping import clip_adaptive, clip_sigma
@@ -53,7 +53,7 @@ class Trainer:
         self.recipe, self.data, self.seed, self.guarded, self.world = recipe, data, seed, guarded, world
         device = data.x.device
         self.model = self.make_model()
-        if recipe.chain.sum_labels and not summable(self.model):
+        if recipe.chain.sum_labels and not self.model.can_sum():
             raise InputError("chain.sum_labels needs labels few enough to go through all their states: set it to false")
         world.copy_from_first([p.detach() for p in self.model.parameters()])
         self.ema: JointModel = copy.deepcopy(self.model).requires_grad_(False).eval()
@@ -273,7 +273,7 @@ class Trainer:
     def scored(self, y: Tensor) -> tuple[Tensor, Known]:
         """The labels at which data and chains are compared: summed out, unless chains have labels given or the sum is
         not to be had. And which of them are missing, where that is known without looking."""
-        own = self.model.normalizer == "conditional" or "given_y" in self.needs or not summable(self.model)
+        own = self.model.normalizer == "conditional" or "given_y" in self.needs or not self.model.can_sum()
         return (y.clamp(min=0), "complete") if own else (torch.full_like(y, MISSING), "missing")
 
     @property
