@@ -15,7 +15,7 @@ from jointenergy.inference.detect import SCORES
 from jointenergy.labels import MISSING
 from jointenergy.runs import Run
 from jointenergy.runs.loading import open_run
-from jointenergy.runs.questions import QUANTILE
+from jointenergy.runs.run import QUANTILE
 
 FEW_LABELS = 3  # that stand beside each other in a table
 

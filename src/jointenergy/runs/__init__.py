@@ -1,8 +1,7 @@
-"""runs: a trained run as one object that answers every question: `load`, `wrap`, `Run`."""
+"""runs: `Run`, a trained model with its folder, and `load` and `wrap`, which make one."""
 
 from jointenergy.runs.film import Film
 from jointenergy.runs.loading import load, wrap
-from jointenergy.runs.questions import Detected
-from jointenergy.runs.run import Run
+from jointenergy.runs.run import Detected, Run
 
 __all__ = ["Detected", "Film", "Run", "load", "wrap"]

@@ -47,6 +47,12 @@ def shaped(x: Tensor, event_shape: tuple[int, ...]) -> Tensor:
     return x.reshape(len(x), *event_shape) if own == wanted or grey else x
 
 
+def shaped_mask(mask: Tensor, event_shape: tuple[int, ...]) -> Tensor:
+    """A mask of one row, or of many, in the shape of x."""
+    one = shaped(mask[None], event_shape)
+    return one[0] if one.shape[1:] == event_shape else shaped(mask, event_shape)
+
+
 def given_of(given: Labels) -> Given:
     """Labels as `jointenergy.inference` takes them."""
     return given if given is None or isinstance(given, Mapping) else tensor_of(given, "labels")
