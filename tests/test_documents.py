@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from jointenergy.inference import SCORES
 from jointenergy.training import checkpoints
 from tests.small import trained
 from tests.test_runs import TINY
@@ -14,8 +15,17 @@ DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 WITH_CODE = [d for d in DOCUMENTS if "```python" in d.read_text()]
 
 
+@pytest.fixture
+def same_scores():
+    """The table of scores is as it was, whatever a document adds to it."""
+    before = dict(SCORES)
+    yield
+    SCORES.clear()
+    SCORES.update(before)
+
+
 @pytest.mark.parametrize("document", WITH_CODE, ids=lambda d: d.name)
-def test_python_blocks_run_in_order(document, tmp_path, monkeypatch):
+def test_python_blocks_run_in_order(document, tmp_path, monkeypatch, same_scores):
     monkeypatch.chdir(tmp_path)
     if "runs/demo" in document.read_text():  # what `make demo` leaves there, trained for a moment
         run = trained(tmp_path / "runs" / "demo", *TINY, "iterations=20", "cadence.check=20")

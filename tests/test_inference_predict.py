@@ -24,7 +24,7 @@ from jointenergy.inference.detect import (
     compatibility,
     confidence,
     confidence_threshold,
-    in_distribution,
+    detect,
     score,
 )
 from jointenergy.inference.predict import Cooling, predict, predict_by_sampling, predict_joint, predict_proba, search
@@ -160,8 +160,12 @@ class TestExact:
     def test_scores_of_x(self, model):
         x, y = data(model)
         torch.testing.assert_close(score(model, x, "log_density"), model.log_density(x))
-        law = laws(model, x, torch.full_like(y, MISSING))
-        torch.testing.assert_close(score(model, x, "max_probability"), law.max(1).values, **EXACT)
+        if len(model.labels):
+            law = laws(model, x, torch.full_like(y, MISSING))
+            torch.testing.assert_close(score(model, x, "max_probability"), law.max(1).values, **EXACT)
+        else:
+            with pytest.raises(InputError, match="the model has none: take log_density"):
+                score(model, x, "max_probability")
         at = x.clone().requires_grad_()
         (gradient,) = torch.autograd.grad(model.log_density(at).sum(), at)
         torch.testing.assert_close(score(model, x, "gradient_norm"), -gradient.norm(dim=1))
@@ -177,6 +181,10 @@ class TestExact:
         named = rank(model, x, {"color": "red"}, {"color": "blue"}, {"size": 1})
         red, blue = (model.labels.encode({"color": c, "size": 1}, N) for c in (0, 2))
         torch.testing.assert_close(named.log_odds, model.log_density(x, red) - model.log_density(x, blue))
+
+
+def scored_by(name):
+    return lambda m, x, g: [score(m, x, name, g)]
 
 
 # Functions of (model, x, given), of which every row must answer for itself.
@@ -196,9 +204,7 @@ ROWWISE = {
         predict_by_sampling(m, x, BlockGibbs(ExactGibbs(), MALA(0.1)), **SHORT(), given=g, mask=x > 0)
     ),
     "confidence": lambda m, x, g: [confidence(m, x, g)],
-    "log_density": lambda m, x, g: [score(m, x, "log_density", g)],
-    "max_probability": lambda m, x, g: [score(m, x, "max_probability", g)],
-    "gradient_norm": lambda m, x, g: [score(m, x, "gradient_norm", g)],
+    **{name: scored_by(name) for name in SCORES},
 }
 
 
@@ -594,11 +600,11 @@ class TestThreshold:
         model = LogitModel(Bell(), LabelSpace({"class": 2}), domain=Box(-9.0, 9.0))
         near = torch.randn(500, D, generator=seeded(), dtype=torch.float64) / 2
         threshold = Threshold.fit(name, score(model, near, name), 0.05)
-        assert float(in_distribution(model, near, threshold).double().mean()) == 0.95
+        assert float(detect(model, near, threshold).inside.double().mean()) == 0.95
         far = 2.8 / math.sqrt(D) * torch.ones(1, D, dtype=torch.float64)
-        assert not bool(in_distribution(model, far, threshold).any())
+        assert not bool(detect(model, far, threshold).inside.any())
         # Outside the box there is no density, whatever the network says.
-        assert not bool(in_distribution(model, torch.full((1, D), 9.1).double(), replace(threshold, value=-1e9)).any())
+        assert not bool(detect(model, torch.full((1, D), 9.1).double(), replace(threshold, value=-1e9)).inside.any())
 
     def test_given_labels_count(self):
         model = make("pair")
@@ -691,7 +697,7 @@ REFUSED = {
     "quantile": (lambda m, x, y: Threshold.fit("log_density", torch.ones(3), 1.0), "less than 1"),
     "no scores": (lambda m, x, y: Threshold.fit("log_density", torch.ones(0), 0.5), "finite scores"),
     "threshold": (
-        lambda m, x, y: in_distribution(m, x, confidence_threshold(m, x, 0.5)),
+        lambda m, x, y: detect(m, x, confidence_threshold(m, x, 0.5)),
         "says nothing of x: fit it to one of log_density",
     ),
     "threshold to abstain": (

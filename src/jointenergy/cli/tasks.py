@@ -11,7 +11,7 @@ import typer
 from jointenergy.cli import inputs, outputs
 from jointenergy.cli.waiting import waiting
 from jointenergy.errors import InputError
-from jointenergy.inference.detect import SCORES
+from jointenergy.inference import SCORES
 from jointenergy.labels import MISSING
 from jointenergy.runs import Run
 from jointenergy.runs.loading import open_run
@@ -105,23 +105,27 @@ def score(
     data: Data = None,
     device: Device = "auto",
 ) -> None:
-    """Say how much inputs are like the data: log-density, largest probability, gradient norm, in or out."""
+    """Score inputs for out-of-distribution detection: all scores, larger for typical inputs, and in or out."""
     source = opened(run, data, device)
     rows = inputs.read(files, source, resize=resize)
-    names = SCORES if len(source.labels) else tuple(s for s in SCORES if s != "max_probability")
+    shown: dict[str, list[float]] = {}
+    missing: list[str] = []
     with waiting("scoring"):
-        scores = {name: source.score(rows.x, name) for name in names}
         found = source.detect(rows.x, quantile=quantile)
-    # The score is minus the norm, so that more is always more like the data; a person reads the norm itself.
-    shown = {n: (-s if n == "gradient_norm" else s).tolist() for n, s in scores.items()}
+        for name in SCORES:
+            try:
+                shown[name] = source.score(rows.x, name).tolist()
+            except InputError as error:
+                missing.append(f"no {name}: {error}")
     records: list[outputs.Record] = [
         {"input": name, **{n: s[i] for n, s in shown.items()}, "in": bool(found.inside[i])}
         for i, name in enumerate(rows.names)
     ]
     outputs.show(records, as_json=as_json, as_csv=as_csv)
     least, n_rows = found.threshold.value, found.threshold.n_rows
-    outputs.say([f"in: log_density of {least:.4g} or more, which {1 - quantile:.0%} of {n_rows} held-out rows have"])
-    outputs.say(rows.notes)
+    kind = found.threshold.score
+    outputs.say([f"in: {kind} of {least:.4g} or more, which {1 - quantile:.0%} of {n_rows} held-out rows have"])
+    outputs.say([*missing, *rows.notes])
 
 
 def rank(

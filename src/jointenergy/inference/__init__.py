@@ -12,14 +12,17 @@ from jointenergy.inference.density import (
     label_table,
 )
 from jointenergy.inference.detect import (
+    SCORES,
     Abstention,
     Compatibility,
+    Detected,
+    Score,
     Threshold,
     abstain,
     compatibility,
     confidence,
     confidence_threshold,
-    in_distribution,
+    detect,
     score,
 )
 from jointenergy.inference.distal import Distal, distal
@@ -40,12 +43,14 @@ from jointenergy.inference.refine import Refined, refine
 from jointenergy.inference.sample import Sampled, sample
 
 __all__ = [
+    "SCORES",
     "Abstention",
     "Aids",
     "Compatibility",
     "Composed",
     "Converted",
     "Cooling",
+    "Detected",
     "Distal",
     "EstimatedLogProb",
     "EstimatedTable",
@@ -56,6 +61,7 @@ __all__ = [
     "Refined",
     "Sampled",
     "SampledPrediction",
+    "Score",
     "Threshold",
     "abstain",
     "compatibility",
@@ -63,10 +69,10 @@ __all__ = [
     "confidence",
     "confidence_threshold",
     "convert",
+    "detect",
     "distal",
     "estimate_log_prob",
     "estimate_table",
-    "in_distribution",
     "inpaint",
     "label_log_prob",
     "label_table",

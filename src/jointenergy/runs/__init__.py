@@ -2,6 +2,6 @@
 
 from jointenergy.runs.film import Film
 from jointenergy.runs.loading import load, wrap
-from jointenergy.runs.run import Detected, Run
+from jointenergy.runs.run import Run
 
-__all__ = ["Detected", "Film", "Run", "load", "wrap"]
+__all__ = ["Film", "Run", "load", "wrap"]

@@ -10,7 +10,7 @@ import math
 import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -43,15 +43,6 @@ from jointenergy.training.trainer import Trainer
 By = Literal["energy", "sampling", "search"]
 StartName = Literal["noise", "class", "buffer"]
 QUANTILE = 0.05  # the share of validation rows that a threshold leaves out, unless said
-
-
-@dataclass(frozen=True, eq=False)
-class Detected:
-    """The score of each x, `[n]`, and whether x is in the domain with a score at or above the threshold."""
-
-    score: Tensor
-    inside: Tensor
-    threshold: inference.Threshold
 
 
 class Run:
@@ -228,11 +219,9 @@ class Run:
             fitted = inference.Threshold.fit(score, self.score(x, score), quantile)
         return self.thresholds.keep(fitted)
 
-    def detect(self, x: Array, *, score: str = "log_density", quantile: float = QUANTILE) -> Detected:
+    def detect(self, x: Array, *, score: str = "log_density", quantile: float = QUANTILE) -> inference.Detected:
         """Detect out-of-distribution x: by a threshold that rejects the share `quantile` of held-out rows."""
-        rows, threshold = self._checked(x), self.threshold(score, quantile)
-        scores = self.score(rows, threshold.score)
-        return Detected(scores, threshold.accepts(scores) & self.model.domain.contains(rows), threshold)
+        return inference.detect(self.model, self._checked(x), self.threshold(score, quantile))
 
     def abstain(self, x: Array, *, coverage: float = 0.95, given: Labels = None) -> inference.Abstention:
         """Predict where the model is confident enough, MISSING elsewhere: on held-out rows a share `coverage`."""
