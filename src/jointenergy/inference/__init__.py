@@ -4,10 +4,6 @@ from jointenergy.inference.chains import Aids
 from jointenergy.inference.compose import Composed, compose, sample_composed, score_composed
 from jointenergy.inference.convert import Converted, convert
 from jointenergy.inference.density import (
-    EstimatedLogProb,
-    EstimatedTable,
-    estimate_log_prob,
-    estimate_table,
     label_log_prob,
     label_table,
 )
@@ -52,8 +48,6 @@ __all__ = [
     "Cooling",
     "Detected",
     "Distal",
-    "EstimatedLogProb",
-    "EstimatedTable",
     "Inpainted",
     "JointPrediction",
     "Neighbors",
@@ -71,8 +65,6 @@ __all__ = [
     "convert",
     "detect",
     "distal",
-    "estimate_log_prob",
-    "estimate_table",
     "inpaint",
     "label_log_prob",
     "label_table",
