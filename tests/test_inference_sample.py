@@ -307,8 +307,8 @@ def test_labels_flip_early_and_noise_is_raised_early(method):
     assert bool((found.y[:, 0] == 2).all())
     spread = [float((b.x - a.x).std()) for a, b in itertools.pairwise(shown)]
     assert spread == pytest.approx([0.3, 0.3, 0.1, 0.1, 0.1, 0.1], rel=0.05)
-    louder = chains.Mover(MALA(0.1), None, 1).louder(2.0).x_kernel
-    assert louder == MALA(0.1, temperature=4.0)  # noise goes with the root of the temperature
+    noisier = chains.Mover(MALA(0.1), None, 1).with_more_noise(2.0).x_kernel
+    assert noisier == MALA(0.1, temperature=4.0)  # noise goes with the root of the temperature
     free = sample(
         model,
         2,

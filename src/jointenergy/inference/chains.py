@@ -97,7 +97,7 @@ class Mover:
             if i % moves == 0:
                 yield later
 
-    def louder(self, factor: float) -> Mover:
+    def with_more_noise(self, factor: float) -> Mover:
         """The same with the noise on x multiplied."""
         kernel = self.x_kernel
         if isinstance(kernel, Langevin):
@@ -123,7 +123,7 @@ def plan(
     check_count("x_steps", x_steps)
     alone = Mover(x_kernel, None, x_steps)
     if aids.raise_noise_for:
-        alone.louder(aids.noise_factor)  # raises where it cannot be done
+        alone.with_more_noise(aids.noise_factor)  # raises where it cannot be done
     if not bool((given == MISSING).any()):
         return alone, ()
     model.check_summable(given)
@@ -186,9 +186,9 @@ def run_chains(
     for piece in (slice(i, i + size) for i in range(0, len(x), size)):
         held = {} if mask is None else {"given_x": x[piece], "mask": mask[piece]}
         target = Target(model, given_y=given[piece], **held)
-        state = begin(mover, target, x[piece], y[piece], keys[piece])
+        state = initial_state(mover, target, x[piece], y[piece], keys[piece])
         with hold(model):
-            state = walk(mover, target, state, steps, aids=aids, frames=frames)
+            state = move(mover, target, state, steps, aids=aids, frames=frames)
         if mover.y_kernel is None:
             state = draw_free(target, state)
         ends.append((state.x, state.y))
@@ -206,7 +206,7 @@ def held_mask(x: Tensor, mask: Tensor) -> Tensor:
     return mask.to(x.device).expand_as(x)
 
 
-def begin(mover: Mover, target: Target, x: Tensor, y: Tensor, keys: Tensor) -> State:
+def initial_state(mover: Mover, target: Target, x: Tensor, y: Tensor, keys: Tensor) -> State:
     """Checked starting states with these keys: labels that do not move and are not given are summed out."""
     y, keys = y.to(x.device), keys.to(x.device)
     if mover.y_kernel is None:
@@ -220,7 +220,7 @@ def begin(mover: Mover, target: Target, x: Tensor, y: Tensor, keys: Tensor) -> S
     return replace(state, keys=keys.clone())
 
 
-def walk(
+def move(
     mover: Mover, target: Target, state: State, steps: int, *, aids: Aids = NONE, frames: Frames | None = None
 ) -> State:
     """The chains after all steps, with what helps them, shown on the way."""
@@ -231,7 +231,7 @@ def walk(
         here = target
         if done < aids.flip_labels_for:
             here, state = _flipped(target, state)
-        now = mover.louder(aids.noise_factor) if done < aids.raise_noise_for else mover
+        now = mover.with_more_noise(aids.noise_factor) if done < aids.raise_noise_for else mover
         for later in now.run(here, state, aids.stop(done, steps) - done):
             state, done = later, done + 1
             if frames is not None:
