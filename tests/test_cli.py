@@ -17,7 +17,7 @@ from jointenergy.errors import InputError
 from jointenergy.evaluation import report, suite
 from jointenergy.experiments import study as studies
 from jointenergy.recipes import run_folder
-from jointenergy.trained.opening import open_run
+from jointenergy.runs.loading import open_run
 
 
 def run(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:

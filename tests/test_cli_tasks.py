@@ -25,14 +25,15 @@ from jointenergy.cli.main import app
 from jointenergy.cli.masks import mask_of
 from jointenergy.data import load
 from jointenergy.errors import InputError
+from jointenergy.inference import SCORES, Score
 from jointenergy.labels import LabelSpace
 from jointenergy.recipes.networks import model_of
-from jointenergy.trained import portable
-from jointenergy.trained.thresholds import Thresholds
+from jointenergy.runs import portable
+from jointenergy.runs.thresholds import Thresholds
 from jointenergy.training import checkpoints
 from jointenergy.training.feeds import TrainingData
 from tests.small import trained
-from tests.test_trained import TINY
+from tests.test_runs import TINY
 
 
 @pytest.fixture(scope="module")
@@ -134,11 +135,22 @@ class TestQuestions:
         found = records(call(place, "score", "run", "x.npy", "--quantile", "0.2", "--json"))
         x = torch.from_numpy(np.load(place / "x.npy"))
         assert [r["log_density"] for r in found] == run.log_density(x).tolist()
-        assert [r["gradient_norm"] for r in found] == (-run.score(x, "gradient_norm")).tolist()
+        assert [r["gradient_norm"] for r in found] == run.score(x, "gradient_norm").tolist()
         assert [r["in"] for r in found] == run.detect(x, quantile=0.2).inside.tolist()
         stored = json.loads((place / "run" / "thresholds.json").read_text())["thresholds"]
         assert ("log_density", 0.2) in [(t["score"], t["quantile"]) for t in stored]
         assert "held-out rows" in call(place, "score", "run", "x.npy").stderr
+
+    def test_score_shows_the_whole_table_and_says_which_scores_a_run_has_not(self, place, run, monkeypatch):
+        def refused(model, x, given):
+            raise InputError("the model has none")
+
+        monkeypatch.setitem(SCORES, "minus_first", Score(lambda model, x, given: -x[:, 0], "minus x1", "the first"))
+        monkeypatch.setitem(SCORES, "refused", Score(refused, "none", "none"))
+        found = call(place, "score", "run", "x.npy", "--json")
+        assert list(records(found)[0]) == ["input", *(name for name in SCORES if name != "refused"), "in"]
+        assert [r["minus_first"] for r in records(found)] == (-np.load(place / "x.npy")[:, 0]).tolist()
+        assert "no refused: the model has none" in found.stderr
 
     def test_rank(self, place, run):
         found = records(call(place, "rank", "run", "x.npy", "--first", "3", "--second", "digit=8", "--json"))

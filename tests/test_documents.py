@@ -9,9 +9,10 @@ import pytest
 from typer.testing import CliRunner
 
 from jointenergy.cli.main import app
+from jointenergy.inference import SCORES
 from jointenergy.training import checkpoints
 from tests.small import trained
-from tests.test_trained import TINY
+from tests.test_runs import TINY
 
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
@@ -49,8 +50,17 @@ def numbers(paragraph: str) -> list[str]:
     return re.findall(r"(?<![\w.-])\d[\d.,]*", re.sub(r"\b(?:19|20)\d\d\b", "", paragraph))
 
 
+@pytest.fixture
+def same_scores():
+    """The table of scores is as it was, whatever a document adds to it."""
+    before = dict(SCORES)
+    yield
+    SCORES.clear()
+    SCORES.update(before)
+
+
 @pytest.mark.parametrize("document", WITH_CODE, ids=lambda d: d.name)
-def test_python_blocks_run_in_order(document, demo, tmp_path, monkeypatch):
+def test_python_blocks_run_in_order(document, demo, tmp_path, monkeypatch, same_scores):
     monkeypatch.chdir(tmp_path)
     if "runs/demo" in document.read_text():
         shutil.copytree(demo, tmp_path / "runs" / "demo")

@@ -38,9 +38,9 @@ from jointenergy.experiments import measures
 from jointenergy.labels import LabelSpace
 from jointenergy.models import LogitModel
 from jointenergy.recipes.data import data_of, scaled
-from jointenergy.trained.origin import Origin, Sampling
-from jointenergy.trained.run import Run
-from jointenergy.trained.thresholds import Thresholds
+from jointenergy.runs.origin import Origin, Sampling
+from jointenergy.runs.run import Run
+from jointenergy.runs.thresholds import Thresholds
 
 SMALL = Sizes(resamples=200, draws=200, held_rows=500)
 

@@ -30,9 +30,9 @@ from jointenergy.kernels import State
 from jointenergy.labels import LabelSpace
 from jointenergy.models import Box, ConditionalModel, EnergyModel, JointModel, PairModel, Reals
 from jointenergy.recipes import run_folder
-from jointenergy.trained import Run
-from jointenergy.trained.opening import open_run
-from jointenergy.trained.thresholds import Thresholds
+from jointenergy.runs import Run
+from jointenergy.runs.loading import open_run
+from jointenergy.runs.thresholds import Thresholds
 from jointenergy.training.feeds import TrainingData
 
 DOUBLE = torch.float64

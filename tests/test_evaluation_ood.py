@@ -30,14 +30,15 @@ from jointenergy.evaluation.ood import Sizes, ood
 from jointenergy.evaluation.outside import read_outside
 from jointenergy.evaluation.sections import Subject
 from jointenergy.evaluation.separation import Asked, scores_of
+from jointenergy.inference import SCORES, Score
 from jointenergy.kernels import Langevin
 from jointenergy.labels import LabelSpace
 from jointenergy.models import Box, ConditionalModel, EnergyModel
-from jointenergy.trained import Run
-from jointenergy.trained.origin import Origin, Sampling
-from jointenergy.trained.thresholds import Thresholds
+from jointenergy.runs import Run
+from jointenergy.runs.origin import Origin, Sampling
+from jointenergy.runs.thresholds import Thresholds
 from tests.small import trained
-from tests.test_trained import TINY
+from tests.test_runs import TINY
 
 # Toys.
 
@@ -527,7 +528,7 @@ def test_pieces_of_an_array_are_the_array(tmp_path):
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Run:
     fit = trained(tmp_path_factory.mktemp("ood") / "run", *TINY, "iterations=60", "cadence.check=60")
-    return jointenergy.trained.opening.open_run(fit.folder)
+    return jointenergy.runs.loading.open_run(fit.folder)
 
 
 def classifier(seed=0) -> Run:
@@ -546,7 +547,7 @@ def test_a_section_has_figures_tables_and_pictures(run, suite, monkeypatch, unto
     with untouched_random_state():
         section = ood(subject, suite)
     names = ["dark", "noise", "constant", "interpolations", "shuffled_pixels", "patches"]
-    kinds = ["log_density", "max_probability", "gradient_norm"]
+    kinds = list(SCORES)
     whats = ["auroc", "aupr", "fpr95", *(["auroc_noised"] if suite == "full" else [])]
     expected = {f"ood_{what}.{name}.{kind}" for what in whats for name in names for kind in kinds}
     expected |= {f"ood_auroc_control.{kind}" for kind in kinds}
@@ -609,7 +610,7 @@ def test_runs_without_labels_and_with_many():
     section = ood(Subject(run_of(none, (64,)), rows_of(x, LabelSpace.none())), "quick")
     assert section.metrics["ood_auroc.noise.log_density"] == 1.0
     assert not any("max_probability" in name for name in section.metrics)
-    assert "The run has no max p(y | x): it has no labels." in section.says
+    assert any("The run has no max p(y | x): max_probability is a probability of labels" in s for s in section.says)
     labels = LabelSpace({"a": 2, "b": 3})
     with torch.random.fork_rng():
         torch.manual_seed(0)
@@ -634,7 +635,32 @@ def test_two_sets_of_one_name_are_refused():
         ood(Subject(wrapped(), rows_of(normal(10)), outside=sets), "quick")
 
 
-def test_rounded_probabilities_are_said():
+def test_a_score_is_a_function_and_a_line_of_the_table(monkeypatch):
+    """A place that spells the scores out itself would miss the new one."""
+
+    def minus_first(model, x, given):
+        assert given.shape == (len(x), 1)
+        return -x[:, 0]
+
+    monkeypatch.setitem(SCORES, "minus_first", Score(minus_first, "minus x1", "minus the first entry"))
+    run, test = wrapped(), normal(100)
+    assert torch.equal(run.score(test, "minus_first"), -test[:, 0])
+    run.fit_threshold(test, score="minus_first", quantile=0.1)
+    assert int(run.detect(test, score="minus_first", quantile=0.1).inside.sum()) == 90
+    section = ood(Subject(run, rows_of(test), outside=[Given("right", test + 9)]), "quick")
+    assert section.metrics["ood_auroc.right.minus_first"] == 1.0
+    assert "minus x1" in section.tables[0].columns
+    assert "minus x1, minus the first entry" in section.says[0]
+    with pytest.raises(InputError, match="did you mean 'minus_first'"):
+        run.score(test, "minus_frist")
+
+
+def test_the_page_lists_all_scores():
+    page = (Path(__file__).parent.parent / "docs" / "evaluation" / "ood.md").read_text()
+    assert all(f"| `{name}` |" in page for name in SCORES)
+
+
+def test_equal_scores_are_said():
     test = load("digits", split="test").rows(slice(0, 60))
     network = nn.Linear(64, 10)
     nn.init.constant_(network.weight, 0.0)
@@ -642,7 +668,7 @@ def test_rounded_probabilities_are_said():
     network.bias.data[0] = 100.0
     sure = jointenergy.wrap(network, LabelSpace({"digit": 10}), bounds=(-1, 1), event_shape=(64,))
     assert any(
-        "gives 100 % of the test rows a probability that rounds to 1" in s
+        "gives 100 % of the test rows the same largest max p(y | x)" in s
         for s in ood(Subject(sure, test), "quick").says
     )
 

@@ -23,9 +23,9 @@ from jointenergy.evaluation.sections import Subject
 from jointenergy.labels import MISSING, LabelSpace
 from jointenergy.models import Box, ConditionalModel, EnergyModel, LogitModel, PairModel
 from jointenergy.models.pairwise import Concat
-from jointenergy.trained.origin import Origin, Sampling
-from jointenergy.trained.run import Run
-from jointenergy.trained.thresholds import Thresholds
+from jointenergy.runs.origin import Origin, Sampling
+from jointenergy.runs.run import Run
+from jointenergy.runs.thresholds import Thresholds
 
 WIDTH = 6
 

@@ -27,7 +27,7 @@ from jointenergy.evaluation import comparison, report, stored, suite, vitals
 from jointenergy.evaluation.outside import read_outside
 from jointenergy.evaluation.sections import Extractor, Section, Subject, Table, drawing, picture
 from jointenergy.recipes import run_folder
-from jointenergy.trained.opening import open_run
+from jointenergy.runs.loading import open_run
 
 CHROMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
 SMALL = [

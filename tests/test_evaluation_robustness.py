@@ -15,7 +15,7 @@ from PIL import Image
 from torch import nn
 
 import jointenergy
-from jointenergy import LabelSpace, streams, tasks
+from jointenergy import LabelSpace, inference, streams
 from jointenergy.data import Dataset
 from jointenergy.evaluation import attacks, gradient_free, metrics
 from jointenergy.evaluation import robustness as part
@@ -28,8 +28,8 @@ from jointenergy.kernels import Langevin
 from jointenergy.labels import MISSING
 from jointenergy.models import Box
 from jointenergy.networks import MLP
-from jointenergy.trained import Run
-from jointenergy.trained.thresholds import Thresholds
+from jointenergy.runs import Run
+from jointenergy.runs.thresholds import Thresholds
 from tests.tables import conditional
 
 DUAL = {"linf": 1, "l2": 2}
@@ -278,7 +278,7 @@ def test_the_identity_gradient_is_that_at_the_refined_point():
     loss = loss_at(defended, x, "identity", draws=1)
     (gradient,) = torch.autograd.grad(loss, x)
     keys = streams.chain_keys(len(x), generator=seeded())
-    end = tasks.refine(defended.model, defended.x, kernel=defended.kernel, steps=2, keys=keys).x[0]
+    end = inference.refine(defended.model, defended.x, kernel=defended.kernel, steps=2, keys=keys).x[0]
     point = end.clone().requires_grad_()
     there = -defended.model.label_log_prob(point, defended.y).sum()
     (expected,) = torch.autograd.grad(there, point)
@@ -293,7 +293,7 @@ def test_the_loss_is_the_mean_over_fresh_draws_of_the_chain():
     x = defended.x
     keys = streams.chain_keys(3 * len(x), generator=seeded()).view(3, -1)
     each = [
-        tasks.refine(defended.model, x, kernel=defended.kernel, steps=2, keys=k)
+        inference.refine(defended.model, x, kernel=defended.kernel, steps=2, keys=k)
         .log_probs["class"]
         .gather(1, defended.y)
         for k in keys
@@ -314,7 +314,7 @@ def test_the_loss_is_the_mean_over_fresh_draws_of_the_chain():
 def test_the_decision_after_refinement_is_by_the_mean_of_its_votes_whatever_rows_stand_beside():
     defended = refined(noise=1.0, n=40)
     keys = defended.keys
-    probs = tasks.refine(defended.model, defended.x, kernel=defended.kernel, steps=2, keys=keys, n_draws=4).probs[
+    probs = inference.refine(defended.model, defended.x, kernel=defended.kernel, steps=2, keys=keys, n_draws=4).probs[
         "class"
     ]
     expected = probs.argmax(1) != defended.y[:, 0]

@@ -28,11 +28,11 @@ from jointenergy.kernels import Langevin, State
 from jointenergy.labels import MISSING
 from jointenergy.networks import MLP
 from jointenergy.networks.cifar_resnet import MEAN, STD, CifarBlock, CifarResNet
-from jointenergy.trained.opening import open_run
+from jointenergy.runs.loading import open_run
 from jointenergy.training import checkpoints
 from jointenergy.training.feeds import TrainingData
 from tests.small import trained
-from tests.test_trained import TINY
+from tests.test_runs import TINY
 
 SMALL = samples.Sizes(samples=60, manifold=40, patterns=4, per=3, per_selected=1, chains=6, times=2, neighbors=10)
 

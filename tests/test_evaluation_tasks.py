@@ -15,7 +15,7 @@ from jointenergy.experiments.reproduce import Plan
 from jointenergy.experiments.seeds import Seed, task_figures_of
 from jointenergy.training import checkpoints
 from tests.small import trained
-from tests.test_trained import TINY
+from tests.test_runs import TINY
 
 
 @pytest.fixture(scope="module")

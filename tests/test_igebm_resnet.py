@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from jointenergy import tasks
+from jointenergy import inference
 from jointenergy.errors import InputError
 from jointenergy.kernels import Langevin
 from jointenergy.labels import MISSING, LabelSpace
@@ -291,21 +291,23 @@ def test_chains_of_a_task_make_their_weights_once(monkeypatch):
         start = UniformStart(0.0, 1.0, (1, 8, 8))
         generator = torch.Generator().manual_seed(0)
         kernel = Langevin(1.0, 0.1)
-        drawn.append(tasks.sample(model, 3, x_kernel=kernel, steps=steps, start=start, generator=generator).x)
+        drawn.append(inference.sample(model, 3, x_kernel=kernel, steps=steps, start=start, generator=generator).x)
         counts.append(len(made))
     assert counts[0] == counts[1]
     assert not torch.equal(*drawn)
     assert all(m.fixed is None for m in model.modules() if isinstance(m, SpectralConv2d))
 
 
-def test_tasks_sample_folded_networks_in_inference_mode():
+def test_inference_samples_folded_networks_in_inference_mode():
     model = EnergyModel(IgebmResNet("a", in_channels=1, width=1 / 64), domain=Box(0, 1), event_shape=(1, 8, 8))
     begin, kernel = UniformStart(0.0, 1.0, (1, 8, 8)), Langevin(1.0, 0.1)
     drawn = []
     for mode in (False, True):
         with torch.inference_mode(mode):
             generator = torch.Generator().manual_seed(0)
-            drawn.append(tasks.sample(model, 3, x_kernel=kernel, steps=2, start=begin, generator=generator).x.clone())
+            drawn.append(
+                inference.sample(model, 3, x_kernel=kernel, steps=2, start=begin, generator=generator).x.clone()
+            )
     assert torch.equal(*drawn)
 
 

@@ -22,9 +22,9 @@ from jointenergy.kernels import ExactGibbs, GibbsWithGradients, Kernel, Langevin
 from jointenergy.models import Concat, EnergyModel
 from jointenergy.models.base import JointModel
 from jointenergy.networks import MLP
-from jointenergy.trained.origin import Origin, Sampling
-from jointenergy.trained.run import Run
-from jointenergy.trained.thresholds import Thresholds
+from jointenergy.runs.origin import Origin, Sampling
+from jointenergy.runs.run import Run
+from jointenergy.runs.thresholds import Thresholds
 from jointenergy.training.feeds import TrainingData
 
 

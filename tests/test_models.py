@@ -472,6 +472,50 @@ class TestProducts:
             Product([EnergyModel(nn.Linear(D, 1), event_shape=(3,)), EnergyModel(nn.Linear(D, 1), event_shape=(4,))])
 
 
+class TestCanSum:
+    """`can_sum` says whether `log_density` can sum the missing labels, or raises that they are too many."""
+
+    def check(self, model, given, wanted):
+        x = torch.randn(N, D)
+        assert model.can_sum(given) is wanted
+        if wanted:
+            assert model.log_density(x, given).isfinite().all()
+        else:
+            with pytest.raises(EnumerationError):
+                model.log_density(x, given)
+
+    def test_labels_that_do_not_meet_are_counted_apart(self):
+        a, b = (pair(LabelSpace({name: 100})) for name in "ab")
+        self.check(Product([a, b]), None, True)
+        self.check(Product([a, b]).tempered(0.5), None, True)
+
+    def test_labels_of_one_factor_are_counted_together(self):
+        both = pair(LabelSpace({"a": 100, "b": 100}))
+        self.check(both, None, False)
+        self.check(Product([pair(LabelSpace({"c": 2})), both]), None, False)
+        # A factor of both labels joins those of the others.
+        self.check(Product([pair(LabelSpace({"a": 100})), pair(LabelSpace({"b": 100})), both]), None, False)
+
+    def test_only_missing_labels_count_row_by_row(self):
+        both = pair(LabelSpace({"a": 100, "b": 100}))
+        given = torch.full((N, 2), MISSING)
+        given[::2, 0], given[1::2, 1] = 3, 4
+        self.check(both, given, True)
+        given[1] = MISSING
+        self.check(both, given, False)
+        self.check(
+            Product([pair(LabelSpace({"c": 2})), both]), torch.cat([torch.full((N, 1), MISSING), given], 1), False
+        )
+
+    def test_closed_sums_have_no_limit(self):
+        self.check(logit(LabelSpace({"a": 100, "b": 100, "c": 100})), None, True)
+
+    def test_the_limit_is_read_where_it_is_kept(self, monkeypatch):
+        monkeypatch.setattr("jointenergy.labels.ENUMERATION_LIMIT", 1)
+        assert not make("pair").can_sum()
+        assert make("logits").can_sum()
+
+
 class TestNormalizer:
     @pytest.mark.parametrize("kind", ["conditional", "logits stated conditional", "product with one"])
     def test_conditional_models_refuse_every_comparison_of_labels(self, kind):

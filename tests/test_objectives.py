@@ -12,8 +12,8 @@ from torch import Tensor
 
 from jointenergy import labels as label_room
 from jointenergy.errors import NormalizerError
-from jointenergy.labels import MISSING
-from jointenergy.models import JointModel, LogitModel
+from jointenergy.labels import MISSING, LabelSpace
+from jointenergy.models import JointModel, LogitModel, Product
 from jointenergy.objectives import (
     Batch,
     Draws,
@@ -27,8 +27,7 @@ from jointenergy.objectives import (
     Term,
     frequency_weights,
 )
-from jointenergy.objectives import values as values_room
-from tests.tables import D, conditional, make
+from tests.tables import D, conditional, make, pair
 
 TOLERANCE = 1e-10
 TERMS: dict[str, Term] = {t.name: t for t in (LogPX(), LogPYGivenX(), LogPXY(), LogPXGivenY())}
@@ -396,7 +395,18 @@ def test_one_pass_through_the_network_serves_all_terms():
     assert len(calls) == 2  # the batch, the negatives
 
 
-def test_the_limit_is_read_where_it_is_kept(monkeypatch):
-    monkeypatch.setattr(label_room, "ENUMERATION_LIMIT", 1)
-    assert not values_room.summable(make("pair"))
-    assert values_room.summable(make("logits"))
+def test_a_product_is_summed_by_blocks_and_asks_for_no_draws():
+    """Two labels of 100 values: 10,000 states together, which a count over the whole product would refuse to sum."""
+    model = Product([pair(LabelSpace({name: 100})).double() for name in "ab"])
+    objective = LogPX() + LogPYGivenX()
+    assert objective.needs(model) == {"negatives"}
+    g = torch.Generator().manual_seed(0)
+    x, negatives = (torch.randn(4, D, generator=g, dtype=torch.float64) for _ in range(2))
+    y = torch.randint(100, (4, 2), generator=g)
+    y[0, 1] = y[1, 0] = MISSING
+    loss = objective(model, Batch(x, y), Draws(negatives=Samples(negatives)))
+    wanted = -model.label_log_prob(x, y).mean() - model.log_density(x).mean() + model.log_density(negatives).mean()
+    found = torch.autograd.grad(loss.total, list(model.parameters()), allow_unused=True)
+    expected = torch.autograd.grad(wanted, list(model.parameters()), allow_unused=True)
+    for a, b in zip(found, expected, strict=True):
+        torch.testing.assert_close(a, b)

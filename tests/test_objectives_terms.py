@@ -28,7 +28,6 @@ from jointenergy.objectives import (
     Objective,
     Samples,
     preset,
-    summable,
 )
 from tests.tables import D, logit, make, mask_model
 from tests.test_objectives import World, all_patterns, batch_of, gradients, one_thread
@@ -257,8 +256,8 @@ class TestComposition:
     )
     def test_what_is_needed(self, name, few, many, masked):
         objective, small, large = preset(name), make("pair"), mask_model()
-        assert summable(small)
-        assert not summable(large)
+        assert small.can_sum()
+        assert not large.can_sum()
         assert objective.needs(small) == set(few.split())
         assert objective.needs(large) == set(many.split())
         assert objective.needs(large, missing_labels=False) == set(many.split()) - {"given_xy"}

@@ -30,7 +30,7 @@ from jointenergy.experiments.reproduce import Plan, reproduce
 from jointenergy.experiments.seeds import Child, Record, Seed, figures_of, parse_seeds
 from jointenergy.recipes import run_folder
 from jointenergy.recipes.data import dataset_of
-from jointenergy.trained.opening import open_run
+from jointenergy.runs.loading import open_run
 from jointenergy.training import checkpoints, loop
 from tests.conftest import COMMIT
 from tests.small import COLD, Before

@@ -20,7 +20,7 @@ from jointenergy.experiments.parts import Place, plainly
 from jointenergy.recipes import run_folder
 from jointenergy.recipes.schema import Recipe
 from jointenergy.recipes.variants import Size
-from jointenergy.trained.opening import open_run
+from jointenergy.runs.loading import open_run
 from tests import generated_data as generated
 
 ROOT = Path(__file__).resolve().parents[1]

@@ -22,7 +22,7 @@ from jointenergy.recipes import run_folder
 from jointenergy.recipes.data import changes_of, data_of, dataset_of, view_of
 from jointenergy.recipes.schema import parse
 from jointenergy.recipes.settings import DataSettings
-from jointenergy.trained.opening import open_run
+from jointenergy.runs.loading import open_run
 from jointenergy.training.distributed import World
 from jointenergy.training.feeds import Feed
 from tests.generated_data import picture_bytes, write_idx_set

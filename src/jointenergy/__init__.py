@@ -6,7 +6,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from jointenergy import buffers, data, kernels, networks, objectives, starts
+    from jointenergy import buffers, data, inference, kernels, networks, objectives, starts
     from jointenergy.errors import DomainError, EnumerationError, InputError, NormalizerError
     from jointenergy.estimators import JointEnergyClassifier, JointEnergyDetector
     from jointenergy.labels import MISSING, LabelSpace
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
         Product,
         Reals,
     )
-    from jointenergy.trained import Run, load, wrap
+    from jointenergy.runs import Run, load, wrap
 
 __version__ = "0.1.0.dev0"
 
@@ -49,6 +49,7 @@ __all__ = [
     "__version__",
     "buffers",
     "data",
+    "inference",
     "kernels",
     "load",
     "networks",
@@ -74,7 +75,7 @@ _MODULES = {
         "Product",
         "Reals",
     ),
-    "trained": ("Run", "load", "wrap"),
+    "runs": ("Run", "load", "wrap"),
 }
 _HOME = {name: module for module, names in _MODULES.items() for name in names}
 

@@ -16,8 +16,8 @@ from jointenergy.cli.synthesis import FilmOption, Steps, both, save_film, steps_
 from jointenergy.cli.tasks import AsCsv, AsJson, Data, Device, Given, InputPaths, Resize, RunPath, opened
 from jointenergy.cli.waiting import waiting
 from jointenergy.errors import InputError
-from jointenergy.tasks import Inpainted
-from jointenergy.trained import Film, Run
+from jointenergy.inference import Inpainted
+from jointenergy.runs import Film, Run
 
 SHOWN_DRAWS = 6  # of each input in a picture
 

@@ -23,8 +23,8 @@ from jointenergy.data.folders import decode
 from jointenergy.data.tables import is_missing, lines_of
 from jointenergy.errors import InputError
 from jointenergy.labels import LabelSpace
-from jointenergy.trained import Run
-from jointenergy.trained.arrays import shaped, tensor_of
+from jointenergy.runs import Run
+from jointenergy.runs.arrays import shaped, tensor_of
 
 ARRAYS = (".npy", ".npz")
 

@@ -14,8 +14,8 @@ from jointenergy.data.fitting import image_form
 from jointenergy.data.folders import decode
 from jointenergy.errors import InputError
 from jointenergy.labels import nearest
-from jointenergy.trained import Run
-from jointenergy.trained.arrays import tensor_of
+from jointenergy.runs import Run
+from jointenergy.runs.arrays import tensor_of
 
 HALVES = ("upper", "lower", "left", "right")
 

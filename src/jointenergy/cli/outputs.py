@@ -17,7 +17,7 @@ from torch import Tensor
 
 from jointenergy.cli.screen import console
 from jointenergy.errors import InputError
-from jointenergy.trained.film import drawable, picture
+from jointenergy.runs.film import drawable, picture
 
 Value = str | int | float | bool | None
 Record = Mapping[str, Value]

@@ -15,10 +15,10 @@ from jointenergy.cli.options import Seed
 from jointenergy.cli.tasks import AsCsv, AsJson, Data, Device, Given, InputPaths, Resize, RunPath, opened
 from jointenergy.cli.waiting import waiting
 from jointenergy.errors import InputError
+from jointenergy.inference.chains import Frames
+from jointenergy.inference.sample import TENTH
 from jointenergy.kernels import State
-from jointenergy.tasks.chains import Frames
-from jointenergy.tasks.sample import TENTH
-from jointenergy.trained import Film, Run
+from jointenergy.runs import Film, Run
 
 AT_ONCE = 1000  # chains; more are run one batch after the other
 SHOWN_FRAMES = 10  # of the way from one label to another

@@ -12,11 +12,11 @@ from jointenergy.cli import inputs, outputs
 from jointenergy.cli.options import Seed
 from jointenergy.cli.waiting import waiting
 from jointenergy.errors import InputError
+from jointenergy.inference import SCORES
 from jointenergy.labels import MISSING
-from jointenergy.tasks.detect import SCORES
-from jointenergy.trained import Run
-from jointenergy.trained.opening import open_run
-from jointenergy.trained.questions import QUANTILE
+from jointenergy.runs import Run
+from jointenergy.runs.loading import open_run
+from jointenergy.runs.run import QUANTILE
 
 FEW_LABELS = 3  # that stand beside each other in a table
 
@@ -116,25 +116,29 @@ def score(
 ) -> None:
     """Score inputs for out-of-distribution detection.
 
-    Shows the log-density, the largest class probability and the gradient norm
-    of each input, and whether it is in distribution.
+    Shows all scores of each input, each larger for inputs more like the data,
+    and whether the input is in distribution.
     """
     source = opened(run, data, device)
     rows = inputs.read(files, source, resize=resize)
-    names = SCORES if len(source.labels) else tuple(s for s in SCORES if s != "max_probability")
+    shown: dict[str, list[float]] = {}
+    missing: list[str] = []
     with waiting("scoring"):
-        scores = {name: source.score(rows.x, name) for name in names}
         found = source.detect(rows.x, quantile=quantile)
-    # The score is minus the norm, so that more is always more like the data; a person reads the norm itself.
-    shown = {n: (-s if n == "gradient_norm" else s).tolist() for n, s in scores.items()}
+        for name in SCORES:
+            try:
+                shown[name] = source.score(rows.x, name).tolist()
+            except InputError as error:
+                missing.append(f"no {name}: {error}")
     records: list[outputs.Record] = [
         {"input": name, **{n: s[i] for n, s in shown.items()}, "in": bool(found.inside[i])}
         for i, name in enumerate(rows.names)
     ]
     outputs.show(records, as_json=as_json, as_csv=as_csv)
     least, n_rows = found.threshold.value, found.threshold.n_rows
-    outputs.say([f"in: log_density of {least:.4g} or more, which {1 - quantile:.0%} of {n_rows} held-out rows have"])
-    outputs.say(rows.notes)
+    kind = found.threshold.score
+    outputs.say([f"in: {kind} of {least:.4g} or more, which {1 - quantile:.0%} of {n_rows} held-out rows have"])
+    outputs.say([*missing, *rows.notes])
 
 
 def rank(

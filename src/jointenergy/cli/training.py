@@ -26,7 +26,7 @@ from jointenergy.evaluation import comparison, suite
 from jointenergy.experiments import study as studies
 from jointenergy.recipes import run_folder
 from jointenergy.recipes.schema import Recipe, read
-from jointenergy.trained.opening import open_run
+from jointenergy.runs.loading import open_run
 from jointenergy.training import loop
 from jointenergy.training.distributed import Parted, World, join, leave
 from jointenergy.training.trackers import TRACKERS, tracker

@@ -15,10 +15,10 @@ from torch import Tensor
 
 from jointenergy import streams
 from jointenergy.estimators.gaussians import Conditions, Gaussians
+from jointenergy.inference.chains import Mover, run_chains
 from jointenergy.kernels import ExactGibbs, GibbsWithGradients, Kernel, Metric, PreconditionedMALA
 from jointenergy.labels import MISSING, LabelSpace
 from jointenergy.models import AnchoredModel
-from jointenergy.tasks.chains import Mover, run_chains
 
 CANDIDATES = 128  # draws of the anchor that compete for the starts of a row's chains
 WITNESSES = 512  # such draws where a mean over them is asked for

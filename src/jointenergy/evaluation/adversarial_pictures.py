@@ -13,8 +13,8 @@ from jointenergy.data import View
 from jointenergy.evaluation.attacked import Attacked
 from jointenergy.evaluation.defended import Norm
 from jointenergy.evaluation.sections import COLORS, Picture, drawing, picture
-from jointenergy.trained import Run
-from jointenergy.trained.film import as_images
+from jointenergy.runs import Run
+from jointenergy.runs.film import as_images
 
 IMAGES = 8  # columns of the picture of changed images
 

@@ -16,7 +16,6 @@ from jointenergy.evaluation.laws import Path
 from jointenergy.kernels import Kernel, SingleSiteGibbs
 from jointenergy.labels import MISSING
 from jointenergy.models import JointModel
-from jointenergy.tasks.chains import can_sum
 
 How = Literal["summed", "given", "moved"]
 RARE = 0.05  # how often the upper bound with its margin may fail
@@ -29,7 +28,7 @@ def how_labels(model: JointModel) -> How:
     """Summed where they can be; given where each has an unknown normalizer of its own; else moved with x."""
     if model.normalizer == "conditional":
         return "given"
-    return "summed" if can_sum(model, torch.full((1, len(model.labels)), MISSING)) else "moved"
+    return "summed" if model.can_sum() else "moved"
 
 
 @dataclass(frozen=True, eq=False)

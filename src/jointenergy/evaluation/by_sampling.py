@@ -5,7 +5,7 @@ from __future__ import annotations
 from jointenergy.data import Dataset
 from jointenergy.evaluation.predictors import parts_of_names
 from jointenergy.labels import MISSING
-from jointenergy.trained import Run
+from jointenergy.runs import Run
 
 ROWS = 1000  # test rows at the most, taken evenly
 CHAINS = 10  # of each row; the mode of their last states is the prediction

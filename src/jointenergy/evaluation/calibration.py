@@ -27,9 +27,9 @@ from jointenergy.evaluation.confidence import (
 )
 from jointenergy.evaluation.predictors import predictors, prefix, rows_of, shown, told_by
 from jointenergy.evaluation.sections import Cell, Section, Subject, Suite, Table
+from jointenergy.inference.rows import pieces
 from jointenergy.labels import MISSING
-from jointenergy.tasks.rows import pieces
-from jointenergy.trained import Run
+from jointenergy.runs import Run
 
 __all__ = ["Calibrated", "calibration", "expected_calibration_error", "measure"]
 

@@ -9,15 +9,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from jointenergy import inference
 from jointenergy import labels as label_room
-from jointenergy import tasks
 from jointenergy.data import Dataset
 from jointenergy.errors import InputError
 from jointenergy.evaluation.confidence import BINS, bins_of, calibration_error
+from jointenergy.inference.density import log_table
+from jointenergy.inference.rows import pieces
 from jointenergy.labels import MISSING, LabelSpace
 from jointenergy.models import JointModel
-from jointenergy.tasks.density import log_table
-from jointenergy.tasks.rows import pieces
 
 ROWS = 1000  # rows that are looked at together
 
@@ -103,9 +103,11 @@ def tell(model: JointModel, rows: Iterable[tuple[Tensor, Tensor]], temperatures:
             for kept, temperature in zip(collected, temperatures, strict=True):
                 scaled = log_probs if temperature == 1 else [(z / temperature).log_softmax(1) for z in log_probs]
                 kept.add(scaled, y[piece], numbers[piece])
-            nll.append(_entries_nll(log_probs, y[piece]) if apart else -tasks.label_log_prob(model, x[piece], y[piece]))
+            nll.append(
+                _entries_nll(log_probs, y[piece]) if apart else -inference.label_log_prob(model, x[piece], y[piece])
+            )
             best = torch.stack([z.argmax(1) for z in log_probs], 1) if apart else None
-            best = tasks.predict_joint(model, x[piece]).labels if best is None else best
+            best = inference.predict_joint(model, x[piece]).labels if best is None else best
             exact.append(((best == y[piece]) | (y[piece] == MISSING)).all(1))
     if begin == 0 or not nll:
         raise InputError("the rows have no observed label to be told")

@@ -13,11 +13,11 @@ from torch import Tensor
 from jointenergy.data.options import NOT
 from jointenergy.errors import InputError
 from jointenergy.evaluation.samples_sets import passed
+from jointenergy.inference.sample import Method
 from jointenergy.labels import MISSING, LabelSpace
 from jointenergy.models import Box
+from jointenergy.runs import Run
 from jointenergy.starts import ClassGaussianStart, XStart
-from jointenergy.tasks.sample import Method
-from jointenergy.trained import Run
 
 Begin = Literal["noise", "class", "matched_buffer", "unmatched_buffer", "buffer"]
 Judge = Callable[[Tensor], Tensor]

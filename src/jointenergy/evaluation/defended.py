@@ -10,11 +10,11 @@ import torch
 from torch import Tensor
 
 from jointenergy import streams
+from jointenergy.inference import Refined, refine
 from jointenergy.kernels import Langevin
 from jointenergy.labels import MISSING
 from jointenergy.models import JointModel
-from jointenergy.tasks import Refined, refine
-from jointenergy.trained import Run
+from jointenergy.runs import Run
 
 Norm = Literal["linf", "l2"]
 NORMS: tuple[Norm, Norm] = ("linf", "l2")

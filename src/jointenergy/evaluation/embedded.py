@@ -17,7 +17,7 @@ from torch import Tensor
 from jointenergy import streams
 from jointenergy.data import Scale, View
 from jointenergy.data.fitting import Form, fitted, image_form
-from jointenergy.trained import Run
+from jointenergy.runs import Run
 from jointenergy.training.order import seeded
 
 NAMES = ("noise", "constant", "interpolations", "shuffled_pixels", "patches")

@@ -14,9 +14,9 @@ from jointenergy.errors import InputError
 from jointenergy.evaluation.sections import Extractor, Subject
 from jointenergy.models import LogitModel
 from jointenergy.networks.cifar_resnet import MEAN, STD, CifarResNet
-from jointenergy.trained import Run
-from jointenergy.trained.film import as_images
-from jointenergy.trained.opening import open_run
+from jointenergy.runs import Run
+from jointenergy.runs.film import as_images
+from jointenergy.runs.loading import open_run
 
 WEIGHTS = (".th", ".pt", ".pth")
 

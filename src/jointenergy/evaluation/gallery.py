@@ -18,7 +18,7 @@ from jointenergy.evaluation.samples_sets import at_once
 from jointenergy.evaluation.sections import Picture, Subject, drawing, picture
 from jointenergy.labels import MISSING, LabelSpace
 from jointenergy.models import Box
-from jointenergy.trained.film import as_images
+from jointenergy.runs.film import as_images
 
 LARGEST = 150_000  # bytes of a picture
 COLUMNS = 8  # samples in a row

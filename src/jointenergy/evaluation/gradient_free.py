@@ -12,8 +12,8 @@ from torch import Tensor
 
 from jointenergy.evaluation.attacks import Closest, changed, own_randomness
 from jointenergy.evaluation.defended import Defended
+from jointenergy.inference import predict, predict_proba
 from jointenergy.labels import MISSING, constant
-from jointenergy.tasks import predict, predict_proba
 
 
 def boundary(closest: Closest, starts: Tensor, rows: Tensor, *, steps: int, generator: torch.Generator) -> None:

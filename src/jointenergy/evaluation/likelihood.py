@@ -21,7 +21,7 @@ from jointenergy.evaluation.sections import Section, Subject, Suite
 from jointenergy.evaluation.simple_densities import CHOICE_ROWS, FIT_ROWS, Gaussian, Kernels
 from jointenergy.models import Box
 from jointenergy.networks.accelerated import hold
-from jointenergy.trained import Run
+from jointenergy.runs import Run
 
 OUTSIDE = 0.01  # the share of test rows that may lie outside the domain, and are then left out
 

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from jointenergy.errors import InputError
+from jointenergy.inference import SCORES
 from jointenergy.labels import nearest
 
 Figures = dict[str, float | None]
@@ -61,7 +62,7 @@ NAMES: dict[str, Range] = {
     **{
         f"ood_{what}.{kind}": FRACTION
         for what in ("auroc.<set>", "aupr.<set>", "fpr95.<set>", "auroc_noised.<set>", "auroc_control")
-        for kind in ("log_density", "max_probability", "gradient_norm")
+        for kind in SCORES
     },
     "robust_accuracy.<norm>.<refinement>.<radius>": FRACTION,
     "robust_radius.<norm>.<refinement>": DISTANCE,

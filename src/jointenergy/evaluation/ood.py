@@ -17,10 +17,9 @@ from jointenergy.evaluation.outside import Outside
 from jointenergy.evaluation.predictors import prefix, shown
 from jointenergy.evaluation.sections import Cell, Picture, Rows, Section, Subject, Suite, Table
 from jointenergy.evaluation.separation import Asked, Separation, Values, scores_of, separation
-from jointenergy.tasks.detect import SCORES
-from jointenergy.trained import Run
+from jointenergy.inference import SCORES
+from jointenergy.runs import Run
 
-WORDS = {"log_density": "log p(x)", "max_probability": "max p(y | x)", "gradient_norm": "gradient norm"}
 SHOWN = 10  # rows of each set that a person sees
 TITLE = "Unlike the data"
 
@@ -49,7 +48,7 @@ class DataRows:
 
 
 def ood(subject: Subject, suite: Suite) -> Section:
-    """Out-of-distribution detection by log p(x), max p(y | x) and minus the norm of the gradient of log p(x)."""
+    """Out-of-distribution detection by each score of the table."""
     sizes = FULL if suite == "full" else QUICK
     runs = subject.classifiers()
     recipe = subject.run.recipe
@@ -104,11 +103,9 @@ def _askable(runs: Mapping[str, Run], x: Tensor, *, noised: bool) -> tuple[list[
     for who, run in runs.items():
         for kind in SCORES:
             try:
-                if kind == "max_probability" and not len(run.labels):
-                    raise InputError("it has no labels")
                 run.score(x[:2], kind)
             except InputError as error:
-                reasons.setdefault((who, str(error)), []).append(WORDS[kind])
+                reasons.setdefault((who, str(error)), []).append(SCORES[kind].symbol)
             else:
                 asked += [Asked(who, kind, with_noise) for with_noise in (False, True)[: 1 + noised]]
     return asked, [f"The {who} has no {', no '.join(kinds)}: {why}." for (who, why), kinds in reasons.items()]
@@ -149,10 +146,10 @@ def _tables(
     }
     for what, title in titles.items():
         for noised in (False, True) if what == "auroc" else (False,):
-            asked = sorted((a for a in control if a.noised == noised), key=lambda a: SCORES.index(a.kind))
+            asked = sorted((a for a in control if a.noised == noised), key=lambda a: list(SCORES).index(a.kind))
             if not asked:
                 continue
-            columns = [WORDS[a.kind] + ("" if a.who == "run" else f", {a.who}") for a in asked]
+            columns = [SCORES[a.kind].symbol + ("" if a.who == "run" else f", {a.who}") for a in asked]
             rows: list[tuple[Cell, ...]] = [
                 (name.replace("_", " "), counts[name], *(_known(getattr(figures[a], what)) for a in asked))
                 for name, figures in told.items()
@@ -171,10 +168,10 @@ def _sentences(
     noise: float,
     suite: Suite,
 ) -> Iterator[str]:
+    scores = "; ".join(f"{score.symbol}, {score.description}" for score in SCORES.values())
     yield (
-        "Each score should be larger for rows that are like the data: log p(x) up to a constant, the probability of "
-        "the most probable labels, and minus the norm of the gradient of log p(x) by x (approximate mass). An AUROC of "
-        "1 tells every row of a set from the test rows, .5 is a guess, and less than .5 prefers the set to the data."
+        f"Each score should be larger for rows that are like the data: {scores}. An AUROC of 1 separates every row of "
+        "a set from the test rows, 0.5 is chance, and less than 0.5 prefers the set to the data."
     )
     free = [shown(who) for who, run in subject.classifiers().items() if run.is_cross_entropy]
     if free:
@@ -193,17 +190,18 @@ def _sentences(
     else:
         yield "Rows are scored as they are, without data noise."
     for a in asked:
-        full = float((data[a] == 1.0).mean())
-        if a.kind == "max_probability" and not a.noised and full > 0.01:
+        symbol = SCORES[a.kind].symbol
+        equal = int((data[a] == data[a].max()).sum())
+        if not a.noised and equal > max(1, 0.01 * len(data[a])):
             yield (
-                f"The {a.who} gives {100 * full:.0f} % of the test rows a probability that rounds to 1: between rows "
-                "with equal scores its AUROC is a guess."
+                f"The {a.who} gives {100 * equal / len(data[a]):.0f} % of the test rows the same largest {symbol}: "
+                "between rows with equal scores its AUROC is chance."
             )
         broken = [name for name, values in found.items() if not np.isfinite(values[a]).all()]
         if not np.isfinite(data[a]).all():
-            yield f"{WORDS[a.kind]} of the {a.who} is not finite on test rows, so it has no figures."
+            yield f"{symbol} of the {a.who} is not finite on test rows, so it has no figures."
         elif broken and not a.noised:
-            yield f"{WORDS[a.kind]} of the {a.who} is not finite on rows of {', '.join(broken)}: no figures there."
+            yield f"{symbol} of the {a.who} is not finite on rows of {', '.join(broken)}: no figures there."
     yield from refused
 
 

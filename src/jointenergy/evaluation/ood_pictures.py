@@ -12,7 +12,7 @@ from jointenergy.data import View
 from jointenergy.data.fitting import Form, image_form
 from jointenergy.evaluation.sections import COLORS, Picture, drawing, picture
 from jointenergy.evaluation.separation import Values
-from jointenergy.trained import Run
+from jointenergy.runs import Run
 
 COLUMNS = 3
 BINS = 40

@@ -18,8 +18,8 @@ from jointenergy.data.folders import decode, images_in
 from jointenergy.data.idx import idx_pieces
 from jointenergy.errors import InputError
 from jointenergy.evaluation import embedded
-from jointenergy.trained import Run
-from jointenergy.trained.arrays import shaped, tensor_of
+from jointenergy.runs import Run
+from jointenergy.runs.arrays import shaped, tensor_of
 
 ARRAYS = (".npy", ".npz")
 _NAME = re.compile(r"[A-Za-z0-9_-]+")

@@ -15,7 +15,7 @@ from jointenergy.evaluation.confidence import share_interval
 from jointenergy.evaluation.predictors import defined, parts_of_names, predictors, prefix, shown, told_by
 from jointenergy.evaluation.sections import Cell, Picture, Section, Subject, Suite, Table
 from jointenergy.labels import MISSING, LabelSpace
-from jointenergy.trained import Run
+from jointenergy.runs import Run
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from jointenergy.errors import EnumerationError, InputError
 from jointenergy.evaluation.classification import Told, batches, tell
 from jointenergy.evaluation.sections import Subject
 from jointenergy.labels import MISSING
-from jointenergy.trained import Run
+from jointenergy.runs import Run
 
 
 def predictors(subject: Subject) -> tuple[dict[str, Run], list[str]]:

@@ -18,9 +18,8 @@ from jointenergy.evaluation.defended import NORMS, Budget, Defended, Gradient, N
 from jointenergy.evaluation.predictors import predictors, prefix, shown
 from jointenergy.evaluation.sections import Picture, Section, Subject, Suite
 from jointenergy.labels import MISSING
-from jointenergy.tasks.chains import can_sum
-from jointenergy.trained import Run
-from jointenergy.trained.parts import seeded
+from jointenergy.runs import Run
+from jointenergy.runs.run import generator_of
 
 if TYPE_CHECKING:
     from jointenergy.evaluation.attacks import Closest
@@ -78,17 +77,17 @@ def attack(
     found = {}
     ways: dict[str, Gradient] = {"gradient": "through"} if steps == 0 else dict(REFINED)
     for name, gradient in ways.items():
-        found[name], generator = attacks.Closest(defended, unit), seeded(seed)
+        found[name], generator = attacks.Closest(defended, unit), generator_of(seed)
         for norm in NORMS:
             radii = [r / 255 for r in sizes.radii[norm]]
             attacks.search(found[name], norm, radii, sizes.budget, gradient, generator=generator)
     if sizes.boundary_steps:
         begin, rows = gradient_free.top_two_starts(defended, starts)
         found["boundary"] = attacks.Closest(defended, unit)
-        gradient_free.boundary(found["boundary"], begin, rows, steps=sizes.boundary_steps, generator=seeded(seed))
+        gradient_free.boundary(found["boundary"], begin, rows, steps=sizes.boundary_steps, generator=generator_of(seed))
         if x[0].numel() <= sizes.pointwise_entries:
             found["pointwise"] = attacks.Closest(defended, unit)
-            gradient_free.pointwise(found["pointwise"], begin, rows, generator=seeded(seed))
+            gradient_free.pointwise(found["pointwise"], begin, rows, generator=generator_of(seed))
     return found
 
 
@@ -100,13 +99,13 @@ def robustness(subject: Subject, suite: Suite, sizes: Sizes | None = None) -> Se
     if View.of(subject.run.bounds).levels is not None:
         return Section(NAME, TITLE, ("Radii are changes of pixels, and this run sees logits of them: not measured.",))
     able, said = predictors(subject)
-    for name in [n for n, run in able.items() if not can_sum(run.model, run.labels.given(None, 1))]:
+    for name in [n for n, run in able.items() if not run.model.can_sum()]:
         del able[name]
         said.append(f"{_capital(shown(name))} was not attacked: its labels have more states than can be summed.")
     if "run" not in able:
         return Section(NAME, TITLE, tuple(said))
     labeled = (subject.test.y != MISSING).any(1).nonzero()[:, 0]
-    order = labeled[torch.randperm(len(labeled), generator=seeded(subject.seed))]
+    order = labeled[torch.randperm(len(labeled), generator=generator_of(subject.seed))]
     rows, starts = subject.test.rows(order[: sizes.rows]), subject.test.x[order[:STARTS]]
     found = []
     for name, run in able.items():

@@ -16,7 +16,7 @@ from jointenergy.evaluation.samples_labels import labels
 from jointenergy.evaluation.samples_quality import features, neighbors, variety
 from jointenergy.evaluation.samples_sets import MANY, Sets, energy_of, sets_of, some
 from jointenergy.evaluation.sections import Cell, Picture, Section, Subject, Suite, Table
-from jointenergy.trained import Run
+from jointenergy.runs import Run
 from jointenergy.training.health import at_bounds
 
 COLUMNS = 8

@@ -11,7 +11,7 @@ from jointenergy.evaluation.samples_pictures import grids
 from jointenergy.evaluation.samples_quality import variety_by_class
 from jointenergy.evaluation.samples_sets import Sets, at_once, some
 from jointenergy.evaluation.sections import Cell, Picture, Section, Subject, Table
-from jointenergy.trained import Run
+from jointenergy.runs import Run
 
 TITLES = {
     "class": "Samples of a class",

@@ -14,7 +14,7 @@ from torch import Tensor
 from jointenergy.data import image_grid
 from jointenergy.evaluation.drift import AgeGroup, Course, kept, shares
 from jointenergy.evaluation.sections import COLORS, Picture, drawing, picture
-from jointenergy.trained.film import as_images
+from jointenergy.runs.film import as_images
 
 GAP, NARROW = 2, 16  # pixels between images of a grid; between images less wide than this one is enough
 INCH = 96  # pixels of an image that are an inch of the page

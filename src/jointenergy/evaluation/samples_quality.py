@@ -12,7 +12,7 @@ from jointenergy.evaluation import frechet
 from jointenergy.evaluation.samples_pictures import grids
 from jointenergy.evaluation.samples_sets import Sets, passed
 from jointenergy.evaluation.sections import Cell, Extractor, Section, Table
-from jointenergy.trained import Run
+from jointenergy.runs import Run
 from jointenergy.training.health import diversity
 
 MOST = 1000  # rows whose distances to each other are averaged

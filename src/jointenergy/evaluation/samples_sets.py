@@ -13,9 +13,8 @@ from torch import Tensor
 from jointenergy.errors import InputError
 from jointenergy.evaluation.sections import Subject
 from jointenergy.labels import MISSING
+from jointenergy.runs import Run
 from jointenergy.starts import FrequencyLabels, UniformLabels, UniformStart
-from jointenergy.tasks.chains import can_sum
-from jointenergy.trained import Run
 
 STEPS = 100  # of a chain, where nothing says how many
 MANY = 50_000  # samples whose time is told (IGEBM, appendix A.5)
@@ -102,7 +101,7 @@ def some(rows: Tensor, n: int, generator: torch.Generator) -> Tensor:
 
 def energy_of(run: Run) -> Callable[[Tensor, Tensor], Tensor]:
     """Minus the log-density of x, labels summed out; at their labels where they cannot be summed."""
-    given = run.model.normalizer == "conditional" or not can_sum(run.model, run.labels.given(None, 1))
+    given = run.model.normalizer == "conditional" or not run.model.can_sum()
 
     @torch.no_grad()
     def energy(x: Tensor, y: Tensor) -> Tensor:

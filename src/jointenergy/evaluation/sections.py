@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from jointenergy.data import Dataset
 from jointenergy.errors import InputError
-from jointenergy.trained import Run
+from jointenergy.runs import Run
 
 Suite = Literal["quick", "full"]
 Cell = str | float | int | None

@@ -16,7 +16,7 @@ from torch import Tensor
 from jointenergy import streams
 from jointenergy.errors import InputError
 from jointenergy.evaluation.sections import Rows
-from jointenergy.trained import Run
+from jointenergy.runs import Run
 from jointenergy.training.order import seeded
 
 Values = NDArray[np.float64]

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from jointenergy.evaluation import provenance
 from jointenergy.evaluation.outside import Outside
 from jointenergy.evaluation.sections import Picture, Rows, Section, Subject, Suite, Table
-from jointenergy.trained import Run
+from jointenergy.runs import Run
 
 SECTION = "section.json"
 

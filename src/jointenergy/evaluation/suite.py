@@ -25,7 +25,7 @@ from jointenergy.evaluation.vitals import health, training
 from jointenergy.labels import LabelSpace
 from jointenergy.recipes.data import dataset_of
 from jointenergy.recipes.schema import write as recipe_text
-from jointenergy.trained import Run
+from jointenergy.runs import Run
 
 # In the order of the page.
 PARTS: Mapping[str, Part] = {

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from jointenergy.data import Dataset
 from jointenergy.errors import InputError
-from jointenergy.trained import Run
+from jointenergy.runs import Run
 from jointenergy.training.health import diversity
 
 PER_CLASS = 100  # samples of each class, fresh from noise, none left out

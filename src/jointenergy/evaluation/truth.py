@@ -11,7 +11,7 @@ from torch import Tensor
 from jointenergy.data import toy_log_density
 from jointenergy.errors import InputError
 from jointenergy.models import Box, JointModel
-from jointenergy.trained import Run
+from jointenergy.runs import Run
 
 Truth = Callable[[Tensor, Tensor], Tensor]
 """The exact, normalized log p(x, y) of rows x, `[n, 2]`, and their labels."""

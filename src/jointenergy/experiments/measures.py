@@ -24,7 +24,6 @@ from jointenergy.evaluation.sections import Subject
 from jointenergy.experiments.pairs import fresh_samples, rows_of_pairs, samples_of_pairs
 from jointenergy.kernels import ExactGibbs
 from jointenergy.labels import ENUMERATION_LIMIT, MISSING
-from jointenergy.tasks.chains import can_sum
 from jointenergy.training.health import Health
 
 FEW = 32  # labels that have figures of their own, and pairs worth asking for; more are one structure
@@ -71,8 +70,7 @@ def _has_density(subject: Subject) -> bool:
 
 
 def _sums(subject: Subject) -> bool:
-    labels = subject.run.labels
-    return can_sum(subject.run.model, labels.given(None, 1))
+    return subject.run.model.can_sum()
 
 
 def _by_energy(subject: Subject) -> Taken:

@@ -10,9 +10,9 @@ from jointenergy.evaluation.metrics import Figures, Taken
 from jointenergy.evaluation.predictors import parts_of_names
 from jointenergy.evaluation.samples_sets import at_once
 from jointenergy.evaluation.sections import Subject
+from jointenergy.inference.sample import Method
 from jointenergy.recipes.build import kernel_of
-from jointenergy.tasks.sample import Method
-from jointenergy.trained import Run
+from jointenergy.runs import Run
 from jointenergy.training.engine import accelerated, arithmetic, precision_of
 from jointenergy.training.health import diversity
 

@@ -27,7 +27,7 @@ from jointenergy.experiments import measures
 from jointenergy.recipes import run_folder
 from jointenergy.recipes.data import dataset_of
 from jointenergy.recipes.schema import Recipe, read
-from jointenergy.trained.opening import open_run
+from jointenergy.runs.loading import open_run
 from jointenergy.training import checkpoints, loop, state
 
 State = Literal["new", "begun", "complete", "diverged"]

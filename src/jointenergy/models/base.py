@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -10,6 +11,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
+from jointenergy import labels as label_room
 from jointenergy.errors import DomainError, InputError, NormalizerError
 from jointenergy.inputs import check_x
 from jointenergy.labels import MISSING, Given, LabelSpace, constant
@@ -256,6 +258,25 @@ class JointModel(nn.Module, ABC):
                 "with_offsets(...): offsets estimated by annealed importance sampling, offsets fitted by cross-entropy "
                 "on held-out data, or assume_equal_constants=True (of a run: run.assuming_equal_constants())"
             )
+
+    def can_sum(self, given: Tensor | None = None) -> bool:
+        """Whether the labels that are missing in `given` `[n, L]` (None: all labels) are few enough to be summed out.
+
+        Sums are in closed form, or enumerate the states of each of the `blocks`. Whether a sum has a meaning is another
+        question: that of `check_summable`.
+        """
+        if self.factorized or len(self.labels) == 0:
+            return True
+        blocks = [(block, columns) for block, columns in self.blocks() if not block.factorized]
+        if given is None:
+            return all(block.labels.n_states <= label_room.ENUMERATION_LIMIT for block, _ in blocks)
+        most = math.log(label_room.ENUMERATION_LIMIT) + 1e-9  # in logs: hundreds of labels have more states than floats
+        for block, columns in blocks:
+            sizes = torch.tensor(block.labels.cardinalities, dtype=torch.float64).log()
+            missing = given[:, columns.to(given.device)].cpu() == MISSING
+            if bool(((missing * sizes).sum(1) > most).any()):
+                return False
+        return True
 
     def conditional_columns(self) -> list[int]:
         """The labels of a conditional model that have unknown normalizers: all, unless a family knows better."""

@@ -14,7 +14,7 @@ from jointenergy.objectives.terms import (
     LogPYGivenX,
     frequency_weights,
 )
-from jointenergy.objectives.values import Values, summable
+from jointenergy.objectives.values import Values
 
 __all__ = [
     "PRESETS",
@@ -37,5 +37,4 @@ __all__ = [
     "Values",
     "frequency_weights",
     "preset",
-    "summable",
 ]

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
-from jointenergy import labels as label_room
 from jointenergy.errors import InputError
 from jointenergy.labels import MISSING
 from jointenergy.models import JointModel
@@ -92,7 +90,8 @@ def check_draws(term: Term, values: Values) -> None:
     model, y = values.model, values.y
     if model.normalizer == "conditional" and {"negatives", "given_x"} & set(term.draws):
         model.check_summable(torch.full_like(y, MISSING))
-    missing = _too_many_missing(values, labeled_only=term.labeled_only)
+    used = torch.where(values.labeled[:, None], y, 0) if term.labeled_only else y
+    missing = not model.can_sum(used)
     for name in sorted(term.needs(model, missing_labels=missing, masked_x=values.mask is not None)):
         if getattr(values.draws, name) is None:
             raise InputError(f"the term {term.name!r} needs draws.{name}: {MEANINGS[name]}")
@@ -103,15 +102,6 @@ def check_draws(term: Term, values: Values) -> None:
             model.check_summable(values.states(name)[1])
         elif name == "negatives" and values.samples(name).row is not None:
             raise InputError("draws.negatives belong to no rows of the batch: leave out their `row`")
-
-
-def _too_many_missing(values: Values, *, labeled_only: bool) -> bool:
-    """Whether some row misses so many labels that its completions are not enumerated."""
-    sizes = values.x.new_tensor(values.model.labels.cardinalities, dtype=torch.float32).log()
-    n_states = ((values.y == MISSING) * sizes).sum(1)
-    if labeled_only:
-        n_states = n_states.masked_fill(~values.labeled, 0.0)
-    return bool((n_states > math.log(label_room.ENUMERATION_LIMIT) + 1e-4).any())
 
 
 def _check_aligned(name: DrawName, values: Values) -> None:

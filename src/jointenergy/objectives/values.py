@@ -10,22 +10,16 @@ from typing import final
 import torch
 from torch import Tensor
 
-from jointenergy import labels as label_room
 from jointenergy.labels import MISSING, constant
 from jointenergy.models import JointModel, LabelLogits
 from jointenergy.objectives.base import Batch, DrawName, Draws, Samples
-
-
-def summable(model: JointModel) -> bool:
-    """Whether all labels of a row can be summed out: in closed form, or by going through all their states."""
-    return model.factorized or model.labels.n_states <= label_room.ENUMERATION_LIMIT
 
 
 def needs_draws(model: JointModel, name: DrawName, *, missing_labels: bool, masked_x: bool) -> bool:
     """Whether the log of the sum over what `name` leaves free has to be estimated from draws."""
     if name in ("given_x", "given_xy"):
         open_labels = missing_labels or name == "given_x"
-        return masked_x or (open_labels and not summable(model))
+        return masked_x or (open_labels and not model.can_sum())
     return True
 
 
@@ -134,7 +128,7 @@ class Values:
     def alike(self, name: DrawName, negatives: Evaluated) -> Evaluated:
         """The log-densities for `name`, with the labels of the rows summed out where those of the negatives are."""
         summed = negatives.samples is not None and negatives.samples.y is None
-        if not (summed and name == "given_xy" and self.exact(name) and summable(self.model)):
+        if not (summed and name == "given_xy" and self.exact(name) and self.model.can_sum()):
             return self.at(name)
         closed = self.model.factorized
         value = self.closed.bias + self.all_log_sums.sum(1) if closed else self.model.log_density_of_x(self.x)

@@ -11,7 +11,7 @@ from jointenergy.kernels import BlockGibbs, Target, last
 from jointenergy.kernels.base import log_density_at
 from jointenergy.labels import MISSING
 from jointenergy.networks.accelerated import hold
-from jointenergy.objectives import Loss, summable
+from jointenergy.objectives import Loss
 from jointenergy.training import health
 from jointenergy.training.chains import Moved
 from jointenergy.training.engine import Engine
@@ -119,7 +119,7 @@ def accuracy(trainer: Trainer) -> float:
         return math.nan
     right = []
     for x in data.x_held.split(SCORED_AT_ONCE):
-        if summable(model):
+        if model.can_sum():
             right.append(torch.stack([p.argmax(1) for p in model.label_probs(x).values()], dim=1))
         else:
             right.append(_drawn_labels(trainer, x))

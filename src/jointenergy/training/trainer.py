@@ -18,7 +18,7 @@ from jointenergy.kernels.base import Known
 from jointenergy.labels import MISSING
 from jointenergy.models import JointModel
 from jointenergy.networks.accelerated import hold, together
-from jointenergy.objectives import Batch, DrawName, Draws, Loss, Objective, Samples, summable
+from jointenergy.objectives import Batch, DrawName, Draws, Loss, Objective, Samples
 from jointenergy.training.chains import Chains, Moved
 from jointenergy.training.completions import Completions
 from jointenergy.training.distributed import World
@@ -55,7 +55,7 @@ class Trainer:
         self.plan, self.world, self.data, self.seed = plan, world, plan.data, plan.seed
         device = self.data.x.device
         self.model = plan.model
-        if plan.sum_labels and not summable(self.model):
+        if plan.sum_labels and not self.model.can_sum():
             raise InputError("chain.sum_labels needs labels few enough to go through all their states: set it to false")
         world.copy_from_first([p.detach() for p in self.model.parameters()])
         self.ema: JointModel = copy.deepcopy(self.model).requires_grad_(False).eval()
@@ -241,7 +241,7 @@ class Trainer:
         not to be had. And which of them are missing, where that is known without looking."""
         if self.plan.scored_labels is not None:
             return self.plan.scored_labels(y), None
-        own = self.model.normalizer == "conditional" or "given_y" in self.needs or not summable(self.model)
+        own = self.model.normalizer == "conditional" or "given_y" in self.needs or not self.model.can_sum()
         return (y.clamp(min=0), "complete") if own else (torch.full_like(y, MISSING), "missing")
 
     @property

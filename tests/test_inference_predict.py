@@ -11,29 +11,28 @@ from dataclasses import replace
 
 import pytest
 import torch
-from scipy import stats
 from torch import nn
 
 from jointenergy.errors import EnumerationError, InputError, NormalizerError
-from jointenergy.kernels import MALA, BlockGibbs, ExactGibbs, GibbsWithGradients, SingleSiteGibbs, Target, last
-from jointenergy.labels import MISSING, LabelSpace
-from jointenergy.models import Box, Concat, EnergyModel, JointModel, LogitModel, PairModel, Product, Reals
-from jointenergy.networks import MLP
-from jointenergy.starts import UniformStart
-from jointenergy.tasks import rows
-from jointenergy.tasks.density import estimate_log_prob, estimate_table, label_log_prob, label_table
-from jointenergy.tasks.detect import (
+from jointenergy.inference import rows
+from jointenergy.inference.density import label_log_prob, label_table
+from jointenergy.inference.detect import (
     SCORES,
     Threshold,
     abstain,
     compatibility,
     confidence,
     confidence_threshold,
-    in_distribution,
+    detect,
     score,
 )
-from jointenergy.tasks.predict import Cooling, predict, predict_by_sampling, predict_joint, predict_proba, search
-from jointenergy.tasks.rank import rank
+from jointenergy.inference.predict import Cooling, predict, predict_by_sampling, predict_joint, predict_proba, search
+from jointenergy.inference.rank import rank
+from jointenergy.kernels import MALA, BlockGibbs, ExactGibbs, GibbsWithGradients, SingleSiteGibbs, Target, last
+from jointenergy.labels import MISSING, LabelSpace
+from jointenergy.models import Box, Concat, EnergyModel, JointModel, LogitModel, PairModel, Product, Reals
+from jointenergy.networks import MLP
+from jointenergy.starts import UniformStart
 from tests.checks import ALPHA, chi_square
 from tests.exact import index_of, label_law
 from tests.tables import MODELS, Y_KERNELS, D, conditional, logit, make, mask_model, pair
@@ -160,8 +159,12 @@ class TestExact:
     def test_scores_of_x(self, model):
         x, y = data(model)
         torch.testing.assert_close(score(model, x, "log_density"), model.log_density(x))
-        law = laws(model, x, torch.full_like(y, MISSING))
-        torch.testing.assert_close(score(model, x, "max_probability"), law.max(1).values, **EXACT)
+        if len(model.labels):
+            law = laws(model, x, torch.full_like(y, MISSING))
+            torch.testing.assert_close(score(model, x, "max_probability"), law.max(1).values, **EXACT)
+        else:
+            with pytest.raises(InputError, match="the model has none: take log_density"):
+                score(model, x, "max_probability")
         at = x.clone().requires_grad_()
         (gradient,) = torch.autograd.grad(model.log_density(at).sum(), at)
         torch.testing.assert_close(score(model, x, "gradient_norm"), -gradient.norm(dim=1))
@@ -179,6 +182,14 @@ class TestExact:
         torch.testing.assert_close(named.log_odds, model.log_density(x, red) - model.log_density(x, blue))
 
 
+def scored_by(name):
+    return lambda m, x, g: [score(m, x, name, g)]
+
+
+def all_summed(name):
+    return lambda m, x, y: score(m, x, name)
+
+
 # Functions of (model, x, given), of which every row must answer for itself.
 ROWWISE = {
     "predict_proba": lambda m, x, g: list(predict_proba(m, x, g).values()),
@@ -190,15 +201,11 @@ ROWWISE = {
     "label_table": lambda m, x, g: [label_table(m, x, ["size", "color"], g)],
     "label_log_prob": lambda m, x, g: [label_log_prob(m, x, g)],
     "rank": lambda m, x, g: list(vars(rank(m, x, g, torch.zeros_like(g))).values()),
-    "estimate_table": lambda m, x, g: tensors(estimate_table(m, x, ExactGibbs(), ["size"], **SHORT(), given=g)),
-    "estimate_log_prob": lambda m, x, g: tensors(estimate_log_prob(m, x, g, GibbsWithGradients(), **SHORT())),
     "masked": lambda m, x, g: sampled(
         predict_by_sampling(m, x, BlockGibbs(ExactGibbs(), MALA(0.1)), **SHORT(), given=g, mask=x > 0)
     ),
     "confidence": lambda m, x, g: [confidence(m, x, g)],
-    "log_density": lambda m, x, g: [score(m, x, "log_density", g)],
-    "max_probability": lambda m, x, g: [score(m, x, "max_probability", g)],
-    "gradient_norm": lambda m, x, g: [score(m, x, "gradient_norm", g)],
+    **{name: scored_by(name) for name in SCORES},
 }
 
 
@@ -333,7 +340,7 @@ class TestSampling:
     def test_labels_beyond_enumeration(self):
         model = mask_model()
         x = torch.rand(2, 1, 28, 28, generator=seeded(), dtype=torch.float64)
-        with pytest.raises(EnumerationError, match=r"tasks\.search"):
+        with pytest.raises(EnumerationError, match=r"inference\.search"):
             predict_joint(model, x)
         found = predict_by_sampling(model, x, GibbsWithGradients(), n_chains=2, steps=3, generator=seeded())
         assert found.labels.shape == (2, 784)
@@ -391,14 +398,6 @@ class TestPartlyObserved:
             for x in (self.X, junk)
         )
         assert torch.equal(a.shares["class"], b.shares["class"])
-
-    def test_estimated_tables_know_partly_observed_x(self):
-        # z of 9 shares: each |z| < 5.5 with a false-failure rate below 4e-8, and the normal law is near enough.
-        found = estimate_table(
-            self.model(), self.X, self.KERNEL, n_chains=CHAINS, steps=30, generator=seeded(4), mask=self.MASK
-        )
-        exact = torch.stack([self.by_quadrature(self.X[i : i + 1], self.MASK[i]) for i in range(3)])
-        assert float(((found.probs - exact) / found.standard_error).abs().max()) < 5.5
 
     def test_chains_start_all_over_the_domain_and_hold_what_is_observed(self):
         given = torch.full((3, 1), MISSING)
@@ -487,82 +486,17 @@ class TestSearch:
         assert Cooling(8.0, 1.0, 4).temperatures() == pytest.approx([8.0, 4.0, 2.0, 1.0])
 
 
-class TestEstimates:
-    """The sum of squares of z-values follows a chi-square law where errors are right: two-sided, at the rate ALPHA."""
-
-    def fits(self, z):
-        p = stats.chi2(z.numel()).cdf(float((z**2).sum()))
-        return min(p, 1 - p) > ALPHA / 2
-
-    @pytest.mark.parametrize("kernel", ["exact gibbs", "gibbs with gradients"])
-    def test_tables_and_their_errors(self, kernel):
-        model = built(pair, gain=2.0)
-        x, _ = data(model, n=100)
-        given = model.labels.encode({"round": 1}, 100)
-        found = estimate_table(
-            model,
-            x,
-            Y_KERNELS[kernel],
-            ["size", "color"],
-            n_chains=100,
-            steps=STEPS[kernel],
-            generator=seeded(6),
-            given=given,
-        )
-        exact = label_table(model, x, ["size", "color"], given)
-        torch.testing.assert_close(found.probs.sum((1, 2)), torch.ones(100, dtype=torch.float64))
-        z = ((found.probs - exact) / found.standard_error)[:, 0, 0]
-        assert self.fits(z)
-        assert not self.fits(2 * z)
-        assert not self.fits(z / 2)
-
-    @pytest.mark.parametrize("kernel", ["exact gibbs", "single-site gibbs"])
-    def test_log_probabilities_and_their_errors(self, kernel):
-        model = built(pair, gain=3.0)
-        x, y = data(model, n=100)
-        y[5:10, 1] = MISSING
-        given = torch.full_like(y, MISSING)
-        given[20:30, 2] = y[20:30, 2]
-        run = {"n_chains": 100, "steps": STEPS[kernel], "generator": seeded(7)}
-        found = estimate_log_prob(model, x, y, Y_KERNELS[kernel], **run, given=given)
-        exact = label_log_prob(model, x, y, given)
-        z = (found.log_prob - exact) / found.standard_error
-        assert self.fits(z)
-        assert not self.fits(2 * z)
-        assert not self.fits(z / 2)
-        assert float((found.log_prob - exact).abs().max()) < 0.5
-
-    def test_the_improbable_is_told_apart_from_the_impossible(self):
-        model = built(lambda: logit(LabelSpace({"class": 5})), gain=30.0)
-        x, _ = data(model)
-        worst = model.label_logits(x).logits.detach().argmin(1, keepdim=True)
-        found = estimate_log_prob(model, x, worst, ExactGibbs(), n_chains=2, steps=1, generator=seeded())
-        assert float(found.log_prob.min()) < -800  # beyond the smallest double
-        torch.testing.assert_close(found.log_prob, label_log_prob(model, x, worst))
-        assert bool(found.standard_error.isfinite().all())
-
-    def test_nothing_sampled_where_all_others_are_given(self):
-        model = make("pair")
-        x, y = data(model)
-        given = y.clone()
-        given[:, 0] = MISSING
-        found = estimate_log_prob(model, x, y, ExactGibbs(), n_chains=2, steps=1, generator=seeded(), given=given)
-        torch.testing.assert_close(found.log_prob, label_log_prob(model, x, y, given))
-        assert float(found.standard_error.max()) < 1e-12
-
-    def test_labels_beyond_enumeration(self):
-        # Independent labels, more than are enumerated: the closed form is the truth.
-        labels = LabelSpace.binary([f"b{i}" for i in range(30)])
-        model = built(lambda: logit(labels), gain=2.0)
-        x, y = data(model)
-        asked = y.clone()
-        asked[:, 6:] = MISSING
-        found = estimate_log_prob(model, x, asked, GibbsWithGradients(), n_chains=3, steps=2, generator=seeded())
-        torch.testing.assert_close(found.log_prob, label_log_prob(model, x, asked))
-        assert bool((compatibility(model, x, y).rank == 0).all())
-        assert bool((compatibility(model, x, asked).rank > 0).all())
-        with pytest.raises(EnumerationError, match="choose fewer labels"):
-            label_table(model, x)
+def test_ranks_and_tables_of_labels_beyond_enumeration():
+    # Independent labels have closed sums, but ranks and tables go through all labelings.
+    labels = LabelSpace.binary([f"b{i}" for i in range(30)])
+    model = built(lambda: logit(labels), gain=2.0)
+    x, y = data(model)
+    asked = y.clone()
+    asked[:, 6:] = MISSING
+    assert bool((compatibility(model, x, y).rank == 0).all())
+    assert bool((compatibility(model, x, asked).rank > 0).all())
+    with pytest.raises(EnumerationError, match="choose fewer labels"):
+        label_table(model, x)
 
 
 class TestThreshold:
@@ -594,11 +528,11 @@ class TestThreshold:
         model = LogitModel(Bell(), LabelSpace({"class": 2}), domain=Box(-9.0, 9.0))
         near = torch.randn(500, D, generator=seeded(), dtype=torch.float64) / 2
         threshold = Threshold.fit(name, score(model, near, name), 0.05)
-        assert float(in_distribution(model, near, threshold).double().mean()) == 0.95
+        assert float(detect(model, near, threshold).inside.double().mean()) == 0.95
         far = 2.8 / math.sqrt(D) * torch.ones(1, D, dtype=torch.float64)
-        assert not bool(in_distribution(model, far, threshold).any())
+        assert not bool(detect(model, far, threshold).inside.any())
         # Outside the box there is no density, whatever the network says.
-        assert not bool(in_distribution(model, torch.full((1, D), 9.1).double(), replace(threshold, value=-1e9)).any())
+        assert not bool(detect(model, torch.full((1, D), 9.1).double(), replace(threshold, value=-1e9)).inside.any())
 
     def test_given_labels_count(self):
         model = make("pair")
@@ -643,12 +577,8 @@ COMPARES = {
     "compatibility": lambda m, x, y: compatibility(m, x, y),
     "label_table": lambda m, x, y: label_table(m, x),
     "label_log_prob": lambda m, x, y: label_log_prob(m, x, y),
-    "estimate_table": lambda m, x, y: estimate_table(m, x, SingleSiteGibbs(), **RUN, generator=seeded()),
-    "estimate_log_prob": lambda m, x, y: estimate_log_prob(m, x, y, SingleSiteGibbs(), **RUN, generator=seeded()),
     "confidence": lambda m, x, y: confidence(m, x),
-    "log_density": lambda m, x, y: score(m, x, "log_density"),
-    "max_probability": lambda m, x, y: score(m, x, "max_probability"),
-    "gradient_norm": lambda m, x, y: score(m, x, "gradient_norm"),
+    **{name: all_summed(name) for name in SCORES},
 }
 
 
@@ -691,7 +621,7 @@ REFUSED = {
     "quantile": (lambda m, x, y: Threshold.fit("log_density", torch.ones(3), 1.0), "less than 1"),
     "no scores": (lambda m, x, y: Threshold.fit("log_density", torch.ones(0), 0.5), "finite scores"),
     "threshold": (
-        lambda m, x, y: in_distribution(m, x, confidence_threshold(m, x, 0.5)),
+        lambda m, x, y: detect(m, x, confidence_threshold(m, x, 0.5)),
         "says nothing of x: fit it to one of log_density",
     ),
     "threshold to abstain": (

@@ -1,4 +1,4 @@
-"""tasks: conditional synthesis, x and the free labels given any subset of the labels."""
+"""inference: conditional synthesis, x and the free labels given any subset of the labels."""
 
 from __future__ import annotations
 
@@ -13,12 +13,21 @@ from torch import Tensor
 from jointenergy import streams
 from jointenergy.buffers import Buffer
 from jointenergy.errors import InputError
+from jointenergy.inference.chains import (
+    NONE,
+    Aids,
+    Frames,
+    draw_free,
+    given_log_prob,
+    plan,
+    run_chains,
+    why_no_log_prob,
+)
 from jointenergy.inputs import check_count, is_number
 from jointenergy.kernels import Kernel, State, Target
 from jointenergy.labels import ENUMERATION_LIMIT, MISSING, Given
 from jointenergy.models import JointModel
 from jointenergy.starts import Start, XStart
-from jointenergy.tasks.chains import NONE, Aids, Frames, draw_free, given_log_prob, plan, run_chains, why_no_log_prob
 
 Method = Literal["resample", "marginalize", "select"]
 

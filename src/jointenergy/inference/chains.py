@@ -1,4 +1,4 @@
-"""tasks: chains run for their end: what moves, what helps them to arrive, what is shown on the way."""
+"""inference: chains run for their end: what moves, what helps them to arrive, what is shown on the way."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from jointenergy.kernels import (
     run,
 )
 from jointenergy.kernels.base import categorical_by_label
-from jointenergy.labels import ENUMERATION_LIMIT, MISSING
+from jointenergy.labels import MISSING
 from jointenergy.models import JointModel
 from jointenergy.networks.accelerated import hold
 
@@ -97,7 +97,7 @@ class Mover:
             if i % moves == 0:
                 yield later
 
-    def louder(self, factor: float) -> Mover:
+    def with_more_noise(self, factor: float) -> Mover:
         """The same with the noise on x multiplied."""
         kernel = self.x_kernel
         if isinstance(kernel, Langevin):
@@ -123,12 +123,12 @@ def plan(
     check_count("x_steps", x_steps)
     alone = Mover(x_kernel, None, x_steps)
     if aids.raise_noise_for:
-        alone.louder(aids.noise_factor)  # raises where it cannot be done
+        alone.with_more_noise(aids.noise_factor)  # raises where it cannot be done
     if not bool((given == MISSING).any()):
         return alone, ()
     model.check_summable(given)
     notes = []
-    summable = can_sum(model, given)
+    summable = model.can_sum(given)
     if not resample:
         if summable:
             return alone, ()
@@ -145,20 +145,6 @@ def plan(
     return mover, tuple(notes)
 
 
-def can_sum(model: JointModel, given: Tensor) -> bool:
-    """Whether the labels that are not given have a closed sum, or few enough states to go through."""
-    if model.factorized or len(model.labels) == 0:
-        return True
-    for block, columns in model.blocks():
-        if block.factorized:
-            continue
-        sizes = torch.tensor(block.labels.cardinalities, dtype=torch.float64).log()
-        free = given[:, columns.to(given.device)].cpu() == MISSING
-        if float((free * sizes).sum(1).max()) > math.log(ENUMERATION_LIMIT) + 1e-9:
-            return False
-    return True
-
-
 @torch.no_grad()
 def given_log_prob(model: JointModel, x: Tensor, given: Tensor) -> Tensor:
     """log p(the given labels | x); x need not be finite, and its row then is not."""
@@ -172,7 +158,7 @@ def why_no_log_prob(model: JointModel, given: Tensor) -> str | None:
         model.check_summable(nothing)
     except NormalizerError:
         return "log p(given | x) is not known: each label of this model has an unknown normalizer of its own"
-    if not can_sum(model, nothing):
+    if not model.can_sum():
         return "log p(given | x) is not known: the labels have more states than can be summed"
     return None
 
@@ -200,9 +186,9 @@ def run_chains(
     for piece in (slice(i, i + size) for i in range(0, len(x), size)):
         held = {} if mask is None else {"given_x": x[piece], "mask": mask[piece]}
         target = Target(model, given_y=given[piece], **held)
-        state = begin(mover, target, x[piece], y[piece], keys[piece])
+        state = initial_state(mover, target, x[piece], y[piece], keys[piece])
         with hold(model):
-            state = walk(mover, target, state, steps, aids=aids, frames=frames)
+            state = move(mover, target, state, steps, aids=aids, frames=frames)
         if mover.y_kernel is None:
             state = draw_free(target, state)
         ends.append((state.x, state.y))
@@ -220,7 +206,7 @@ def held_mask(x: Tensor, mask: Tensor) -> Tensor:
     return mask.to(x.device).expand_as(x)
 
 
-def begin(mover: Mover, target: Target, x: Tensor, y: Tensor, keys: Tensor) -> State:
+def initial_state(mover: Mover, target: Target, x: Tensor, y: Tensor, keys: Tensor) -> State:
     """Checked starting states with these keys: labels that do not move and are not given are summed out."""
     y, keys = y.to(x.device), keys.to(x.device)
     if mover.y_kernel is None:
@@ -234,7 +220,7 @@ def begin(mover: Mover, target: Target, x: Tensor, y: Tensor, keys: Tensor) -> S
     return replace(state, keys=keys.clone())
 
 
-def walk(
+def move(
     mover: Mover, target: Target, state: State, steps: int, *, aids: Aids = NONE, frames: Frames | None = None
 ) -> State:
     """The chains after all steps, with what helps them, shown on the way."""
@@ -245,7 +231,7 @@ def walk(
         here = target
         if done < aids.flip_labels_for:
             here, state = _flipped(target, state)
-        now = mover.louder(aids.noise_factor) if done < aids.raise_noise_for else mover
+        now = mover.with_more_noise(aids.noise_factor) if done < aids.raise_noise_for else mover
         for later in now.run(here, state, aids.stop(done, steps) - done):
             state, done = later, done + 1
             if frames is not None:

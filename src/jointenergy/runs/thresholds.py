@@ -1,4 +1,4 @@
-"""trained: thresholds from validation scores, kept in the run folder beside the weights that they belong to."""
+"""runs: thresholds from validation scores, kept in the run folder beside the weights that they belong to."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from jointenergy.errors import InputError
-from jointenergy.tasks import Threshold
+from jointenergy.inference import Threshold
 
 FILE = "thresholds.json"
 

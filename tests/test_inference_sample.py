@@ -1,4 +1,4 @@
-"""Sampling tasks against exact laws: synthesis, inpainting, refinement, conversion, products, distal x, neighbors.
+"""Sampling against exact laws: synthesis, inpainting, refinement, conversion, products, distal x, neighbors.
 
 Statistical checks have the false-failure rate ALPHA (5 standard errors: 6e-7) and fixed seeds; comments say what they
 see. MALA at temperature 1 stands in for Langevin, whose bias would blur them. More than 300 lines: eight small tasks.
@@ -15,20 +15,20 @@ from torch import nn
 from jointenergy.buffers import Drawn, ReplayBuffer
 from jointenergy.data.augmentations import GaussianBlur, RandomFlip
 from jointenergy.errors import EnumerationError, InputError, NormalizerError
+from jointenergy.inference import chains
+from jointenergy.inference.chains import Aids
+from jointenergy.inference.compose import UnderConditions, compose, sample_composed, score_composed
+from jointenergy.inference.convert import convert
+from jointenergy.inference.distal import distal
+from jointenergy.inference.inpaint import inpaint
+from jointenergy.inference.neighbors import neighbors
+from jointenergy.inference.refine import refine
+from jointenergy.inference.sample import sample
 from jointenergy.kernels import MALA, ExactGibbs, GibbsWithGradients, Langevin, State, Target
 from jointenergy.labels import MISSING, LabelSpace
 from jointenergy.models import Box, EnergyModel, LogitModel, PairModel, Product
 from jointenergy.networks import MLP
 from jointenergy.starts import ClassGaussianStart, GivenStart, Start, UniformLabels, UniformStart
-from jointenergy.tasks import chains
-from jointenergy.tasks.chains import Aids
-from jointenergy.tasks.compose import UnderConditions, compose, sample_composed, score_composed
-from jointenergy.tasks.convert import convert
-from jointenergy.tasks.distal import distal
-from jointenergy.tasks.inpaint import inpaint
-from jointenergy.tasks.neighbors import neighbors
-from jointenergy.tasks.refine import refine
-from jointenergy.tasks.sample import sample
 from tests.checks import ALPHA, chi_square, histogram, kolmogorov_smirnov
 from tests.exact import Grid, index_of, joint_toy, label_law
 from tests.tables import MIXED, conditional, make, mask_model
@@ -307,8 +307,8 @@ def test_labels_flip_early_and_noise_is_raised_early(method):
     assert bool((found.y[:, 0] == 2).all())
     spread = [float((b.x - a.x).std()) for a, b in itertools.pairwise(shown)]
     assert spread == pytest.approx([0.3, 0.3, 0.1, 0.1, 0.1, 0.1], rel=0.05)
-    louder = chains.Mover(MALA(0.1), None, 1).louder(2.0).x_kernel
-    assert louder == MALA(0.1, temperature=4.0)  # noise goes with the root of the temperature
+    noisier = chains.Mover(MALA(0.1), None, 1).with_more_noise(2.0).x_kernel
+    assert noisier == MALA(0.1, temperature=4.0)  # noise goes with the root of the temperature
     free = sample(
         model,
         2,

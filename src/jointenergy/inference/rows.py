@@ -1,4 +1,4 @@
-"""tasks: rows in pieces, so that memory is bounded, and chains for each row that no other row has a part in."""
+"""inference: rows in pieces, so that memory is bounded, and chains for each row that no other row has a part in."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from torch import Tensor
 
 from jointenergy import streams
 from jointenergy.errors import InputError
+from jointenergy.inference.chains import held_mask
 from jointenergy.inputs import check_count
 from jointenergy.kernels import BlockGibbs, ExactGibbs, Kernel, SingleSiteGibbs, State, Target
 from jointenergy.kernels.base import categorical_by_label
@@ -18,7 +19,6 @@ from jointenergy.labels import ENUMERATION_LIMIT, MISSING
 from jointenergy.models import Box, JointModel
 from jointenergy.models.base import CHUNK
 from jointenergy.starts import UniformStart, XStart
-from jointenergy.tasks.chains import held_mask
 
 ROWS = 1000
 """The most rows, or chains, that are looked at together."""

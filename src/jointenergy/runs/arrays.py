@@ -1,4 +1,4 @@
-"""trained: x and labels as users have them, numpy arrays or tensors, made into what the model takes."""
+"""runs: x and labels as users have them, numpy arrays or tensors, made into what the model takes."""
 
 from __future__ import annotations
 
@@ -47,8 +47,14 @@ def shaped(x: Tensor, event_shape: tuple[int, ...]) -> Tensor:
     return x.reshape(len(x), *event_shape) if own == wanted or grey else x
 
 
+def shaped_mask(mask: Tensor, event_shape: tuple[int, ...]) -> Tensor:
+    """A mask of one row, or of many, in the shape of x."""
+    one = shaped(mask[None], event_shape)
+    return one[0] if one.shape[1:] == event_shape else shaped(mask, event_shape)
+
+
 def given_of(given: Labels) -> Given:
-    """Labels as the tasks take them."""
+    """Labels as `jointenergy.inference` takes them."""
     return given if given is None or isinstance(given, Mapping) else tensor_of(given, "labels")
 
 

@@ -1,9 +1,9 @@
-"""tasks: do these labels go with this x, is this x like the data, and when to give no answer."""
+"""inference: out-of-distribution scores and thresholds, compatibility of labels with x, and abstention."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
@@ -11,18 +11,16 @@ import torch
 from torch import Tensor
 
 from jointenergy.errors import InputError
+from jointenergy.inference.density import label_log_prob, log_table
+from jointenergy.inference.predict import check_numbers, predict_joint, predict_proba
+from jointenergy.inference.rows import pieces
 from jointenergy.inputs import is_integer, is_number
 from jointenergy.kernels import State, Target
 from jointenergy.kernels.base import evaluate_x
 from jointenergy.labels import ENUMERATION_LIMIT, MISSING, Given, nearest
 from jointenergy.models import JointModel
-from jointenergy.tasks.density import label_log_prob, log_table
-from jointenergy.tasks.predict import check_numbers, predict_joint, predict_proba
-from jointenergy.tasks.rows import pieces
 
 CONFIDENCE = "confidence"
-SCORES = ("log_density", "max_probability", "gradient_norm")
-"""Scores of x, larger for x that are more like the data."""
 
 
 @dataclass(frozen=True)
@@ -77,31 +75,58 @@ def _ranks(model: JointModel, x: Tensor, asked: Tensor, known: Tensor) -> Tensor
     return ranks
 
 
+# Scores for out-of-distribution detection. To add one, write a function and a line of the table below.
+
+
+def _log_density(model: JointModel, x: Tensor, given: Tensor) -> Tensor:
+    return model.log_density_unchecked(x, given)
+
+
+def _max_probability(model: JointModel, x: Tensor, given: Tensor) -> Tensor:
+    if len(model.labels) == 0:
+        raise InputError("max_probability is a probability of labels, and the model has none: take log_density")
+    return predict_joint(model, x, given).log_prob.exp()
+
+
+def _minus_gradient_norm(model: JointModel, x: Tensor, given: Tensor) -> Tensor:
+    state = State(x, given, torch.zeros(len(x), dtype=torch.int64, device=x.device))
+    norm: Tensor = evaluate_x(Target(model), state).gradient.flatten(1).norm(dim=1)
+    return -norm
+
+
+@dataclass(frozen=True)
+class Score:
+    """A score of x for out-of-distribution detection: `function(model, x, given)` is `[n]`, larger for typical x.
+
+    `given` is int64 `[n, L]`, and MISSING labels are summed out. x and given are checked, and come in pieces that fit
+    into memory. `symbol` and `description` are what reports write.
+    """
+
+    function: Callable[[JointModel, Tensor, Tensor], Tensor]
+    symbol: str
+    description: str
+
+
+SCORES: dict[str, Score] = {
+    "log_density": Score(_log_density, "log p(x)", "up to a constant of the model"),
+    "max_probability": Score(_max_probability, "max p(y | x)", "the probability of the most probable labels"),
+    "gradient_norm": Score(_minus_gradient_norm, "gradient norm", "minus the norm of the gradient of log p(x) by x"),
+}
+"""All scores by name: `Run.score`, thresholds, evaluation and the shell read this table."""
+
+
 @torch.no_grad()
 def score(model: JointModel, x: Tensor, name: str, given: Given = None) -> Tensor:
-    """How much x is like the data, `[n]`, larger for more; labels that are not given are summed out. Exact.
+    """Score x for out-of-distribution detection by a score of `SCORES`, `[n]`: larger is more like the data.
 
-    - `log_density`: log p(x) up to a constant of the model.
-    - `max_probability`: the largest p(y | x), of all labels together.
-    - `gradient_norm`: minus the norm of the gradient of log p(x), JEM's approximate mass: a point of high density whose
-      surroundings have little is no typical one.
+    Labels that are not given are summed out. Exact.
     """
+    if name not in SCORES:
+        raise InputError(f"there is no score called {name!r}: {nearest(str(name), tuple(SCORES))}")
     x = model.check_x(x)
     y = model.labels.given(given, len(x), x.device)
     model.check_summable(y)
-    if name == "log_density":
-        return torch.cat([model.log_density_unchecked(x[p], y[p]) for p in pieces(model, y)])
-    if name == "max_probability":
-        return predict_joint(model, x, y).log_prob.exp()
-    if name == "gradient_norm":
-        return torch.cat([_minus_gradient_norm(model, x[p], y[p]) for p in pieces(model, y)])
-    raise InputError(f"there is no score called {name!r}: {nearest(str(name), SCORES)}")
-
-
-def _minus_gradient_norm(model: JointModel, x: Tensor, y: Tensor) -> Tensor:
-    state = State(x, y, torch.zeros(len(x), dtype=torch.int64, device=x.device))
-    norm: Tensor = evaluate_x(Target(model), state).gradient.flatten(1).norm(dim=1)
-    return -norm
+    return torch.cat([SCORES[name].function(model, x[p], y[p]) for p in pieces(model, y)])
 
 
 @dataclass(frozen=True)
@@ -114,8 +139,8 @@ class Threshold:
     n_rows: int
 
     def __post_init__(self) -> None:
-        if self.score not in (*SCORES, CONFIDENCE):
-            known = (*SCORES, CONFIDENCE)
+        known = (*SCORES, CONFIDENCE)
+        if self.score not in known:
             raise InputError(f"there is no score called {self.score!r}: {nearest(str(self.score), known)}")
         if not (is_number(self.quantile) and 0 <= self.quantile < 1):
             raise InputError(f"the quantile of a threshold must be at least 0 and less than 1, got {self.quantile!r}")
@@ -151,11 +176,21 @@ class Threshold:
         return cls(**plain)
 
 
-def in_distribution(model: JointModel, x: Tensor, threshold: Threshold, given: Given = None) -> Tensor:
-    """Whether each x is like the data, bool `[n]`: inside the model's domain, its score at the threshold or above."""
+@dataclass(frozen=True, eq=False)
+class Detected:
+    """The score of each x, `[n]`, and whether x is in the domain with a score at or above the threshold."""
+
+    score: Tensor
+    inside: Tensor
+    threshold: Threshold
+
+
+def detect(model: JointModel, x: Tensor, threshold: Threshold, given: Given = None) -> Detected:
+    """Detect out-of-distribution x: outside the model's domain, or with a score below the threshold."""
     if threshold.score not in SCORES:
         raise InputError(f"a threshold on {threshold.score!r} says nothing of x: fit it to one of {', '.join(SCORES)}")
-    return threshold.accepts(score(model, x, threshold.score, given)) & model.domain.contains(x)
+    scores = score(model, x, threshold.score, given)
+    return Detected(scores, threshold.accepts(scores) & model.domain.contains(x), threshold)
 
 
 def confidence(model: JointModel, x: Tensor, given: Given = None) -> Tensor:

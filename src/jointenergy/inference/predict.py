@@ -1,4 +1,4 @@
-"""tasks: which labels go with this x: exactly by energy, by sampling, or by annealed search."""
+"""inference: which labels go with this x: exactly by energy, by sampling, or by annealed search."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import torch
 from torch import Tensor
 
 from jointenergy.errors import EnumerationError, InputError
+from jointenergy.inference.rows import Chains, label_chains, observed, pieces, row_keys
 from jointenergy.inputs import check_count, check_positive
 from jointenergy.kernels import GibbsWithGradients, Kernel, SingleSiteGibbs, State, Target, last, run
 from jointenergy.labels import Given
 from jointenergy.models import JointModel
 from jointenergy.starts import XStart
-from jointenergy.tasks.rows import Chains, label_chains, observed, pieces, row_keys
 
 
 @torch.no_grad()
@@ -56,7 +56,9 @@ def predict_joint(model: JointModel, x: Tensor, given: Given = None) -> JointPre
     try:
         found = [_best(model, x[piece], y[piece]) for piece in pieces(model, y)]
     except EnumerationError as error:
-        raise EnumerationError(f"{error}; tasks.search looks for the best labels without enumerating them") from None
+        raise EnumerationError(
+            f"{error}; inference.search looks for the best labels without enumerating them"
+        ) from None
     labels, log_prob = (torch.cat(parts) for parts in zip(*found, strict=True))
     check_numbers(log_prob)
     return JointPrediction(labels, log_prob)

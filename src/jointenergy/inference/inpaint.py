@@ -1,4 +1,4 @@
-"""tasks: inpainting and imputation, any entries of x given the others, with or without labels."""
+"""inference: inpainting and imputation, any entries of x given the others, with or without labels."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from torch import Tensor
 
 from jointenergy import streams
 from jointenergy.errors import InputError
+from jointenergy.inference.chains import NONE, Aids, Frames, held_mask, plan, run_chains
 from jointenergy.inputs import check_count, is_number
 from jointenergy.kernels import Kernel
 from jointenergy.labels import Given
 from jointenergy.models import JointModel
 from jointenergy.starts import XStart
-from jointenergy.tasks.chains import NONE, Aids, Frames, held_mask, plan, run_chains
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,4 +1,4 @@
-"""trained: `load` opens a run folder or an exported file, `wrap` takes a classifier that was trained elsewhere."""
+"""runs: `load` opens a run folder or an exported file, `wrap` takes a classifier that was trained elsewhere."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from jointenergy.recipes import run_folder
 from jointenergy.recipes.data import data_of, view_of
 from jointenergy.recipes.networks import model_of
 from jointenergy.recipes.schema import Recipe, read
-from jointenergy.trained import portable
-from jointenergy.trained.origin import Origin, Sampling
-from jointenergy.trained.run import Run
-from jointenergy.trained.thresholds import Thresholds
+from jointenergy.runs import portable
+from jointenergy.runs.origin import Origin, Sampling
+from jointenergy.runs.run import Run
+from jointenergy.runs.thresholds import Thresholds
 from jointenergy.training import checkpoints
 from jointenergy.training.checkpoints import Checkpoint
 from jointenergy.training.distributed import device_of
@@ -60,26 +60,28 @@ def _from_folder(folder: Path, data_folder: Path | None, device: torch.device) -
     recipe = read(folder / "recipe.toml")
     if data_folder is None and known["data"] is not None and Path(known["data"]).exists():
         data_folder = Path(known["data"])
-    labels, event_shape = _form(known, recipe, data_folder)
-    path, checkpoint, notes = _weights(folder)
+    labels, event_shape = _labels_and_shape(known, recipe, data_folder)
+    path, checkpoint, notes = _best_checkpoint(folder)
     model = _model(recipe, labels, event_shape, under(checkpoint.tensors, "ema/"), device)
     origin = Origin(f"the run {folder}", labels, event_shape, device, recipe, known["seed"], data_folder, path)
     weights = json.loads((path / checkpoints.SUMS).read_text())[checkpoints.TENSORS]
-    return _trained(model, origin, recipe, Thresholds(folder, weights), [*notes, *known["warnings"]])
+    return _run_of(model, origin, recipe, Thresholds(folder, weights), [*notes, *known["warnings"]])
 
 
 def _from_file(path: Path, data_folder: Path | None, device: torch.device) -> Run:
     found = portable.read(path)
     model = _model(found.recipe, found.labels, found.event_shape, found.tensors, device)
     origin = Origin(f"the file {path}", found.labels, found.event_shape, device, found.recipe, found.seed, data_folder)
-    return _trained(model, origin, found.recipe, Thresholds(known=found.thresholds), found.notes)
+    return _run_of(model, origin, found.recipe, Thresholds(known=found.thresholds), found.notes)
 
 
-def _trained(model: JointModel, origin: Origin, recipe: Recipe, thresholds: Thresholds, notes: Sequence[str]) -> Run:
+def _run_of(model: JointModel, origin: Origin, recipe: Recipe, thresholds: Thresholds, notes: Sequence[str]) -> Run:
     return Run(model, origin, Sampling.of(recipe), view_of(recipe.data), thresholds, notes)
 
 
-def _form(known: Mapping[str, Any], recipe: Recipe, data_folder: Path | None) -> tuple[LabelSpace, tuple[int, ...]]:
+def _labels_and_shape(
+    known: Mapping[str, Any], recipe: Recipe, data_folder: Path | None
+) -> tuple[LabelSpace, tuple[int, ...]]:
     """Labels and shape of x as the run noted them; an older run did not, and its data are asked."""
     if "labels" in known and "event_shape" in known:
         return LabelSpace(known["labels"]), tuple(known["event_shape"])
@@ -87,7 +89,7 @@ def _form(known: Mapping[str, Any], recipe: Recipe, data_folder: Path | None) ->
     return data.labels, data.event_shape
 
 
-def _weights(folder: Path) -> tuple[Path, Checkpoint, list[str]]:
+def _best_checkpoint(folder: Path) -> tuple[Path, Checkpoint, list[str]]:
     """The best healthy checkpoint, or the newest that is whole and a sentence that says so."""
     where, notes = folder / "checkpoints", []
     best = checkpoints.best(where)

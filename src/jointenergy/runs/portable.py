@@ -1,4 +1,4 @@
-"""trained: a run in one portable file: averaged weights as safetensors, the rest as text in its metadata."""
+"""runs: a run in one portable file: averaged weights as safetensors, the rest as text in its metadata."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from jointenergy.errors import InputError
+from jointenergy.inference import Threshold
 from jointenergy.labels import LabelSpace
 from jointenergy.models import JointModel
 from jointenergy.recipes.schema import Recipe, parse
 from jointenergy.recipes.schema import write as recipe_text
-from jointenergy.tasks import Threshold
-from jointenergy.trained.origin import Origin
-from jointenergy.trained.thresholds import Thresholds
+from jointenergy.runs.origin import Origin
+from jointenergy.runs.thresholds import Thresholds
 
 ENDING = ".safetensors"
 FORMAT = "1"

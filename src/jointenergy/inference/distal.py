@@ -1,4 +1,4 @@
-"""tasks: distal adversarials, from noise to x that the model is sure of; of a model and of its baseline alike."""
+"""inference: distal adversarials, from noise to x that the model is sure of; of a model and of its baseline alike."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""trained: the chains on their way, kept as frames and written as an animated GIF."""
+"""runs: the chains on their way, kept as frames and written as an animated GIF."""
 
 from __future__ import annotations
 

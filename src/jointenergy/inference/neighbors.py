@@ -1,4 +1,4 @@
-"""tasks: nearest neighbors of samples in the data, exact, in pixels or in any named feature space."""
+"""inference: nearest neighbors of samples in the data, exact, in pixels or in any named feature space."""
 
 from __future__ import annotations
 

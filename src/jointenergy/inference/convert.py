@@ -1,4 +1,4 @@
-"""tasks: conversion of real x from one class or attribute to another, with the path that leads there."""
+"""inference: conversion of real x from one class or attribute to another, with the path that leads there."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from torch import Tensor
 
 from jointenergy import streams
 from jointenergy.errors import InputError
+from jointenergy.inference.chains import NONE, Aids, given_log_prob, held_mask, plan, run_chains, why_no_log_prob
 from jointenergy.inputs import check_count
 from jointenergy.kernels import Kernel, State
 from jointenergy.labels import MISSING, Given
 from jointenergy.models import JointModel
-from jointenergy.tasks.chains import NONE, Aids, given_log_prob, held_mask, plan, run_chains, why_no_log_prob
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,4 +1,4 @@
-"""tasks: products of models, or of one model under several conditions, sampled and scored."""
+"""inference: products of models, or of one model under several conditions, sampled and scored."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from torch import Tensor, nn
 
 from jointenergy.buffers import Buffer
 from jointenergy.errors import InputError
+from jointenergy.inference.chains import NONE, Aids, Frames, given_log_prob, why_no_log_prob
+from jointenergy.inference.sample import sample
 from jointenergy.kernels import Kernel
 from jointenergy.labels import MISSING, Given, LabelSpace
 from jointenergy.models import JointModel, LabelLogits, Product
 from jointenergy.starts import Start, XStart
-from jointenergy.tasks.chains import NONE, Aids, Frames, given_log_prob, why_no_log_prob
-from jointenergy.tasks.sample import sample
 
 Factor = JointModel | tuple[JointModel, Given]
 """A model with its labels free, or a model under a condition: log p(x | given), all other labels summed out."""

@@ -1,31 +1,30 @@
-"""tasks: functions on models and kernels: predict, rank, detect, score, sample, complete, refine, convert, compose."""
+"""inference: functions of a model, kernel and start: predict, rank, score, detect, sample, inpaint, refine and more."""
 
-from jointenergy.tasks.chains import Aids
-from jointenergy.tasks.compose import Composed, compose, sample_composed, score_composed
-from jointenergy.tasks.convert import Converted, convert
-from jointenergy.tasks.density import (
-    EstimatedLogProb,
-    EstimatedTable,
-    estimate_log_prob,
-    estimate_table,
+from jointenergy.inference.chains import Aids
+from jointenergy.inference.compose import Composed, compose, sample_composed, score_composed
+from jointenergy.inference.convert import Converted, convert
+from jointenergy.inference.density import (
     label_log_prob,
     label_table,
 )
-from jointenergy.tasks.detect import (
+from jointenergy.inference.detect import (
+    SCORES,
     Abstention,
     Compatibility,
+    Detected,
+    Score,
     Threshold,
     abstain,
     compatibility,
     confidence,
     confidence_threshold,
-    in_distribution,
+    detect,
     score,
 )
-from jointenergy.tasks.distal import Distal, distal
-from jointenergy.tasks.inpaint import Inpainted, inpaint
-from jointenergy.tasks.neighbors import Neighbors, neighbors
-from jointenergy.tasks.predict import (
+from jointenergy.inference.distal import Distal, distal
+from jointenergy.inference.inpaint import Inpainted, inpaint
+from jointenergy.inference.neighbors import Neighbors, neighbors
+from jointenergy.inference.predict import (
     Cooling,
     JointPrediction,
     SampledPrediction,
@@ -35,20 +34,20 @@ from jointenergy.tasks.predict import (
     predict_proba,
     search,
 )
-from jointenergy.tasks.rank import Ranking, rank
-from jointenergy.tasks.refine import Refined, refine
-from jointenergy.tasks.sample import Sampled, sample
+from jointenergy.inference.rank import Ranking, rank
+from jointenergy.inference.refine import Refined, refine
+from jointenergy.inference.sample import Sampled, sample
 
 __all__ = [
+    "SCORES",
     "Abstention",
     "Aids",
     "Compatibility",
     "Composed",
     "Converted",
     "Cooling",
+    "Detected",
     "Distal",
-    "EstimatedLogProb",
-    "EstimatedTable",
     "Inpainted",
     "JointPrediction",
     "Neighbors",
@@ -56,6 +55,7 @@ __all__ = [
     "Refined",
     "Sampled",
     "SampledPrediction",
+    "Score",
     "Threshold",
     "abstain",
     "compatibility",
@@ -63,10 +63,8 @@ __all__ = [
     "confidence",
     "confidence_threshold",
     "convert",
+    "detect",
     "distal",
-    "estimate_log_prob",
-    "estimate_table",
-    "in_distribution",
     "inpaint",
     "label_log_prob",
     "label_table",

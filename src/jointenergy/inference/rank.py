@@ -1,4 +1,4 @@
-"""tasks: is one labeling or another more compatible with this x."""
+"""inference: is one labeling or another more compatible with this x."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from jointenergy.inference.rows import mixed_labels, pieces
 from jointenergy.labels import MISSING, Given
 from jointenergy.models import JointModel
-from jointenergy.tasks.rows import mixed_labels, pieces
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""tasks: a few chain steps from the input before it is classified (JEM-1, JEM-10), with a gradient on request."""
+"""inference: a few chain steps from the input before it is classified (JEM-1, JEM-10), with a gradient on request."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""trained: where a run comes from: its recipe, its data and its persistent chains, each read when first needed."""
+"""runs: where a run comes from: its recipe, its data and its persistent chains, each read when first needed."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import torch
 from jointenergy.buffers import Buffer, ReplayBuffer
 from jointenergy.data.augmentations import augmentation
 from jointenergy.errors import InputError
+from jointenergy.inference.chains import NONE, Aids
 from jointenergy.kernels import BlockGibbs, Kernel, Langevin
 from jointenergy.labels import LabelSpace
 from jointenergy.recipes.build import kernel_of
 from jointenergy.recipes.data import data_of
 from jointenergy.recipes.schema import Recipe
-from jointenergy.tasks.chains import NONE, Aids
 from jointenergy.training import checkpoints
 from jointenergy.training.feeds import TrainingData
 from jointenergy.training.state import shard_of, under

@@ -1,4 +1,4 @@
-"""A trained run as one object: what is loaded is what was trained, and every answer is that of the tasks."""
+"""A trained run as one object: what is loaded is what was trained, and every answer is that of `inference`."""
 
 import json
 import math
@@ -14,16 +14,16 @@ from PIL import Image
 from torch import nn
 
 import jointenergy
-from jointenergy import InputError, LabelSpace, NormalizerError, tasks
+from jointenergy import InputError, LabelSpace, NormalizerError, inference
 from jointenergy.data import load
+from jointenergy.inference.detect import CONFIDENCE, SCORES
 from jointenergy.kernels import ExactGibbs, GibbsWithGradients, Langevin
 from jointenergy.labels import MISSING
 from jointenergy.networks import MLP
 from jointenergy.recipes import run_folder
+from jointenergy.runs import Film
+from jointenergy.runs.thresholds import FILE
 from jointenergy.starts import UniformStart
-from jointenergy.tasks.detect import CONFIDENCE, SCORES
-from jointenergy.trained import Film
-from jointenergy.trained.thresholds import FILE
 from jointenergy.training import checkpoints, loop
 from jointenergy.training.feeds import TrainingData
 from jointenergy.training.state import under
@@ -157,14 +157,14 @@ class TestLoad:
             run.export(tmp_path / "model.bin")
 
     def test_importing_the_library_does_not_import_training(self):
-        code = "import sys, jointenergy; assert 'jointenergy.trained' not in sys.modules"
+        code = "import sys, jointenergy; assert 'jointenergy.runs' not in sys.modules"
         subprocess.run([sys.executable, "-c", code], check=True)
 
 
 class TestQuestions:
     def test_answers_are_those_of_the_tasks(self, run, x):
         model = run.model
-        assert torch.equal(run.predict(x), tasks.predict(model, x))
+        assert torch.equal(run.predict(x), inference.predict(model, x))
         assert torch.equal(run.predict_proba(x)["digit"], model.label_probs(x)["digit"])
         assert torch.allclose(run.density(x), model.label_probs(x)["digit"], atol=1e-6)
         joint = run.predict_joint(x)
@@ -178,7 +178,7 @@ class TestQuestions:
         assert torch.allclose(ranking.log_odds, difference, atol=1e-6)
         assert torch.equal(run.compatibility(x, joint.labels).rank, torch.ones(12, dtype=torch.int64))
         for name in ("log_density", "max_probability", "gradient_norm"):
-            assert torch.equal(run.score(x, name), tasks.score(model, x, name))
+            assert torch.equal(run.score(x, name), inference.score(model, x, name))
 
     def test_sampling_and_search_agree_with_energy_where_it_is_sure(self, run):
         rows = load("digits", split="test").x
@@ -291,7 +291,7 @@ class TestThresholds:
         assert torch.equal(found.inside, found.score >= threshold.value)
         assert not bool(run.detect(torch.full((2, 64), 1.5)).inside.any())  # outside of the bounds
         stored = json.loads((tmp_path / "run" / FILE).read_text())
-        assert threshold in [tasks.Threshold.from_dict(t) for t in stored["thresholds"]]
+        assert threshold in [inference.Threshold.from_dict(t) for t in stored["thresholds"]]
         again = jointenergy.load(tmp_path / "run")
         again.origin.__dict__["data"] = None  # no data: what is stored is used
         assert again.threshold("log_density", 0.1) == threshold
@@ -315,7 +315,7 @@ class TestChains:
     def test_samples_are_those_of_the_task_with_the_recipes_numbers(self, run):
         drawn = run.sample(5, {"digit": 4}, seed=7)
         chain = run.recipe.chain
-        expected = tasks.sample(
+        expected = inference.sample(
             run.model,
             5,
             given={"digit": 4},

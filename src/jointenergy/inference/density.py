@@ -1,0 +1,105 @@
+"""inference: the conditional distribution of any chosen labels given x and any others, exactly."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from jointenergy.errors import EnumerationError, InputError
+from jointenergy.inference.rows import mixed_labels, pieces
+from jointenergy.labels import ENUMERATION_LIMIT, MISSING, Given
+from jointenergy.models import JointModel
+
+
+@torch.no_grad()
+def label_log_prob(model: JointModel, x: Tensor, y: Given, given: Given = None) -> Tensor:
+    """log p(the labels that y names | x, the labels given), `[n]`; labels in neither are summed out. Exact."""
+    x = model.check_x(x)
+    fixed = model.labels.given(given, len(x), x.device)
+    asked = model.labels.given(y, len(x), x.device)
+    mixed_labels(model, asked, fixed)
+    model.check_summable(fixed)
+    found = [model.label_log_prob(x[p], asked[p], fixed[p]) for p in pieces(model, fixed)]
+    # A difference of two log-densities: rounding may lift it above 0, which no probability is.
+    return torch.cat(found).clamp(max=0.0)
+
+
+@torch.no_grad()
+def label_table(model: JointModel, x: Tensor, names: Sequence[str] | None = None, given: Given = None) -> Tensor:
+    """p(the chosen labels | x, the labels given), all together, `[n, *their cardinalities]` in the order of `names`.
+
+    Exact: by closed form or enumeration. None chooses all labels; those neither chosen nor given are summed out.
+    """
+    x = model.check_x(x)
+    y = model.labels.given(given, len(x), x.device)
+    columns = chosen_columns(model, names)
+    model.check_summable(y)
+    return torch.cat([log_table(model, x[p], y[p], columns).exp() for p in pieces(model, y)])
+
+
+def chosen_columns(model: JointModel, names: Sequence[str] | None) -> list[int]:
+    """The columns of the chosen labels, or one sentence where a table of them makes no sense."""
+    if isinstance(names, str):
+        raise InputError(f"the chosen labels are a list of names, got the string {names!r}")
+    chosen = list(model.labels) if names is None else list(names)
+    columns = [model.labels.index(name) for name in chosen]
+    if len(set(columns)) < len(columns):
+        raise InputError(f"a label is chosen twice among {chosen}")
+    size = math.prod(model.labels.cardinalities[k] for k in columns)
+    if size > ENUMERATION_LIMIT:
+        raise EnumerationError(
+            f"a table of {len(columns)} label(s) has {size:,} entries, more than the {ENUMERATION_LIMIT:,} that are "
+            "enumerated: choose fewer labels, or ask for the probability of single labelings"
+        )
+    return columns
+
+
+def log_table(model: JointModel, x: Tensor, y: Tensor, columns: Sequence[int]) -> Tensor:
+    """The log-probabilities of all values of the variables in `columns` given x and y, `[n, *cardinalities]`."""
+    if model.factorized or not columns:
+        closed = model.label_logits(x).logits.masked_fill(~model.labels.allowed(y), -torch.inf) if columns else None
+        blocks = () if closed is None else closed.split(model.labels.cardinalities, dim=1)
+        return _outer(x, [blocks[k].log_softmax(1) for k in columns])
+    parts = model.blocks()
+    if len(parts) > 1:
+        tables, order = [], []
+        for block, places in parts:
+            inner = [j for j, k in enumerate(places.tolist()) if k in columns]
+            tables.append(log_table(block, x, y[:, places], inner))
+            order += [int(places[j]) for j in inner]
+        return _outer(x, tables).permute(0, *(1 + order.index(k) for k in columns))
+    sizes = [model.labels.cardinalities[k] for k in columns]
+    table = x.new_empty(len(x), *sizes)
+    for part in model.completions(x, y):
+        table[part.rows] = _pattern_table(model, part.log_density.log_softmax(1), y[part.rows], columns)
+    return table
+
+
+def _pattern_table(model: JointModel, log_probs: Tensor, y: Tensor, columns: Sequence[int]) -> Tensor:
+    """The table of rows that miss the same labels, from the log-probabilities of all their completions."""
+    n, cardinalities = len(y), model.labels.cardinalities
+    free = (y[0] == MISSING).nonzero()[:, 0].tolist()
+    table = log_probs.view(n, *(cardinalities[k] for k in free))
+    summed = [1 + i for i, k in enumerate(free) if k not in columns]
+    if summed:
+        table = table.logsumexp(summed)
+    kept = [k for k in free if k in columns]
+    # A chosen label that is given has all its mass on one value.
+    for k in columns:
+        if k not in kept:
+            other = torch.arange(cardinalities[k], device=y.device) != y[:, k, None]
+            shape = (n, *(1,) * len(kept), cardinalities[k])
+            table = table[..., None].expand(*table.shape, cardinalities[k]).masked_fill(other.view(shape), -torch.inf)
+            kept.append(k)
+    return table.permute(0, *(1 + kept.index(k) for k in columns))
+
+
+def _outer(x: Tensor, tables: Sequence[Tensor]) -> Tensor:
+    """The table of independent variables: sums of log-probabilities, in the order of the tables."""
+    whole = x.new_zeros(len(x), 1)
+    for table in tables:
+        whole = (whole[:, :, None] + table.reshape(len(x), 1, -1)).flatten(1)
+    return whole.view(len(x), *(size for table in tables for size in table.shape[1:]))

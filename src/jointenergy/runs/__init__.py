@@ -1,0 +1,7 @@
+"""runs: `Run`, a trained model with its folder, and `load` and `wrap`, which make one."""
+
+from jointenergy.runs.film import Film
+from jointenergy.runs.loading import load, wrap
+from jointenergy.runs.run import Run
+
+__all__ = ["Film", "Run", "load", "wrap"]
