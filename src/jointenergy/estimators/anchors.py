@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from jointenergy.estimators.gaussians import Gaussians
+from jointenergy.input_gradients import VJP, with_vjp
 from jointenergy.labels import MISSING, LabelSpace
 from jointenergy.models import AnchoredModel
 from jointenergy.networks import MLP, ImageCNN
-from jointenergy.pullbacks import Pullback, with_pullback
 from jointenergy.starts import FrequencyLabels
 from jointenergy.training.feeds import TrainingData
 
@@ -88,8 +88,8 @@ class Corrections(nn.Module):
         value: Tensor = self.logits(x) + self.shared(x)
         return value
 
-    def with_pullback(self, x: Tensor) -> tuple[Tensor, Pullback] | None:
-        own, common = with_pullback(self.logits, x), with_pullback(self.shared, x)
+    def with_vjp(self, x: Tensor) -> tuple[Tensor, VJP] | None:
+        own, common = with_vjp(self.logits, x), with_vjp(self.shared, x)
         if own is None or common is None:
             return None
         return own[0] + common[0], lambda g: own[1](g) + common[1](g.sum(1, keepdim=True))

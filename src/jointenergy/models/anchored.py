@@ -10,10 +10,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from jointenergy.errors import InputError
+from jointenergy.input_gradients import with_vjp
 from jointenergy.labels import MISSING, Given, LabelSpace
 from jointenergy.models.base import Completions, JointModel, LabelLogits
 from jointenergy.models.domains import Reals
-from jointenergy.pullbacks import with_pullback
 
 
 class AnchoredModel(JointModel):
@@ -156,10 +156,10 @@ class AnchoredModel(JointModel):
             if y is not None:
                 own, others = self.labels.code_of(y, x.dtype).split((self.targets.n_codes, self.others.n_codes), dim=1)
             seen = torch.cat((z, others), dim=1) if others.shape[1] else z
-            offered = with_pullback(self.network, seen)
+            offered = with_vjp(self.network, seen)
             if offered is None or offered[0].shape != (len(x), self.n_outputs):
                 return None
-            outputs, pullback = offered
+            outputs, vjp = offered
             logits = F.linear(seen, self.slope, self.offset)
             outputs = outputs + self._anchored(logits)
             if summed and self.n_targets == 1:  # a classifier: chains of small ones feel every operation
@@ -175,7 +175,7 @@ class AnchoredModel(JointModel):
                 value = self._at(outputs, own)
             total = weights.sum(1, keepdim=True)
             by_logits = self.trust * (weights - total * (self.trust * logits).softmax(1)) + total * logits.softmax(1)
-            by_z = (pullback(weights) + by_logits @ self.slope)[:, : z.shape[1]] - z
+            by_z = (vjp(weights) + by_logits @ self.slope)[:, : z.shape[1]] - z
             by_x = by_z @ self.whitening.mT
             return value + _round(z), by_x.view_as(x)
 

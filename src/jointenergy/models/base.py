@@ -98,7 +98,7 @@ class JointModel(nn.Module, ABC):
     def with_gradient(self, x: Tensor, y: Tensor | None) -> tuple[Tensor, Tensor] | None:
         """The log-density at complete labels, or with all summed out (no `y`), and its gradient by x, without a graph.
 
-        Families whose networks have pullbacks offer it, to spare small chains the time; None: take torch's graph.
+        Families offer it where `input_gradients` knows their network: small chains save time. None: take torch's graph.
         """
         return None
 

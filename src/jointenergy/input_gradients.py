@@ -1,4 +1,4 @@
-"""pullbacks: a plain sequence of layers with the way back to its input, without a graph.
+"""input_gradients: the vector-Jacobian product of a plain sequence of layers by its input, without a graph.
 
 Chains ask for a gradient by x alone, thousands of times, of networks that are often small: there a graph costs a sixth
 of the step. The operations are those of torch's own graph, so the numbers are the same to the last bit.
@@ -13,14 +13,14 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-Pullback = Callable[[Tensor], Tensor]
-"""From the gradient by a network's output to that by its input; it can be called once."""
+VJP = Callable[[Tensor], Tensor]
+"""The vector-Jacobian product: from the gradient by a network's output to that by its input. Call it once."""
 
 
 class Offering(Protocol):
-    """A network that is no plain sequence and knows its own way back."""
+    """A network that is no plain sequence and knows its own vector-Jacobian product."""
 
-    def with_pullback(self, x: Tensor) -> tuple[Tensor, Pullback] | None: ...
+    def with_vjp(self, x: Tensor) -> tuple[Tensor, VJP] | None: ...
 
 
 class Rule(NamedTuple):
@@ -46,15 +46,15 @@ RULES: dict[type[nn.Module], Rule] = {
 """By the exact class: what a class derived from one of these computes is its own affair."""
 
 
-def with_pullback(network: nn.Module, x: Tensor) -> tuple[Tensor, Pullback] | None:
-    """The network's value at rows x and the way back to x; None where a layer is not known, or is watched by hooks.
+def with_vjp(network: nn.Module, x: Tensor) -> tuple[Tensor, VJP] | None:
+    """The network's value at rows x and its vector-Jacobian product; None where a layer is unknown or has hooks.
 
     On a CPU alone: elsewhere a step is compiled or recorded, and pays nothing for its graph.
     """
     if x.device.type != "cpu" or x.ndim < 2 or torch.is_autocast_enabled("cpu"):
         return None
-    if hasattr(type(network), "with_pullback"):  # not isinstance, which costs a small chain a thirtieth of its step
-        return cast(Offering, network).with_pullback(x)
+    if hasattr(type(network), "with_vjp"):  # not isinstance, which costs a small chain a thirtieth of its step
+        return cast(Offering, network).with_vjp(x)
     layers: list[nn.Module] = []
     if not _is_plain(network, layers):
         return None
@@ -73,14 +73,14 @@ def with_pullback(network: nn.Module, x: Tensor) -> tuple[Tensor, Pullback] | No
             passed.append((layer, rule, kept))
             x = value
 
-    def pullback(gradient: Tensor) -> Tensor:
+    def vjp(gradient: Tensor) -> Tensor:
         with torch.no_grad():
             while passed:  # what was kept is let go at once, so that its memory serves the next layer while it is near
                 layer, rule, kept = passed.pop()
                 gradient = rule.back(layer, gradient, kept)
         return gradient
 
-    return x, pullback
+    return x, vjp
 
 
 def _is_plain(module: nn.Module, layers: list[nn.Module]) -> bool:
