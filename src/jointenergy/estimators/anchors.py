@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from jointenergy.estimators.gaussians import Gaussians
 from jointenergy.input_gradients import VJP, with_vjp
 from jointenergy.labels import MISSING, LabelSpace
-from jointenergy.models import AnchoredModel
+from jointenergy.models import TiltedGaussianModel
 from jointenergy.networks import MLP, ImageCNN
 from jointenergy.starts import FrequencyLabels
 from jointenergy.training.feeds import TrainingData
@@ -39,7 +39,9 @@ class GaussianStart:
         return rows
 
 
-def anchored_model(gaussians: Gaussians, data: TrainingData, n_targets: int, hidden: tuple[int, ...]) -> AnchoredModel:
+def tilted_model(
+    gaussians: Gaussians, data: TrainingData, n_targets: int, hidden: tuple[int, ...]
+) -> TiltedGaussianModel:
     """The anchor as slope and offset, and a network that is zero at first."""
     labels, shape = data.labels, data.event_shape
     n_outputs = max(sum(labels.cardinalities[:n_targets]), 1)
@@ -59,7 +61,7 @@ def anchored_model(gaussians: Gaussians, data: TrainingData, n_targets: int, hid
         blocks = [shares[k, :c].clamp(min=1e-3).log() for k, c in enumerate(labels.cardinalities[:n_targets])]
         offset = torch.cat(blocks) if blocks else torch.zeros(1)
     network = _network(hidden, shape, white.shape[1] + n_codes, n_outputs)
-    model = AnchoredModel(
+    model = TiltedGaussianModel(
         network,
         labels,
         n_targets=n_targets,
@@ -108,11 +110,13 @@ def _network(hidden: tuple[int, ...], shape: tuple[int, ...], n_in: int, n_outpu
     return parts[0] if len(parts) == 1 else Corrections(*parts)
 
 
-def empty_model(hidden: tuple[int, ...], shape: tuple[int, ...], labels: LabelSpace, n_targets: int) -> AnchoredModel:
+def empty_model(
+    hidden: tuple[int, ...], shape: tuple[int, ...], labels: LabelSpace, n_targets: int
+) -> TiltedGaussianModel:
     """A model of a form whose weights are still to come."""
     n_x, n_outputs = math.prod(shape), max(sum(labels.cardinalities[:n_targets]), 1)
     n_in = n_x + sum(labels.cardinalities[n_targets:])
-    return AnchoredModel(
+    return TiltedGaussianModel(
         _network(hidden, shape, n_in, n_outputs),
         labels,
         n_targets=n_targets,

@@ -14,7 +14,7 @@ import torch
 from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor
 
-from jointenergy.estimators.anchors import GaussianStart, anchored_model
+from jointenergy.estimators.anchors import GaussianStart, tilted_model
 from jointenergy.estimators.feeding import most_frequent
 from jointenergy.estimators.gaussians import Gaussians
 from jointenergy.estimators.holding import Watch
@@ -23,7 +23,7 @@ from jointenergy.estimators.progress import Progress, unbiased
 from jointenergy.kernels import BlockGibbs, Kernel, PreconditionedMALA
 from jointenergy.kernels.base import Known
 from jointenergy.labels import MISSING, LabelSpace
-from jointenergy.models import AnchoredModel, JointModel
+from jointenergy.models import JointModel, TiltedGaussianModel
 from jointenergy.objectives import LogPTargetsGivenRest, LogPXY, Objective
 from jointenergy.starts import FrequencyLabels, MissingLabels, Start
 from jointenergy.training import build, measure
@@ -107,7 +107,7 @@ class Plan:
 
 
 class TableTrainer(Trainer):
-    """The trainer of an anchored model: MALA at temperature 1, whose step size follows what is accepted.
+    """The trainer of a tilted Gaussian: MALA at temperature 1, whose step size follows what is accepted.
 
     The objective is log p(x, y) of what is observed plus more of log p(targets | the rest). Rows are noised in the
     shape of the anchor. It goes on from a law `before`, and from where its training stood if `progress` says that.
@@ -146,7 +146,7 @@ class TableTrainer(Trainer):
         else:
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(int(seeded(self.seed, "weights").initial_seed()))
-                model = anchored_model(self.gaussians, self.data, self.n_targets, self.plan.hidden)
+                model = tilted_model(self.gaussians, self.data, self.n_targets, self.plan.hidden)
         return model.to(device).requires_grad_(True).train()
 
     def make_objectives(self) -> list[Objective]:
@@ -161,7 +161,7 @@ class TableTrainer(Trainer):
 
     def make_chains(self) -> Chains:
         labels, data = self.data.labels, self.data
-        assert isinstance(self.model, AnchoredModel)
+        assert isinstance(self.model, TiltedGaussianModel)
         step_size = 0.3 if self.before is None else self.before.step_size
         kernel = x_kernel(self.model, step_size)
         discrete = self.n_targets < len(labels)
@@ -280,7 +280,7 @@ def train(
         set_back = True
         health = measure.check(trainer)
     model = copy.deepcopy(trainer.ema).cpu().double()
-    assert isinstance(model, AnchoredModel)
+    assert isinstance(model, TiltedGaussianModel)
     buffer = trainer.chains.buffer
     assert buffer is not None
     state = buffer.state_dict()
