@@ -7,7 +7,7 @@ of the step. The operations are those of torch's own graph, so the numbers are t
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Literal, NamedTuple, Protocol, cast
+from typing import Literal, NamedTuple, Protocol, cast
 
 import torch
 import torch.nn.functional as F
@@ -24,24 +24,26 @@ class Offering(Protocol):
 
 
 class Rule(NamedTuple):
-    """The way back through a layer: what of its pass is kept, and the gradient by its input from that by its output."""
+    """The derivative of a layer: what of its pass is kept, and the gradient by its input from (gradient by its output,
+    what was kept, the layer where `of_layer`)."""
 
     kept: Literal["input", "output", "weight"]
-    back: Callable[[Any, Tensor, Any], Tensor]
+    back: Callable[..., Tensor]
+    of_layer: bool = False
 
 
 _aten = torch.ops.aten
 
 RULES: dict[type[nn.Module], Rule] = {
-    nn.Flatten: Rule("input", lambda layer, g, x: g.view_as(x)),
-    nn.Linear: Rule("weight", lambda layer, g, weight: g.matmul(weight)),
-    nn.SiLU: Rule("input", lambda layer, g, x: _aten.silu_backward(g, x)),
-    nn.ELU: Rule("input", lambda layer, g, x: _aten.elu_backward(g, layer.alpha, 1, 1, False, x)),
-    nn.ReLU: Rule("output", lambda layer, g, value: _aten.threshold_backward(g, value, 0)),
-    nn.LeakyReLU: Rule("input", lambda layer, g, x: _aten.leaky_relu_backward(g, x, layer.negative_slope, False)),
-    nn.GELU: Rule("input", lambda layer, g, x: _aten.gelu_backward(g, x, approximate=layer.approximate)),
-    nn.Softplus: Rule("input", lambda layer, g, x: _aten.softplus_backward(g, x, layer.beta, layer.threshold)),
-    nn.Tanh: Rule("output", lambda layer, g, value: _aten.tanh_backward(g, value)),
+    nn.Flatten: Rule("input", Tensor.view_as),
+    nn.Linear: Rule("weight", torch.matmul),
+    nn.SiLU: Rule("input", _aten.silu_backward.default),
+    nn.ELU: Rule("input", lambda g, x, layer: _aten.elu_backward(g, layer.alpha, 1, 1, False, x), True),
+    nn.ReLU: Rule("output", lambda g, value: _aten.threshold_backward(g, value, 0)),
+    nn.LeakyReLU: Rule("input", lambda g, x, layer: _aten.leaky_relu_backward(g, x, layer.negative_slope, False), True),
+    nn.GELU: Rule("input", lambda g, x, layer: _aten.gelu_backward(g, x, approximate=layer.approximate), True),
+    nn.Softplus: Rule("input", lambda g, x, layer: _aten.softplus_backward(g, x, layer.beta, layer.threshold), True),
+    nn.Tanh: Rule("output", _aten.tanh_backward.default),
 }
 """By the exact class: what a class derived from one of these computes is its own affair."""
 
@@ -55,13 +57,21 @@ def with_vjp(network: nn.Module, x: Tensor) -> tuple[Tensor, VJP] | None:
         return None
     if hasattr(type(network), "with_vjp"):  # not isinstance, which costs a small chain a thirtieth of its step
         return cast(Offering, network).with_vjp(x)
-    layers: list[nn.Module] = []
-    if not _is_plain(network, layers):
-        return None
+    modules: list[nn.Module] = [network]
     passed: list[tuple[nn.Module, Rule, Tensor]] = []
     with torch.no_grad():
-        for layer in layers:
-            rule = RULES[type(layer)]
+        while modules:
+            layer = modules.pop()
+            if layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks or layer._backward_pre_hooks:
+                return None
+            if "forward" in layer.__dict__ or layer.__dict__.get("inplace"):  # `forward` replaced on this one alone
+                return None
+            if type(layer).forward is nn.Sequential.forward:
+                modules.extend(reversed(cast(dict[str, nn.Module], layer._modules).values()))
+                continue
+            rule = RULES.get(type(layer))
+            if rule is None:
+                return None
             if rule.kept == "weight":  # looked up once, and not by the layer's own forward: small chains feel it
                 kept = cast(Tensor, layer._parameters["weight"])
                 if kept.dtype != x.dtype:
@@ -77,19 +87,7 @@ def with_vjp(network: nn.Module, x: Tensor) -> tuple[Tensor, VJP] | None:
         with torch.no_grad():
             while passed:  # what was kept is let go at once, so that its memory serves the next layer while it is near
                 layer, rule, kept = passed.pop()
-                gradient = rule.back(layer, gradient, kept)
+                gradient = rule.back(gradient, kept, layer) if rule.of_layer else rule.back(gradient, kept)
         return gradient
 
     return x, vjp
-
-
-def _is_plain(module: nn.Module, layers: list[nn.Module]) -> bool:
-    """Whether a module is made of known layers in sequence, without hooks; they are added to `layers`."""
-    if "forward" in vars(module):  # replaced on this one alone, as some tools do
-        return False
-    if module._forward_hooks or module._forward_pre_hooks or module._backward_hooks or module._backward_pre_hooks:
-        return False
-    if type(module).forward is nn.Sequential.forward:
-        return all(_is_plain(cast(nn.Module, part), layers) for part in module._modules.values())
-    layers.append(module)
-    return type(module) in RULES and not module.__dict__.get("inplace")

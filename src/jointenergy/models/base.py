@@ -122,12 +122,12 @@ class JointModel(nn.Module, ABC):
         """log p(x) up to the model's constant, all labels summed out, for callers inside."""
         if not self.factorized:
             return self._log_sum_of_states(x)
-        closed = self.label_logits(x)
-        if len(self.labels) == 0:
+        closed, sizes = self.label_logits(x), self.labels.cardinalities
+        if not sizes:
             return closed.bias
-        if len(self.labels) == 1:
+        if len(sizes) == 1:
             return closed.bias + closed.logits.logsumexp(1)
-        blocks = closed.logits.split(self.labels.cardinalities, dim=1)
+        blocks = closed.logits.split(sizes, dim=1)
         return closed.bias + torch.stack([b.logsumexp(1) for b in blocks]).sum(0)
 
     def _log_sum_of_states(self, x: Tensor) -> Tensor:
