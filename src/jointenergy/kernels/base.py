@@ -244,7 +244,7 @@ def evaluate_code(target: Target, state: State) -> Evaluation:
     if state.evaluation is not None and state.evaluation.by == "code":
         return state.evaluation
     with graphs():
-        x, code = ordinary(state.x), target.model.labels.code_of(ordinary(state.y), state.x.dtype).requires_grad_()
+        x, code = ordinary(state.x), target.model.labels.code_of(state.y, state.x.dtype).requires_grad_()
         points = (code, x.requires_grad_()) if state.both else (code,)
         value = target.model.log_density_of_codes(x, code)
         gradient, *by_x = gradients_of(value, points)

@@ -98,25 +98,23 @@ class Objective:
         for term in self.terms:
             check_draws(term, values)
             term.check(values)
-        return self._loss(values)
+        return self.unchecked(model, batch, draws)
 
     def unchecked(self, model: JointModel, batch: Batch, draws: Draws) -> Loss:
         """The same for callers inside, who have checked once: labels are `[n, L]`, a mask has the shape of x."""
-        return self._loss(Values(model, batch, draws, self._labeled_only))
-
-    @functools.cached_property
-    def _labeled_only(self) -> set[DrawName]:
-        """The draws that no term asks for in rows without labels."""
-        every = {name for t in self.terms if not t.labeled_only for name in t.draws}
-        return {name for t in self.terms if t.labeled_only for name in t.draws} - every
-
-    def _loss(self, values: Values) -> Loss:
+        values = Values(model, batch, draws, self._labeled_only)
         total, parts = values.x.new_zeros(()), {}
         for term in self.terms:
             value = term.value(values, self.terms)
             total = total + (-term.weight if term.maximized else term.weight) * value
             parts[term.name] = value.detach()
         return Loss(total, parts)
+
+    @functools.cached_property
+    def _labeled_only(self) -> set[DrawName]:
+        """The draws that no term asks for in rows without labels."""
+        every = {name for t in self.terms if not t.labeled_only for name in t.draws}
+        return {name for t in self.terms if t.labeled_only for name in t.draws} - every
 
 
 def check_weight(term: Term, name: str, value: float) -> None:
