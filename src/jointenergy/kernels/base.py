@@ -14,7 +14,7 @@ from jointenergy import streams
 from jointenergy.errors import InputError
 from jointenergy.fusing import fused
 from jointenergy.inputs import graphs, ordinary
-from jointenergy.labels import MISSING, Given, constant
+from jointenergy.labels import MISSING, Given
 from jointenergy.models.base import JointModel
 
 
@@ -74,10 +74,6 @@ class Target:
         # To the chains' device and dtype once, not at every step.
         self.given_x, self.mask = self.given_x.to(x), self.mask.to(x.device)
         return torch.where(self.mask, self.given_x, x)
-
-    def free_codes(self, y: Tensor) -> Tensor:
-        """Which entries of a one-hot code belong to labels that may move, `[1 or n, n_codes]`."""
-        return self.free_labels(y)[:, constant(self.model.labels.variable_of_code, y.device)]
 
     def free_labels(self, y: Tensor) -> Tensor:
         """Which labels may move, `[1 or n, L]`."""
@@ -235,8 +231,7 @@ def evaluate_x(target: Target, state: State) -> Evaluation:
             x = ordinary(state.x).requires_grad_()
             value = log_density_at(target, x, ordinary(state.y), state.known)
             offered = value.detach(), gradient_of(value, x)
-    log_density, gradient = offered
-    return Evaluation("x", log_density, gradient if target.mask is None else target.moving(gradient))
+    return Evaluation("x", offered[0], offered[1] if target.mask is None else target.moving(offered[1]))
 
 
 def evaluate_code(target: Target, state: State) -> Evaluation:
