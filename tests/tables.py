@@ -21,7 +21,6 @@ from jointenergy.kernels import (
 )
 from jointenergy.labels import LabelSpace
 from jointenergy.models import (
-    AnchoredModel,
     Box,
     Concat,
     ConditionalModel,
@@ -32,6 +31,7 @@ from jointenergy.models import (
     PairModel,
     Product,
     Reals,
+    TiltedGaussianModel,
 )
 from jointenergy.networks import MLP, WideResNet
 
@@ -127,10 +127,10 @@ def conditional(**kwargs: object) -> ConditionalModel:
     return ConditionalModel(ByLabel(MIXED), MIXED, event_shape=(D,), **kwargs)
 
 
-def anchored(labels: LabelSpace = MIXED, n_targets: int = 1, trust: float = 1.0) -> AnchoredModel:
+def tilted(labels: LabelSpace = MIXED, n_targets: int = 1, trust: float = 1.0) -> TiltedGaussianModel:
     n_outputs = max(sum(labels.cardinalities[:n_targets]), 1)
     n_in = D + sum(labels.cardinalities[n_targets:])
-    return AnchoredModel(
+    return TiltedGaussianModel(
         MLP((n_in, 16, n_outputs)),
         labels,
         n_targets=n_targets,
@@ -161,13 +161,13 @@ MODELS: dict[str, Callable[[], JointModel]] = {
         GraphHead([(0, 1), (1, 2), (2, 3), (3, 0), (0, 2)], 4, 3, D), LabelSpace({f"node{i}": 3 for i in range(4)})
     ),
     "pair, reference": lambda: pair(domain=Reals(scale=1.5, mean=0.3)),
-    "anchored": lambda: anchored(LabelSpace({"class": 5})),
-    "anchored, several targets": lambda: anchored(n_targets=3),
-    "anchored, mixed": anchored,
-    "anchored, trusted by half": lambda: anchored(LabelSpace({"class": 5}), trust=0.5),
-    "anchored, mixed, trusted by half": lambda: anchored(trust=0.5),
-    "anchored, no target": lambda: anchored(n_targets=0),
-    "anchored, unlabeled": lambda: anchored(LabelSpace.none(), 0),
+    "tilted": lambda: tilted(LabelSpace({"class": 5})),
+    "tilted, several targets": lambda: tilted(n_targets=3),
+    "tilted, mixed": tilted,
+    "tilted, trusted by half": lambda: tilted(LabelSpace({"class": 5}), trust=0.5),
+    "tilted, mixed, trusted by half": lambda: tilted(trust=0.5),
+    "tilted, no target": lambda: tilted(n_targets=0),
+    "tilted, unlabeled": lambda: tilted(LabelSpace.none(), 0),
     "conditional, offsets": lambda: conditional().with_offsets(torch.randn(3, 2, 2)),
     "conditional, equal constants": lambda: conditional().with_offsets(assume_equal_constants=True),
     "unconditional": lambda: EnergyModel(MLP((D, 16, 1)), event_shape=(D,), domain=Box(-5.0, 5.0)),

@@ -308,3 +308,14 @@ def test_the_verdict_names_what_was_missed(benchmark):
     assert "ece 0.0400 against 0.0300" in said
     assert "accuracy" not in said
     assert "not installed" in training.verdict({"jointenergy": [ours]})
+
+
+# Calls of Python functions.
+
+
+def test_a_chain_step_of_a_small_network_calls_few_functions(benchmark):
+    # A layer of Python too much in every step: a small chain is made of little else.
+    calls = benchmark("calls")
+    two, three = calls.calls_of("digits-jem", 2), calls.calls_of("digits-jem", 3)
+    assert two["kernels/langevin.py: Langevin.step"] == 2
+    assert 5 < three.total() - two.total() <= 15

@@ -17,7 +17,7 @@ from jointenergy.estimators import law as law_room
 from jointenergy.estimators.gaussians import Conditions, Gaussians, fit
 from jointenergy.estimators.law import Law
 from jointenergy.labels import MISSING, LabelSpace
-from jointenergy.models import AnchoredModel
+from jointenergy.models import TiltedGaussianModel
 from jointenergy.models.base import JointModel
 from jointenergy.networks import MLP
 
@@ -44,7 +44,7 @@ def small_law(labels=None, n_targets=1, seed=0, strength=3.0):
         with torch.no_grad():
             list(network.parameters())[2].mul_(strength)
     white = means @ gaussians.whitening
-    model = AnchoredModel(
+    model = TiltedGaussianModel(
         network,
         labels,
         n_targets=n_targets,
@@ -66,7 +66,7 @@ def fitted(n=150, seed=0, **settings):
     return JointEnergyClassifier(max_iter=30, random_state=0, **settings).fit(x, y), x, y
 
 
-def test_an_anchored_model_sums_all_labels_alike(monkeypatch):
+def test_a_tilted_gaussian_sums_all_labels_alike(monkeypatch):
     """By the closed sum over its targets, however many states these have."""
     model = small_law(LabelSpace({"class": 3, "a": 2, "b": 3})).model
     x = torch.randn(5, 2, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
@@ -75,7 +75,7 @@ def test_an_anchored_model_sums_all_labels_alike(monkeypatch):
     torch.testing.assert_close(model.log_density_of_x(x), model.log_density(x))
 
 
-def test_an_anchored_model_without_a_network_is_its_gaussians_and_frequencies():
+def test_a_tilted_gaussian_without_a_network_is_its_gaussians_and_frequencies():
     labels = LabelSpace({"class": 3, "a": 2, "b": 3})
     law = small_law(labels, strength=0.0)
     list(law.model.network.parameters())[3].data.zero_()
@@ -112,7 +112,7 @@ def test_trust_needs_one_target_and_a_share():
     two = LabelSpace({"a": 2, "b": 2})
     for labels, n_targets, trust in ((two, 2, 0.5), (LabelSpace({"a": 4}), 1, 1.5)):
         with pytest.raises(InputError, match="trust"):
-            AnchoredModel(
+            TiltedGaussianModel(
                 MLP((2, 4, 4)),
                 labels,
                 n_targets=n_targets,
@@ -129,7 +129,7 @@ def test_completions_by_one_look_for_all_targets_are_those_of_one_look_for_each_
     n_out = max(sum(labels.cardinalities[:n_targets]), 1)
     n_in = 2 + sum(labels.cardinalities[n_targets:])
     g = torch.Generator().manual_seed(2)
-    model = AnchoredModel(
+    model = TiltedGaussianModel(
         MLP((n_in, 8, n_out)),
         labels,
         n_targets=n_targets,

@@ -20,7 +20,7 @@ from jointenergy.estimators.holding import Watch, held_out, score_of
 from jointenergy.estimators.progress import unbiased
 from jointenergy.estimators.training import compared_labels, table_trainer
 from jointenergy.labels import MISSING, LabelSpace
-from jointenergy.models import AnchoredModel
+from jointenergy.models import TiltedGaussianModel
 from jointenergy.networks import MLP
 
 Quick = partial(JointEnergyClassifier, max_iter=5, random_state=0)
@@ -163,7 +163,7 @@ def test_rows_that_miss_too_many_categories_are_not_held_out():
 def test_the_held_out_score_sums_missing_categories_out():
     labels = LabelSpace({"y": ["a", "b", "c"], "u": ["0", "1"], "v": ["0", "1", "2"]})
     torch.manual_seed(0)
-    model = AnchoredModel(
+    model = TiltedGaussianModel(
         MLP((7, 8, 3)),
         labels,
         n_targets=1,

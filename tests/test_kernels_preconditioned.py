@@ -12,7 +12,7 @@ from jointenergy.kernels import MALA, Metric, PreconditionedMALA, State, Target,
 from jointenergy.kernels.base import evaluate_x
 from jointenergy.kernels.preconditioned import Frame
 from jointenergy.labels import MISSING
-from jointenergy.models import AnchoredModel
+from jointenergy.models import TiltedGaussianModel
 from tests.tables import METRIC, D, make
 
 WIDE = Metric(METRIC.precision.double())
@@ -102,8 +102,8 @@ def test_held_entries_have_no_part_in_a_frame():
 
 def test_it_leaves_a_narrow_gaussian_as_it_is_and_mixes_where_mala_does_not():
     """A covariance of condition 400. Sees a variance that is off by 6 %; false failures are rarer than 1e-6."""
-    model = make("anchored, unlabeled")
-    assert isinstance(model, AnchoredModel)
+    model = make("tilted, unlabeled")
+    assert isinstance(model, TiltedGaussianModel)
     model.network = torch.nn.Sequential(torch.nn.Linear(D, 1, dtype=torch.float64))
     torch.nn.init.zeros_(next(model.network.parameters()))
     model.slope.zero_()

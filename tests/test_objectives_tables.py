@@ -46,7 +46,7 @@ def targets_by_hand(model, x, y, n_targets):
 
 
 @pytest.mark.parametrize("n_targets", [1, 2])
-@pytest.mark.parametrize("name", ["pair", "anchored, mixed"])
+@pytest.mark.parametrize("name", ["pair", "tilted, mixed"])
 def test_targets_given_the_rest_are_those_of_enumeration(name, n_targets):
     model, x = make(name), rows()
     loss = Objective((LogPTargetsGivenRest(2.0, n_targets),))(model, Batch(x, Y))
@@ -82,7 +82,7 @@ def test_completed_rows_are_asked_for_their_targets():
     torch.testing.assert_close(found, -targets_by_hand(model, x, asked, 1))
 
 
-@pytest.mark.parametrize("name", ["logits", "pair", "anchored, mixed"])
+@pytest.mark.parametrize("name", ["logits", "pair", "tilted, mixed"])
 def test_a_row_of_weight_two_is_the_row_twice(name):
     model, x = make(name), rows()
     weight = torch.tensor([2.0, 0.0, 1.0, 3.0, 1.0])

@@ -77,9 +77,11 @@ def _graphs() -> Iterator[None]:
 
 
 def ordinary(x: Tensor) -> Tensor:
-    """x detached, and a copy where it was made in inference mode: such tensors cannot enter a gradient."""
-    with graphs():
-        return x.clone() if x.is_inference() else x.detach()
+    """x detached, and a copy where it was made in inference mode: such tensors cannot enter a gradient.
+
+    Call it outside of inference mode.
+    """
+    return x.clone() if x.is_inference() else x.detach()
 
 
 def _shown(shape: tuple[int, ...]) -> str:

@@ -51,12 +51,9 @@ def _mix(z: Tensor) -> Tensor:
         for shift, mask, factor in _ROUNDS:
             z = (z ^ ((z >> shift) & mask)) * factor
         return z
-    return _mix_words(z) if z.device.type == "cpu" else _mix_signed(z)
-
-
-def _mix_words(z: Tensor) -> Tensor:
-    """On unsigned words, which torch does not shift: half the time on a CPU."""
-    words = z.numpy().view(np.uint64)
+    if z.device.type != "cpu":
+        return _mix_signed(z)
+    words = z.numpy().view(np.uint64)  # unsigned, which torch does not shift: half the time
     for places, times in _WORDS[:-1]:
         words ^= words >> places
         words *= times

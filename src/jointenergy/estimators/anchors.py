@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from jointenergy.estimators.gaussians import Gaussians
+from jointenergy.input_gradients import VJP, with_vjp
 from jointenergy.labels import MISSING, LabelSpace
-from jointenergy.models import AnchoredModel
+from jointenergy.models import TiltedGaussianModel
 from jointenergy.networks import MLP, ImageCNN
-from jointenergy.pullbacks import Pullback, with_pullback
 from jointenergy.starts import FrequencyLabels
 from jointenergy.training.feeds import TrainingData
 
@@ -39,7 +39,9 @@ class GaussianStart:
         return rows
 
 
-def anchored_model(gaussians: Gaussians, data: TrainingData, n_targets: int, hidden: tuple[int, ...]) -> AnchoredModel:
+def tilted_model(
+    gaussians: Gaussians, data: TrainingData, n_targets: int, hidden: tuple[int, ...]
+) -> TiltedGaussianModel:
     """The anchor as slope and offset, and a network that is zero at first."""
     labels, shape = data.labels, data.event_shape
     n_outputs = max(sum(labels.cardinalities[:n_targets]), 1)
@@ -59,7 +61,7 @@ def anchored_model(gaussians: Gaussians, data: TrainingData, n_targets: int, hid
         blocks = [shares[k, :c].clamp(min=1e-3).log() for k, c in enumerate(labels.cardinalities[:n_targets])]
         offset = torch.cat(blocks) if blocks else torch.zeros(1)
     network = _network(hidden, shape, white.shape[1] + n_codes, n_outputs)
-    model = AnchoredModel(
+    model = TiltedGaussianModel(
         network,
         labels,
         n_targets=n_targets,
@@ -88,8 +90,8 @@ class Corrections(nn.Module):
         value: Tensor = self.logits(x) + self.shared(x)
         return value
 
-    def with_pullback(self, x: Tensor) -> tuple[Tensor, Pullback] | None:
-        own, common = with_pullback(self.logits, x), with_pullback(self.shared, x)
+    def with_vjp(self, x: Tensor) -> tuple[Tensor, VJP] | None:
+        own, common = with_vjp(self.logits, x), with_vjp(self.shared, x)
         if own is None or common is None:
             return None
         return own[0] + common[0], lambda g: own[1](g) + common[1](g.sum(1, keepdim=True))
@@ -108,11 +110,13 @@ def _network(hidden: tuple[int, ...], shape: tuple[int, ...], n_in: int, n_outpu
     return parts[0] if len(parts) == 1 else Corrections(*parts)
 
 
-def empty_model(hidden: tuple[int, ...], shape: tuple[int, ...], labels: LabelSpace, n_targets: int) -> AnchoredModel:
+def empty_model(
+    hidden: tuple[int, ...], shape: tuple[int, ...], labels: LabelSpace, n_targets: int
+) -> TiltedGaussianModel:
     """A model of a form whose weights are still to come."""
     n_x, n_outputs = math.prod(shape), max(sum(labels.cardinalities[:n_targets]), 1)
     n_in = n_x + sum(labels.cardinalities[n_targets:])
-    return AnchoredModel(
+    return TiltedGaussianModel(
         _network(hidden, shape, n_in, n_outputs),
         labels,
         n_targets=n_targets,

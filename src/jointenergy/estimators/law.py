@@ -18,7 +18,7 @@ from jointenergy.estimators.gaussians import Conditions, Gaussians
 from jointenergy.inference.chains import Mover, run_chains
 from jointenergy.kernels import ExactGibbs, GibbsWithGradients, Kernel, Metric, PreconditionedMALA
 from jointenergy.labels import MISSING, LabelSpace
-from jointenergy.models import AnchoredModel
+from jointenergy.models import TiltedGaussianModel
 
 CANDIDATES = 128  # draws of the anchor that compete for the starts of a row's chains
 WITNESSES = 512  # such draws where a mean over them is asked for
@@ -58,7 +58,7 @@ class Candidates:
 class Law:
     """The model in float64 with its anchor, the step size of its chains, and the chains themselves at the last."""
 
-    model: AnchoredModel
+    model: TiltedGaussianModel
     gaussians: Gaussians
     step_size: float
     chains_x: Tensor
@@ -206,7 +206,7 @@ class Law:
         return self.model.targets.allowed(y[:, : self.n_targets])
 
 
-def x_kernel(model: AnchoredModel, step_size: float) -> Kernel:
+def x_kernel(model: TiltedGaussianModel, step_size: float) -> Kernel:
     """MALA in the coordinates in which the anchor is round: exact at temperature 1."""
     return PreconditionedMALA(step_size, Metric(model.whitening @ model.whitening.mT))
 

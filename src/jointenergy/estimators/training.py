@@ -15,7 +15,7 @@ from torch import Tensor
 from jointenergy.buffers import ReplayBuffer
 from jointenergy.data import View
 from jointenergy.data.augmentations import Change
-from jointenergy.estimators.anchors import GaussianStart, anchored_model
+from jointenergy.estimators.anchors import GaussianStart, tilted_model
 from jointenergy.estimators.feeding import most_frequent
 from jointenergy.estimators.gaussians import Gaussians
 from jointenergy.estimators.holding import Watch
@@ -23,7 +23,7 @@ from jointenergy.estimators.law import FEW_STATES, X_STEPS, Law, mover_of, x_ker
 from jointenergy.estimators.progress import Progress, unbiased
 from jointenergy.kernels import BlockGibbs, Kernel, PreconditionedMALA
 from jointenergy.labels import MISSING
-from jointenergy.models import AnchoredModel
+from jointenergy.models import TiltedGaussianModel
 from jointenergy.objectives import LogPTargetsGivenRest, LogPXY, Objective
 from jointenergy.starts import FrequencyLabels, MissingLabels, Start
 from jointenergy.training import measure
@@ -71,7 +71,7 @@ def table_trainer(
     before: Law | None = None,
     progress: Progress | None = None,
 ) -> Trainer:
-    """The trainer of an anchored model: MALA at temperature 1, whose step size follows what is accepted.
+    """The trainer of a tilted Gaussian: MALA at temperature 1, whose step size follows what is accepted.
 
     The objective is log p(x, y) of what is observed plus more of log p(targets | the rest). Rows are noised in the
     shape of the anchor. It goes on from a law `before`, and from where its training stood if `progress` says that.
@@ -156,7 +156,7 @@ def _model(
     n_targets: int,
     before: Law | None,
     progress: Progress | None,
-) -> AnchoredModel:
+) -> TiltedGaussianModel:
     if before is not None:
         model = copy.deepcopy(before.model).float()
         if progress is not None:
@@ -164,7 +164,7 @@ def _model(
     else:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(int(seeded(seed, "weights").initial_seed()))
-            model = anchored_model(gaussians, data, n_targets, sizes.hidden)
+            model = tilted_model(gaussians, data, n_targets, sizes.hidden)
     return model.to(data.x.device).requires_grad_(True).train()
 
 
@@ -269,7 +269,7 @@ def train(
         set_back = True
         health = measure.check(trainer)
     model = copy.deepcopy(trainer.ema).cpu().double()
-    assert isinstance(model, AnchoredModel)
+    assert isinstance(model, TiltedGaussianModel)
     buffer = trainer.chains.buffer
     assert buffer is not None
     state = buffer.state_dict()

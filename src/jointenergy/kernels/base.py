@@ -14,7 +14,7 @@ from jointenergy import streams
 from jointenergy.errors import InputError
 from jointenergy.fusing import fused
 from jointenergy.inputs import graphs, ordinary
-from jointenergy.labels import MISSING, Given, constant
+from jointenergy.labels import MISSING, Given
 from jointenergy.models.base import JointModel
 
 
@@ -74,10 +74,6 @@ class Target:
         # To the chains' device and dtype once, not at every step.
         self.given_x, self.mask = self.given_x.to(x), self.mask.to(x.device)
         return torch.where(self.mask, self.given_x, x)
-
-    def free_codes(self, y: Tensor) -> Tensor:
-        """Which entries of a one-hot code belong to labels that may move, `[1 or n, n_codes]`."""
-        return self.free_labels(y)[:, constant(self.model.labels.variable_of_code, y.device)]
 
     def free_labels(self, y: Tensor) -> Tensor:
         """Which labels may move, `[1 or n, L]`."""
@@ -196,15 +192,15 @@ class Kernel(ABC):
         self, target: Target, x: Tensor, y: Tensor, *, known: Known, generator: torch.Generator
     ) -> State:
         """`init` for callers inside, who know their states and what labels these miss; the host waits nowhere."""
-        x, y = target.hold_x(x), target.hold_y(y)
+        x = x if target.given_x is None else target.hold_x(x)
+        y = y if target.given_y is None else target.hold_y(y)
         keys = streams.chain_keys(len(x), generator=generator).to(x.device)
         if self.moves_y:
             keys, key = streams.split(keys, 2)
             flat = torch.zeros(len(x), target.model.labels.n_codes, device=x.device)
             y = torch.where(y == MISSING, categorical_by_label(target.model, key, flat), y)
         with torch.inference_mode(False):
-            x, y, keys = (ordinary(t).clone() for t in (x, y, keys))
-        return State(x, y, keys, known=known)
+            return State(x.detach().clone(), y.clone(), keys.clone(), known=known)
 
     def check_start(self, target: Target, x: Tensor) -> None:
         """Refuse, in one sentence, a target or a start that this kernel cannot sample."""
@@ -223,15 +219,19 @@ def evaluate_x(target: Target, state: State) -> Evaluation:
     """The log-density at the state, missing labels summed out, and its gradient by x."""
     if state.evaluation is not None and state.evaluation.by == "x":
         return state.evaluation
-    with graphs():
-        x, offered = ordinary(state.x), None
-        if target.offers and state.known is not None:
-            offered = target.model.with_gradient(x, state.y if state.known == "complete" else None)
-            target.offers = offered is not None
-        if offered is None:
-            value = log_density_at(target, x.requires_grad_(), ordinary(state.y), state.known)
+    if torch.is_inference_mode_enabled():  # what is made in it can enter no gradient
+        with torch.inference_mode(False):
+            return evaluate_x(target, state)
+    offered = None
+    if target.offers and state.known is not None:
+        offered = target.model.with_gradient(state.x.detach(), state.y if state.known == "complete" else None)
+        target.offers = offered is not None
+    if offered is None:
+        with torch.enable_grad():
+            x = ordinary(state.x).requires_grad_()
+            value = log_density_at(target, x, ordinary(state.y), state.known)
             offered = value.detach(), gradient_of(value, x)
-    return Evaluation("x", offered[0], target.moving(offered[1]))
+    return Evaluation("x", offered[0], offered[1] if target.mask is None else target.moving(offered[1]))
 
 
 def evaluate_code(target: Target, state: State) -> Evaluation:
@@ -239,7 +239,7 @@ def evaluate_code(target: Target, state: State) -> Evaluation:
     if state.evaluation is not None and state.evaluation.by == "code":
         return state.evaluation
     with graphs():
-        x, code = ordinary(state.x), target.model.labels.code_of(ordinary(state.y), state.x.dtype).requires_grad_()
+        x, code = ordinary(state.x), target.model.labels.code_of(state.y, state.x.dtype).requires_grad_()
         points = (code, x.requires_grad_()) if state.both else (code,)
         value = target.model.log_density_of_codes(x, code)
         gradient, *by_x = gradients_of(value, points)

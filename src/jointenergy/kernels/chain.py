@@ -24,7 +24,9 @@ def run(kernel: Kernel, target: Target, state: State, steps: int) -> Iterator[tu
 def run_unchecked(kernel: Kernel, target: Target, state: State, steps: int) -> Iterator[tuple[State, Info]]:
     """`run` for callers inside, with a state that a kernel has just made; the host waits nowhere."""
     for left in range(steps, 0, -1):
-        state, info = kernel.step(target, kernel.look_ahead(state, left))
+        if not state.ahead:
+            state = kernel.look_ahead(state, left)
+        state, info = kernel.step(target, state)
         yield state, info
 
 

@@ -89,6 +89,8 @@ class SingleSiteGibbs(Kernel):
 
 def _open(target: Target, state: State, logits: Tensor) -> Tensor:
     """Logits of all labels, minus infinity where the given ones forbid a value."""
+    if target.given_y is None:
+        return logits
     return logits.masked_fill(~target.model.labels.allowed(target.open_labels(state.y)), -torch.inf)
 
 

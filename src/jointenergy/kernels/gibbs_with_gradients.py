@@ -81,8 +81,9 @@ Places = tuple[Tensor, Tensor, Tensor | None]
 
 def _places(target: Target, y: Tensor) -> Places:
     labels = target.model.labels
-    closed = None if target.given_y is None else ~target.free_codes(y)
-    return constant(labels.offsets, y.device), constant(labels.variable_of_code, y.device), closed
+    variables = constant(labels.variable_of_code, y.device)
+    closed = None if target.given_y is None else ~target.free_labels(y)[:, variables]
+    return constant(labels.offsets, y.device), variables, closed
 
 
 @fused

@@ -48,7 +48,7 @@ class BlockGibbs(Kernel):
         known = inner.evaluation
         here = None if known is None or known.by_x is None else Evaluation("x", known.log_density, known.by_x)
         # The schedule of the kernel on x counts its own steps.
-        inner = replace(inner, step=state.step * self.x_steps, evaluation=here, both=False)
+        inner = State(inner.x, inner.y, inner.keys, state.step * self.x_steps, here, state.known)
         infos = []
         for _ in range(self.x_steps):
             inner, x_info = self.x_kernel.step(target, inner)
@@ -60,4 +60,4 @@ class BlockGibbs(Kernel):
             x_acceptance=sum(acceptances[1:], acceptances[0]) / len(acceptances) if acceptances else None,
             y_acceptance=y_info.y_acceptance,
         )
-        return replace(inner, step=state.step + 1, evaluation=None), info
+        return State(inner.x, inner.y, inner.keys, state.step + 1, known=state.known), info

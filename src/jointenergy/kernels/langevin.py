@@ -13,7 +13,7 @@ from jointenergy import streams
 from jointenergy.errors import InputError
 from jointenergy.fusing import fused
 from jointenergy.inputs import check_positive, graphs, is_number, ordinary
-from jointenergy.kernels.base import Info, Kernel, State, Target, evaluate_x, gradient_of, log_density_at
+from jointenergy.kernels.base import Evaluation, Info, Kernel, State, Target, evaluate_x, gradient_of, log_density_at
 
 
 @dataclass(frozen=True)
@@ -76,13 +76,28 @@ class Langevin(Kernel):
 
     def step(self, target: Target, state: State) -> tuple[State, Info]:
         here = evaluate_x(target, state)
-        x, keys = self._move(target, state, here.gradient)
-        info = Info(log_density=here.log_density, gradient=here.gradient)
-        return replace(state, x=x, keys=keys, step=state.step + 1, evaluation=None, ahead=state.ahead[1:]), info
+        factor = 1.0 if self.schedule is None else self.schedule.factor(state.step)
+        # A number that changes from step to step would be another program in each.
+        move = _moved if self.schedule is None else _moved_plainly
+        x, keys = move(
+            state.x,
+            state.keys,
+            here.gradient,
+            target.mask,
+            self.step_size * factor,
+            self.noise_scale * math.sqrt(factor),
+            self.gradient_clamp,
+            self.bounds,
+            streams.first_drawn(state.ahead, state.keys, state.x, adjusted=False),
+        )
+        if target.mask is not None:
+            # What is held may lie outside the bounds, and is not even rounded: -0.0 + 0.0 is 0.0.
+            x = target.hold_x(x)
+        later = State(x, state.y, keys, state.step + 1, None, state.known, state.both, state.ahead[1:])
+        return later, Info(here.log_density, here.gradient)
 
     def look_ahead(self, state: State, steps: int) -> State:
-        drawn = streams.first_drawn(state.ahead, state.keys, state.x, adjusted=False)
-        steps = 0 if self.noise_scale == 0 or drawn is not None else streams.steps_ahead(state.x, steps)
+        steps = streams.steps_ahead(state.x, steps) if self.noise_scale > 0 else 0
         return replace(state, ahead=streams.noise_ahead(state.keys, state.x, steps)) if steps else state
 
     def recompute(self, target: Target, state: State) -> Tensor:
@@ -91,27 +106,8 @@ class Langevin(Kernel):
             state = replace(state, x=ordinary(state.x), y=ordinary(state.y), keys=ordinary(state.keys))
             x = state.x.clone().requires_grad_()
             value = log_density_at(target, x, state.y, state.known)
-            gradient = gradient_of(value, x, create_graph=True)
-            return self._move(target, state, target.moving(gradient))[0]
-
-    def _move(self, target: Target, state: State, gradient: Tensor) -> tuple[Tensor, Tensor]:
-        factor = 1.0 if self.schedule is None else self.schedule.factor(state.step)
-        step_size, noise_scale = self.step_size * factor, self.noise_scale * math.sqrt(factor)
-        # A number that changes from step to step would be another program in each.
-        move = _moved if self.schedule is None else _moved_plainly
-        x, keys = move(
-            state.x,
-            state.keys,
-            gradient,
-            target.mask,
-            step_size,
-            noise_scale,
-            self.gradient_clamp,
-            self.bounds,
-            streams.first_drawn(state.ahead, state.keys, state.x, adjusted=False),
-        )
-        # What is held may lie outside the bounds, and is not even rounded: -0.0 + 0.0 is 0.0.
-        return target.hold_x(x), keys
+            gradient = target.moving(gradient_of(value, x, create_graph=True))
+            return self.step(target, replace(state, evaluation=Evaluation("x", value, gradient)))[0].x
 
 
 def _moved_plainly(

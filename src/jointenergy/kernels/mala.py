@@ -95,6 +95,5 @@ class MALA(Kernel):
         return replace(later, evaluation=choose(accept, there, here)), info
 
     def look_ahead(self, state: State, steps: int) -> State:
-        done = streams.first_drawn(state.ahead, state.keys, state.x, adjusted=True) is not None
-        steps = 0 if done else streams.steps_ahead(state.x, steps)
+        steps = streams.steps_ahead(state.x, steps)
         return replace(state, ahead=streams.proposals_ahead(state.keys, state.x, steps)) if steps else state

@@ -1,6 +1,5 @@
 """models: families of joint densities; each knows x, y and its weights, never sampling, buffers or losses."""
 
-from jointenergy.models.anchored import AnchoredModel
 from jointenergy.models.base import JointModel, LabelLogits, Normalizer
 from jointenergy.models.conditional import ConditionalModel, EnergyModel
 from jointenergy.models.domains import Box, Domain, Reals
@@ -9,9 +8,9 @@ from jointenergy.models.pairwise import Concat, InnerProduct, PairModel
 from jointenergy.models.product import Product
 from jointenergy.models.related import Related
 from jointenergy.models.tempered import Tempered
+from jointenergy.models.tilted import TiltedGaussianModel
 
 __all__ = [
-    "AnchoredModel",
     "Box",
     "Concat",
     "ConditionalModel",
@@ -27,4 +26,5 @@ __all__ = [
     "Reals",
     "Related",
     "Tempered",
+    "TiltedGaussianModel",
 ]

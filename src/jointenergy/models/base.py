@@ -100,7 +100,7 @@ class JointModel(nn.Module, ABC):
     def with_gradient(self, x: Tensor, y: Tensor | None) -> tuple[Tensor, Tensor] | None:
         """The log-density at complete labels, or with all summed out (no `y`), and its gradient by x, without a graph.
 
-        Families whose networks have pullbacks offer it, to spare small chains the time; None: take torch's graph.
+        Families offer it where `input_gradients` knows their network: small chains save time. None: take torch's graph.
         """
         return None
 
@@ -124,12 +124,12 @@ class JointModel(nn.Module, ABC):
         """log p(x) up to the model's constant, all labels summed out, for callers inside."""
         if not self.factorized:
             return self._log_sum_of_states(x)
-        closed = self.label_logits(x)
-        if len(self.labels) == 0:
+        closed, sizes = self.label_logits(x), self.labels.cardinalities
+        if not sizes:
             return closed.bias
-        if len(self.labels) == 1:
+        if len(sizes) == 1:
             return closed.bias + closed.logits.logsumexp(1)
-        blocks = closed.logits.split(self.labels.cardinalities, dim=1)
+        blocks = closed.logits.split(sizes, dim=1)
         return closed.bias + torch.stack([b.logsumexp(1) for b in blocks]).sum(0)
 
     def _log_sum_of_states(self, x: Tensor) -> Tensor:

@@ -6,10 +6,10 @@ import torch
 from torch import Tensor, nn
 
 from jointenergy.errors import InputError
+from jointenergy.input_gradients import with_vjp
 from jointenergy.labels import LabelSpace
 from jointenergy.models.base import JointModel, LabelLogits, one_per_row
 from jointenergy.models.domains import Domain
-from jointenergy.pullbacks import with_pullback
 
 
 class ConditionalModel(JointModel):
@@ -61,8 +61,8 @@ class EnergyModel(JointModel):
 
     def with_gradient(self, x: Tensor, y: Tensor | None) -> tuple[Tensor, Tensor] | None:
         # A derived class may have another f.
-        offered = with_pullback(self.network, x) if type(self) is EnergyModel and self.domain.flat else None
+        offered = with_vjp(self.network, x) if type(self) is EnergyModel and self.domain.flat else None
         if offered is None:
             return None
-        value, pullback = offered
-        return one_per_row(value, len(x), self.network), pullback(torch.ones_like(value))
+        value, vjp = offered
+        return one_per_row(value, len(x), self.network), vjp(torch.ones_like(value))

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from jointenergy.errors import InputError
+from jointenergy.input_gradients import with_vjp
 from jointenergy.labels import LabelSpace
 from jointenergy.models.base import JointModel, LabelLogits, Normalizer
 from jointenergy.models.domains import Domain
-from jointenergy.pullbacks import with_pullback
 
 SingleLogit = Literal["zero", "symmetric"]
 
@@ -53,29 +53,32 @@ class LogitModel(JointModel):
         self.single_logit: SingleLogit = single_logit
 
     def label_logits(self, x: Tensor) -> LabelLogits:
-        return LabelLogits(self.domain.log_reference(x), self._logits(self.network(x), len(x)))
+        output = self.network(x)
+        plain = isinstance(output, Tensor) and output.shape == (len(x), self.labels.n_codes)
+        return LabelLogits(self.domain.log_reference(x), output if plain else self._logits(output, len(x)))
 
     def with_gradient(self, x: Tensor, y: Tensor | None) -> tuple[Tensor, Tensor] | None:
         # A derived class may have another f.
-        offered = with_pullback(self.network, x) if type(self) is LogitModel and self.domain.flat else None
+        offered = with_vjp(self.network, x) if type(self) is LogitModel and self.domain.flat else None
         if offered is None or offered[0].shape != (len(x), self.labels.n_codes):
             return None
-        logits, pullback = offered
+        logits, vjp = offered
         if y is not None:
             code = self.labels.code_of(y, logits.dtype)
-            return (code * logits).sum(1), pullback(code)
-        if len(self.labels) == 1:  # a classifier: chains of small ones feel every operation
+            return (code * logits).sum(1), vjp(code)
+        sizes = self.labels.cardinalities
+        if len(sizes) == 1:  # a classifier: chains of small ones feel every operation
             # What logsumexp does to finite numbers, in half its time.
             most = logits.amax(1, keepdim=True)
             total = (logits - most).exp_().sum(1, keepdim=True).log_().add_(most)
-            return total[:, 0], pullback((logits - total).exp_())
-        blocks = logits.split(self.labels.cardinalities, dim=1)
+            return total[:, 0], vjp((logits - total).exp_())
+        blocks = logits.split(sizes, dim=1)
         sums = [b.logsumexp(1, keepdim=True) for b in blocks]
         probs = [(b - s).exp_() for b, s in zip(blocks, sums, strict=True)]
-        return torch.cat(sums, dim=1).sum(1), pullback(torch.cat(probs, dim=1))
+        return torch.cat(sums, dim=1).sum(1), vjp(torch.cat(probs, dim=1))
 
     def _logits(self, output: object, n: int) -> Tensor:
-        """The network's output in any of its admitted forms as `[n, n_codes]`."""
+        """The network's output in any other of its admitted forms as `[n, n_codes]`."""
         labels = self.labels
         if isinstance(output, Mapping):
             if set(output) != set(labels):
@@ -92,8 +95,6 @@ class LogitModel(JointModel):
         if not isinstance(output, Tensor):
             raise InputError(f"the network must return logits as tensors, got {type(output).__name__}")
         shape = tuple(output.shape)
-        if shape == (n, labels.n_codes):
-            return output
         if shape in [(n, len(labels), c) for c in labels.cardinalities] and len(set(labels.cardinalities)) == 1:
             return output.flatten(1)
         if set(labels.cardinalities) == {2} and (shape == (n, len(labels)) or (shape == (n,) and len(labels) == 1)):

@@ -5,9 +5,8 @@ It shares the parameters of the network that it was made of, and is no other fun
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -46,9 +45,7 @@ class Accelerated(nn.Module):
     def _call(self, weights: dict[str, Tensor], *inputs: Tensor) -> Tensor:
         low = self.dtype != torch.float32
         # No cache of casts: one of a recorded step would outlive it.
-        cast = (
-            torch.autocast(inputs[0].device.type, self.dtype, cache_enabled=False) if low else contextlib.nullcontext()
-        )
+        cast = torch.autocast(inputs[0].device.type, self.dtype, cache_enabled=False) if low else nullcontext()
         with cast:
             value: Tensor = functional_call(self.network, weights, tuple(_channels_last(x) for x in inputs))
         return value.to(torch.promote_types(value.dtype, torch.float32))
@@ -82,25 +79,23 @@ class Accelerated(nn.Module):
             self.known = []
 
 
-@contextmanager
-def together(module: nn.Module, points: Sequence[Tensor]) -> Iterator[None]:
+def together(module: nn.Module, points: Sequence[Tensor]) -> AbstractContextManager[None]:
     """`Accelerated.together` where a module is one accelerated network of x alone; any other is left as it is."""
     parts = list(module.children())
     if len(parts) == 1 and isinstance(parts[0], Accelerated) and len(points) > 1:
-        with parts[0].together(points):
-            yield
-    else:
-        yield
+        return parts[0].together(points)
+    return nullcontext()
 
 
-@contextmanager
-def hold(module: nn.Module) -> Iterator[None]:
+def hold(module: nn.Module) -> AbstractContextManager[object]:
     """`Accelerated.hold` of all that is accelerated in a module; in any other what weights are made of is made once."""
     parts = [part for part in module.modules() if isinstance(part, Accelerated)]
-    with contextlib.ExitStack() as stack:
-        for context in [part.hold() for part in parts] or [fixed(module)]:
-            stack.enter_context(context)
-        yield
+    if not parts:
+        return fixed(module)
+    with ExitStack() as stack:
+        for part in parts:
+            stack.enter_context(part.hold())
+        return stack.pop_all()
 
 
 def _channels_last(x: Tensor) -> Tensor:

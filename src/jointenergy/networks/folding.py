@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 
 import torch
 import torch.nn.functional as F
@@ -29,10 +29,9 @@ class FoldedConv2d(nn.Module, ABC):
         return F.conv2d(x, weight.to(x.dtype), bias.to(x.dtype), stride=self.stride, padding=self.padding)
 
 
-@contextmanager
 def fixed(
     module: nn.Module, dtype: torch.dtype | None = None, memory_format: torch.memory_format = torch.preserve_format
-) -> Iterator[None]:
+) -> AbstractContextManager[None]:
     """Inside, all weights in `module` are folded once, now, and not at every pass: for chains, not for learning.
 
     Values are the same. No gradient reaches the parameters of the convolutions, and changes of them, also by
@@ -40,6 +39,13 @@ def fixed(
     others: the folded weights are then turned once. A module without such convolutions is left as it is.
     """
     convolutions = [m for m in module.modules() if isinstance(m, FoldedConv2d)]
+    return _fixed(convolutions, dtype, memory_format) if convolutions else nullcontext()
+
+
+@contextmanager
+def _fixed(
+    convolutions: list[FoldedConv2d], dtype: torch.dtype | None, memory_format: torch.memory_format
+) -> Iterator[None]:
     before = [c.fixed for c in convolutions]
     for c in convolutions:
         c.n_holds += 1

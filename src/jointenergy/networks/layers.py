@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from jointenergy import pullbacks
+from jointenergy import input_gradients
 
 
 class Layers(nn.Sequential):
@@ -34,7 +34,7 @@ class Linear(nn.Linear):
             return F.linear(x.to(self.weight.dtype), self.weight, self.bias)
 
 
-pullbacks.RULES[Linear] = pullbacks.RULES[nn.Linear]
+input_gradients.RULES[Linear] = input_gradients.RULES[nn.Linear]
 
 
 def pooled(h: Tensor) -> Tensor:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -93,28 +94,27 @@ class Objective:
     def __call__(self, model: JointModel, batch: Batch, draws: Draws | None = None) -> Loss:
         """The loss of a batch; each term counts the rows that it applies to and is divided by the batch size."""
         batch, draws = checked_batch(model, batch), checked_draws(model, draws or Draws())
-        values = self._values(model, batch, draws)
+        values = Values(model, batch, draws, self._labeled_only)
         for term in self.terms:
             check_draws(term, values)
             term.check(values)
-        return self._loss(values)
+        return self.unchecked(model, batch, draws)
 
     def unchecked(self, model: JointModel, batch: Batch, draws: Draws) -> Loss:
         """The same for callers inside, who have checked once: labels are `[n, L]`, a mask has the shape of x."""
-        return self._loss(self._values(model, batch, draws))
-
-    def _values(self, model: JointModel, batch: Batch, draws: Draws) -> Values:
-        every = {name for t in self.terms if not t.labeled_only for name in t.draws}
-        some = {name for t in self.terms if t.labeled_only for name in t.draws}
-        return Values(model, batch, draws, labeled_only=some - every)
-
-    def _loss(self, values: Values) -> Loss:
+        values = Values(model, batch, draws, self._labeled_only)
         total, parts = values.x.new_zeros(()), {}
         for term in self.terms:
             value = term.value(values, self.terms)
             total = total + (-term.weight if term.maximized else term.weight) * value
             parts[term.name] = value.detach()
         return Loss(total, parts)
+
+    @functools.cached_property
+    def _labeled_only(self) -> set[DrawName]:
+        """The draws that no term asks for in rows without labels."""
+        every = {name for t in self.terms if not t.labeled_only for name in t.draws}
+        return {name for t in self.terms if t.labeled_only for name in t.draws} - every
 
 
 def check_weight(term: Term, name: str, value: float) -> None:

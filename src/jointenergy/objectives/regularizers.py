@@ -37,8 +37,7 @@ class EnergyL2(Term):
         if not contrasts:
             raise InputError("EnergyL2 needs a likelihood term with negatives of x beside it, such as LogPX()")
         for term in contrasts:
-            under = values.at(term.under)
-            over = values.alike(term.over, under)
+            over, under = values.alike(term.over, term.under), values.at(term.under)
             squares = over.mean(over.log_density**2) + under.mean(under.log_density**2)
             total = total + torch.where(term.applies(values), squares, 0.0).sum() / values.n
         return total

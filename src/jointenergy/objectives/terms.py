@@ -145,7 +145,7 @@ class LogPYGivenX(LikelihoodTerm):
         if not (values.model.factorized and len(values.model.labels) and values.mask is None):
             return super().value(values, terms)
         # Label by label: what does not depend on y cancels before it is rounded.
-        entries = values.label_log_probs()
+        entries = values.log_sums(values.y) - values.all_log_sums
         if self.label_weights is not None:
             flat = tuple(w for row in self.label_weights for w in row)
             offsets = constant(values.model.labels.offsets, values.y.device)

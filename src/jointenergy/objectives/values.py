@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Collection
-from dataclasses import dataclass
-from typing import final
+from collections.abc import Callable, Collection
+from typing import NamedTuple, final
 
 import torch
 from torch import Tensor
@@ -23,21 +22,11 @@ def needs_draws(model: JointModel, name: DrawName, *, missing_labels: bool, mask
     return True
 
 
-@final
-@dataclass(frozen=True, eq=False)
-class Evaluated:
-    """Log-densities of states, and how they are averaged: over all states, or over those of each row of a batch."""
+class Evaluated(NamedTuple):
+    """Log-densities of states, and the mean of a function of them: over all states, or over those of each row."""
 
     log_density: Tensor
-    samples: Samples | None
-    by_row: bool
-    n: int
-
-    def mean(self, values: Tensor) -> Tensor:
-        """The mean of a function of the log-densities: `[n]` by row, else one number."""
-        if self.samples is None:
-            return values
-        return self.samples.mean_by_row(values, self.n) if self.by_row else self.samples.mean(values)
+    mean: Callable[[Tensor], Tensor]
 
 
 @final
@@ -59,9 +48,8 @@ class Values:
         self.labeled = (self.y != MISSING).any(1)
         self.labeled_only = labeled_only
         self._at: dict[DrawName, Evaluated] = {}
-        self._closed: LabelLogits | None = None
 
-    @property
+    @functools.cached_property
     def with_x(self) -> Tensor:
         """The rows with at least one observed entry of x."""
         return torch.ones_like(self.labeled) if self.mask is None else self.mask.flatten(1).any(1)
@@ -110,57 +98,64 @@ class Values:
     def at(self, name: DrawName) -> Evaluated:
         """The log-densities for `name`."""
         if name not in self._at:
-            x, y = self.states(name)
-            exact = self.exact(name)
-            samples = None if exact else self.samples(name)
-            complete = (self.complete and name == "given_xy") if samples is None else samples.complete
-            if exact and self.model.factorized:
-                value = self.closed.bias + (self.all_log_sums if self._open_to_all(name) else self._log_sums(y)).sum(1)
-            elif samples.y is None if samples is not None else self._open_to_all(name):
-                value = self.model.log_density_of_x(x)
-            elif complete:
-                value = self.model.log_density_of_complete(x, y)
-            else:
-                value = self.model.log_density_unchecked(x, y)
-            self._at[name] = Evaluated(value, samples, name != "negatives", self.n)
+            self._at[name] = self._exact_at(name) if self.exact(name) else self._drawn_at(name)
         return self._at[name]
 
-    def alike(self, name: DrawName, negatives: Evaluated) -> Evaluated:
+    def _exact_at(self, name: DrawName) -> Evaluated:
+        if name == "given_x" and (self.complete or name not in self.labeled_only):
+            return self.summed_out
+        x, y = self.states(name)
+        if self.model.factorized:
+            value = self.closed.bias + self.log_sums(y).sum(1)
+        elif self.complete and name == "given_xy":
+            value = self.model.log_density_of_complete(x, y)
+        else:
+            value = self.model.log_density_unchecked(x, y)
+        return Evaluated(value, _as_it_is)
+
+    def _drawn_at(self, name: DrawName) -> Evaluated:
+        samples = self.samples(name)
+        if samples.y is None:
+            value = self.model.log_density_of_x(samples.x.detach())
+        else:
+            of = self.model.log_density_of_complete if samples.complete else self.model.log_density_unchecked
+            value = of(*self.states(name))
+        by_row = functools.partial(samples.mean_by_row, n=self.n)
+        return Evaluated(value, samples.mean if name == "negatives" else by_row)
+
+    def alike(self, name: DrawName, negatives: DrawName) -> Evaluated:
         """The log-densities for `name`, with the labels of the rows summed out where those of the negatives are."""
-        summed = negatives.samples is not None and negatives.samples.y is None
-        if not (summed and name == "given_xy" and self.exact(name) and self.model.can_sum()):
-            return self.at(name)
-        closed = self.model.factorized
-        value = self.closed.bias + self.all_log_sums.sum(1) if closed else self.model.log_density_of_x(self.x)
-        return Evaluated(value, None, True, self.n)
+        summed = name == "given_xy" and self.samples(negatives).y is None
+        return self.summed_out if summed and self.exact(name) and self.model.can_sum() else self.at(name)
 
-    def _open_to_all(self, name: DrawName) -> bool:
-        """Whether every label of every row is summed out."""
-        return name == "given_x" and (self.complete or name not in self.labeled_only)
+    @functools.cached_property
+    def summed_out(self) -> Evaluated:
+        """The log-densities of the batch with every label of every row summed out."""
+        if not self.model.factorized:
+            return Evaluated(self.model.log_density_of_x(self.x), _as_it_is)
+        return Evaluated(self.closed.bias + self.all_log_sums.sum(1), _as_it_is)
 
-    @property
+    @functools.cached_property
     def closed(self) -> LabelLogits:
         """The closed form of a factorized model at the batch: one pass through its network serves all terms."""
-        if self._closed is None:
-            self._closed = self.model.label_logits(self.x)
-        return self._closed
-
-    def label_log_probs(self) -> Tensor:
-        """log p(y_k | x) of a factorized model for each label, `[n, L]`, zero where it is missing."""
-        return self._log_sums(self.y) - self.all_log_sums
+        return self.model.label_logits(self.x)
 
     @functools.cached_property
     def all_log_sums(self) -> Tensor:
         """The log of each label's sum over all its values, `[n, L]`."""
-        return self._log_sums(None)
+        return self.log_sums(None)
 
-    def _log_sums(self, y: Tensor | None) -> Tensor:
+    def log_sums(self, y: Tensor | None) -> Tensor:
         """The log of each label's sum over the values that y leaves open, `[n, L]`; no `y`: over all."""
         labels, logits = self.model.labels, self.closed.logits
         if y is not None and self.complete:  # sums of one value each
             return logits.gather(1, y + constant(labels.offsets, y.device))
         open_logits = logits if y is None else logits.masked_fill(~labels.allowed(y), -torch.inf)
         if labels.shared_cardinality is not None:  # one operation for hundreds of labels
-            return open_logits.view(self.n, len(labels), labels.shared_cardinality).logsumexp(2)
+            return open_logits.view(self.n, -1, labels.shared_cardinality).logsumexp(2)
         blocks = open_logits.split(labels.cardinalities, dim=1) if len(labels) else ()
         return torch.stack([b.logsumexp(1) for b in blocks], dim=1) if blocks else open_logits
+
+
+def _as_it_is(values: Tensor) -> Tensor:
+    return values

@@ -8,13 +8,13 @@ import pytest
 import torch
 from torch import nn
 
+from jointenergy.input_gradients import RULES, with_vjp
 from jointenergy.kernels import MALA, Langevin, Target, last
 from jointenergy.kernels.base import State, evaluate_x, known_of
 from jointenergy.labels import MISSING, LabelSpace
 from jointenergy.models import Box, EnergyModel, JointModel, LogitModel, Reals
 from jointenergy.networks import MLP
 from jointenergy.networks.activations import ACTIVATIONS
-from jointenergy.pullbacks import RULES, with_pullback
 
 D = 6
 Network = TypeVar("Network", bound=nn.Module)
@@ -35,14 +35,14 @@ def mlp(n_out: int = 4, activation: str = "silu") -> MLP:
 
 
 def assert_same_as_graph(network: nn.Module, x: torch.Tensor) -> None:
-    offered = with_pullback(network, x)
+    offered = with_vjp(network, x)
     assert offered is not None
-    value, pullback = offered
+    value, vjp = offered
     at = x.clone().requires_grad_()
     expected = network(at)
     weight = rows(*expected.shape, dtype=x.dtype)
     (gradient,) = torch.autograd.grad(expected, at, weight)
-    found = pullback(weight)
+    found = vjp(weight)
     assert torch.equal(value, expected)
     assert torch.equal(found, gradient)
     assert not value.requires_grad
@@ -113,12 +113,12 @@ UNKNOWN = {
 
 @pytest.mark.parametrize("make", UNKNOWN.values(), ids=UNKNOWN)
 def test_what_is_not_known_is_left_to_the_graph(make):
-    assert with_pullback(make(), rows()) is None
+    assert with_vjp(make(), rows()) is None
 
 
 def test_autocast_is_left_to_the_graph():
     with torch.autocast("cpu", torch.bfloat16):
-        assert with_pullback(mlp(), rows()) is None
+        assert with_vjp(mlp(), rows()) is None
 
 
 # Models and chains.

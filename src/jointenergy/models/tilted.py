@@ -10,25 +10,26 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from jointenergy.errors import InputError
+from jointenergy.input_gradients import with_vjp
 from jointenergy.labels import MISSING, Given, LabelSpace
 from jointenergy.models.base import Completions, JointModel, LabelLogits
 from jointenergy.models.domains import Reals
-from jointenergy.pullbacks import with_pullback
 
 
-class AnchoredModel(JointModel):
-    """f(x, y) = -|z|^2 / 2 + sum over targets k of (anchor + network)_k(z, code of the other labels)[y_k].
+class TiltedGaussianModel(JointModel):
+    """f(x, y) = -|z|^2 / 2 + sum over targets k of (reference + network)_k(z, code of the other labels)[y_k].
 
-    z = (x - center) @ whitening, or times it where it is a vector. The targets are the first `n_targets` labels; given
-    x and the other labels they are independent, so that sums over them are closed. The anchor is linear and fixed:
-    with the means of classes in z as its `slope`, f is at first, while the network is zero, the log-density of
-    Gaussian classes that share one covariance. Without targets there is one output, which is added as it is.
+    A fixed Gaussian reference density, exponentially tilted by a network (a residual energy-based model).
+    z = (x - center) @ whitening. The targets are the first `n_targets` labels; given x and the other labels they are
+    independent, so that sums over them are closed. The reference is linear and fixed: with the means of classes in z as
+    its `slope`, f is the log-density of Gaussian classes that share one covariance while the network is zero. Without
+    targets there is one output, which is added as it is.
 
-    Gaussian classes are often too sure of themselves. With `trust` below 1 the anchor has the same density of x, and
-    that share of their log-odds: log sum exp(logits) + log softmax(trust * logits).
+    Gaussian classes are often overconfident. With `trust` below 1 the reference has the same density of x, and that
+    share of their log-odds: log sum exp(logits) + log softmax(trust * logits).
 
-    The quadratic term is the Gaussian reference that makes R^D a domain; it lives in f and not in `domain`, because
-    its covariance is a matrix. A network of images sees x, any other z and the code side by side.
+    The quadratic term makes R^D a domain; it lives in f and not in `domain`, because its covariance is a matrix. A
+    network of images sees x, any other z and the code side by side.
     """
 
     whitening: Tensor
@@ -82,13 +83,13 @@ class AnchoredModel(JointModel):
         return away @ self.whitening
 
     def outputs(self, x: Tensor, z: Tensor, code: Tensor) -> Tensor:
-        """Anchor and network at x and the code of the other labels, `[n, n_outputs]`."""
+        """Reference and network at x and the code of the other labels, `[n, n_outputs]`."""
         seen = torch.cat((z, code), dim=1) if code.shape[1] else z
         value: Tensor = self.network(x if self.sees_images else seen)
-        return value + self._anchored(F.linear(seen, self.slope, self.offset))
+        return value + self._reference(F.linear(seen, self.slope, self.offset))
 
-    def _anchored(self, logits: Tensor) -> Tensor:
-        """The anchor's outputs: its density of x as it is, its log-odds as far as they are trusted."""
+    def _reference(self, logits: Tensor) -> Tensor:
+        """The reference's outputs: its density of x as it is, its log-odds times `trust`."""
         trusted = self.trust * logits
         return trusted + (logits.logsumexp(1, keepdim=True) - trusted.logsumexp(1, keepdim=True))
 
@@ -148,7 +149,7 @@ class AnchoredModel(JointModel):
 
     def with_gradient(self, x: Tensor, y: Tensor | None) -> tuple[Tensor, Tensor] | None:
         summed = y is None and len(self.labels) > 0
-        if (summed and not self.factorized) or self.sees_images or type(self) is not AnchoredModel:
+        if (summed and not self.factorized) or self.sees_images or type(self) is not TiltedGaussianModel:
             return None
         with torch.no_grad():
             z = self.white(x)
@@ -156,12 +157,12 @@ class AnchoredModel(JointModel):
             if y is not None:
                 own, others = self.labels.code_of(y, x.dtype).split((self.targets.n_codes, self.others.n_codes), dim=1)
             seen = torch.cat((z, others), dim=1) if others.shape[1] else z
-            offered = with_pullback(self.network, seen)
+            offered = with_vjp(self.network, seen)
             if offered is None or offered[0].shape != (len(x), self.n_outputs):
                 return None
-            outputs, pullback = offered
+            outputs, vjp = offered
             logits = F.linear(seen, self.slope, self.offset)
-            outputs = outputs + self._anchored(logits)
+            outputs = outputs + self._reference(logits)
             if summed and self.n_targets == 1:  # a classifier: chains of small ones feel every operation
                 total = outputs.logsumexp(1, keepdim=True)
                 weights, value = (outputs - total).exp_(), total[:, 0]
@@ -175,7 +176,7 @@ class AnchoredModel(JointModel):
                 value = self._at(outputs, own)
             total = weights.sum(1, keepdim=True)
             by_logits = self.trust * (weights - total * (self.trust * logits).softmax(1)) + total * logits.softmax(1)
-            by_z = (pullback(weights) + by_logits @ self.slope)[:, : z.shape[1]] - z
+            by_z = (vjp(weights) + by_logits @ self.slope)[:, : z.shape[1]] - z
             by_x = by_z @ self.whitening.mT
             return value + _round(z), by_x.view_as(x)
 
