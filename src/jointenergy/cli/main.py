@@ -29,6 +29,7 @@ from jointenergy.recipes import study as studies
 from jointenergy.trained.opening import open_run
 from jointenergy.training import loop, runs
 from jointenergy.training.distributed import Parted, join, leave
+from jointenergy.training.feeds import data_of
 from jointenergy.training.recipe import Recipe
 
 app = typer.Typer(
@@ -120,13 +121,16 @@ def train(
         settings = settings.baseline()
     seconds = _seconds(time) if time else None
     world, where = join(device)
+    folder = out or Path("runs") / f"{settings.name}-{seed}"
+    world.from_first(lambda: runs.check_free(folder))
+    rows = data_of(settings, data, where, seed)
     if seconds is not None:
-        n = runs.iterations_in(settings, seconds, seed, data_folder=data, device=where, world=world)
+        n = runs.iterations_in(settings, seconds, seed, device=where, world=world, data=rows)
         settings = replace(settings, iterations=n)
         if world.first:
             console.print(f"{time} are {settings.iterations} iterations on this machine", highlight=False)
-    folder = out or Path("runs") / f"{settings.name}-{seed}"
-    _go(runs.create(folder, settings, seed, data_folder=data, guarded=guard, device=where, world=world), track)
+    run = runs.create(folder, settings, seed, data_folder=data, guarded=guard, device=where, world=world, data=rows)
+    _go(run, track)
 
 
 @app.command()
