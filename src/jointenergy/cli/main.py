@@ -19,7 +19,7 @@ from rich.table import Table
 
 from jointenergy import __version__, recipes
 from jointenergy.cli import data as data_sets
-from jointenergy.cli import evaluation, inpainting, reproduce, study, synthesis, tasks
+from jointenergy.cli import evaluation, init, inpainting, reproduce, study, synthesis, tasks
 from jointenergy.cli.progress import train_with_progress
 from jointenergy.cli.sizes import Quick, Smoke, chosen_size
 from jointenergy.cli.tracking import tracker
@@ -52,6 +52,7 @@ Track = Annotated[str, typer.Option(help="Write the figures for another program 
 Seed = Annotated[int, typer.Option(help="The seed of weights, chains and batches.", min=0, max=2**63 - 1)]
 
 
+app.command()(init.init)
 app.command("reproduce")(reproduce.reproduce)
 app.command("results")(reproduce.list_results)
 app.command()(study.study)

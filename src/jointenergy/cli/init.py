@@ -1,0 +1,83 @@
+"""cli: `jointenergy init` looks at data of your own and writes a recipe that fits them."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from jointenergy.cli.waiting import waiting
+from jointenergy.data import Dataset
+from jointenergy.data.own import look
+from jointenergy.errors import InputError
+from jointenergy.recipes import own
+from jointenergy.training.distributed import device_of
+from jointenergy.training.recipe import parse
+
+console = Console()
+
+
+def init(
+    place: Annotated[
+        Path,
+        typer.Argument(
+            help="A folder of images (a folder per class, or a .csv file beside them), an .npz or a .csv file."
+        ),
+    ],
+    out: Annotated[Path, typer.Option(help="The recipe file to write.")] = Path("my.toml"),
+    minutes: Annotated[float, typer.Option(help="How long training may take on this machine.", min=0.1)] = 10.0,
+    device: Annotated[str, typer.Option(help="Where to train: auto (a GPU where there is one), cpu or cuda.")] = "auto",
+) -> None:
+    """Look at data of your own and write a commented recipe for them.
+
+    Labels keep their names. The network, the chains and the number of iterations are chosen for this machine.
+    """
+    if out.exists():
+        raise InputError(f"{out} is there already: choose another --out")
+    if out.suffix != ".toml":
+        raise InputError(f"a recipe file ends in .toml, got --out {out}")
+    where = device_of(device)
+    with waiting("reading the data"):
+        found = look(place, own.SIDES[where.type])
+    train = found.train
+    for line in (what_is_in(train), *own.label_lines(train), *found.notes):
+        console.print(line, highlight=False, markup=False, soft_wrap=True)
+    values = own.recipe_values(found, own.plain_name(out.stem), where)
+    parse(values, str(out))
+    with waiting("measuring the speed"):
+        values, each = own.with_iterations(values, 60 * minutes, place, where)
+    command = f"jointenergy train {shlex.quote(str(out))} --data {shlex.quote(str(place))}"
+    system = {0: "A density", 1: "JEM"}.get(len(train.labels), "Gibbs-JEM")
+    values["description"] = f"{system} of {what_is_in(train)}."
+    head = [
+        f"{system} of {what_is_in(train)}.",
+        f"About {minutes:g} minutes of training where it was written ({where.type}, {each:.2g} s an iteration).",
+        f"Start it with: {command}",
+    ]
+    text = own.text_of(values, found, head)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with out.open("x", encoding="utf-8") as file:
+        file.write(text)
+    console.print(
+        f"{out} is written: {values['iterations']:,} iterations, about {minutes:g} minutes. Next: {command}",
+        highlight=False,
+        markup=False,
+        soft_wrap=True,
+    )
+
+
+def what_is_in(train: Dataset) -> str:
+    """The training rows in a few words: how many, of which form, under which labels."""
+    shape, labels = train.event_shape, train.labels
+    if len(shape) == 3 and shape[0] in (1, 3):
+        rows = f"images, {shape[1]} x {shape[2]} in {'color' if shape[0] == 3 else 'grey'}"
+    else:
+        rows = f"rows of {' x '.join(map(str, shape))} numbers"
+    if len(labels) == 1:
+        said = f"{labels.cardinalities[0]} values of {labels.names[0]}"
+    else:
+        said = f"{len(labels)} labels" if len(labels) else "no labels"
+    return f"{len(train):,} training {rows}, {said}"
