@@ -80,7 +80,7 @@ def test_iterations_are_chosen_for_a_time(tmp_path, monkeypatch):
     values = own.recipe_values(look(place, 32), "mine", torch.device("cpu"))
     monkeypatch.setattr(own, "seconds_each", lambda *_: 0.1)
     few, many = (own.with_iterations(values, s, place, torch.device("cpu"))[0]["iterations"] for s in (100.0, 1000.0))
-    assert few < 1000 < many <= 10_000
+    assert few < 1000 == many  # of 60 rows that is enough
 
 
 def test_labels_of_a_table_keep_their_names(tmp_path):

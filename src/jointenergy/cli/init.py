@@ -48,13 +48,13 @@ def init(
     values = own.recipe_values(found, own.plain_name(out.stem), where)
     parse(values, str(out))
     with waiting("measuring the speed"):
-        values, each = own.with_iterations(values, 60 * minutes, place, where)
+        values, seconds = own.with_iterations(values, 60 * minutes, place, where)
     command = f"jointenergy train {shlex.quote(str(out))} --data {shlex.quote(str(place))}"
     system = {0: "A density", 1: "JEM"}.get(len(train.labels), "Gibbs-JEM")
     values["description"] = f"{system} of {what_is_in(train)}."
     head = [
         f"{system} of {what_is_in(train)}.",
-        f"About {minutes:g} minutes of training where it was written ({where.type}, {each:.2g} s an iteration).",
+        f"Training takes about {_time(seconds)} on the machine where this was written, on its {where.type.upper()}.",
         f"Start it with: {command}",
     ]
     text = own.text_of(values, found, head)
@@ -62,11 +62,15 @@ def init(
     with out.open("x", encoding="utf-8") as file:
         file.write(text)
     console.print(
-        f"{out} is written: {values['iterations']:,} iterations, about {minutes:g} minutes. Next: {command}",
+        f"{out} is written: {values['iterations']:,} iterations, about {_time(seconds)}. Next: {command}",
         highlight=False,
         markup=False,
         soft_wrap=True,
     )
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds / 60:.0f} minutes" if seconds > 90 else f"{seconds:.0f} seconds"
 
 
 def what_is_in(train: Dataset) -> str:

@@ -26,6 +26,7 @@ SIDES = {"cpu": 32, "cuda": 64}
 CHECKS = 4  # of health in a run
 WARM, MEASURED = 2, 5  # iterations
 FEWEST, MOST = 100, 20_000  # iterations
+EPOCHS = 300  # that are enough
 SMALL = 400  # values of an image that an MLP is enough for
 GAUSSIANS = 1.5e8  # entries of the covariances of all classes, for fresh chains to begin in them: 600 MB
 
@@ -59,7 +60,8 @@ def _images(train: Dataset, *, on_gpu: bool) -> Table:
             if on_gpu
             else {"kind": "image-cnn", "hidden": [256]}
         },
-        "objective": {"energy_l2": 0.05},
+        # Several labels weigh more by themselves.
+        "objective": {"energy_l2": 0.05, "log_p_y_given_x": 1.0 if on_gpu or len(train.labels) > 1 else 4.0},
         "chain": {
             "steps": 20,
             "step_size": 1.0,
@@ -68,11 +70,12 @@ def _images(train: Dataset, *, on_gpu: bool) -> Table:
             "clamp": True,
             "sampling_steps": 40,
         },
-        "buffer": {"size": 5000 if on_gpu else 2000, "restart": 0.02},
-        "start": {"x": "class-gaussians"},
+        # Few, so that each is moved often enough in a short run to get as far as samples do.
+        "buffer": {"size": 5000 if on_gpu else 500, "restart": 0.02},
+        "start": {"x": "class-gaussians", "uniform": 0.1},
         "optimizer": {
             "name": "adamw",
-            "learning_rate": 1e-3,
+            "learning_rate": 1e-3 if on_gpu else 2e-3,
             "weight_decay": 0.01,
             "clip_norm": 1.0,
             "decay": "cosine",
@@ -120,9 +123,9 @@ def _label_terms(values: Table, train: Dataset) -> None:
         objective |= {"log_p_x": 1.0, "log_p_y_given_x": 0.0}
         values["data"]["separate_batches"] = False
     elif n_labels == 1:
-        objective |= {"log_p_x": 1.0, "log_p_y_given_x": objective.get("log_p_y_given_x", 1.0)}
+        objective |= {"log_p_x": 1.0}
     else:
-        objective |= {"log_p_x": 0.0, "log_p_xy": 1.0, "log_p_y_given_x": objective.get("log_p_y_given_x", 1.0)}
+        objective |= {"log_p_x": 0.0, "log_p_xy": 1.0}
         values["chain"] |= {"label_kernel": "exact", "sum_labels": True}
         values["start"] |= {"labels": "frequency"}
     if not _gaussian_classes(train):
@@ -140,16 +143,20 @@ def _gaussian_classes(train: Dataset) -> bool:
 
 
 def with_iterations(values: Table, seconds: float, place: Path, device: torch.device) -> tuple[Table, float]:
-    """The recipe with as many iterations as fit into a time, measured on a few of them, and the seconds of one."""
+    """The recipe with as many iterations as fit into a time and are of use, and the seconds that they will take.
+
+    A few iterations are measured.
+    """
     recipe = parse({**values, "iterations": MOST}, values["name"])
     data = data_of(recipe, place, device)
     each = seconds_each(recipe, data)
-    n = seconds / each - CHECKS * _check_cost(recipe, len(data.x_held))
-    n = int(min(MOST, max(FEWEST, float(f"{n:.1e}"))))
+    checks = CHECKS * _check_cost(recipe, len(data.x_held))
+    enough = min(MOST, max(1000, EPOCHS * len(data.x) // recipe.batch_size))
+    n = int(min(enough, max(FEWEST, float(f"{seconds / each - checks:.1e}"))))
     every = -(-n // CHECKS)
     cadence = {"log": max(1, n // 40), "check": every, "checkpoint": every}
     optimizer = {**values["optimizer"], "warmup": min(100, n // 10)}
-    return {**values, "iterations": n, "optimizer": optimizer, "cadence": cadence}, each
+    return {**values, "iterations": n, "optimizer": optimizer, "cadence": cadence}, (n + checks) * each
 
 
 def seconds_each(recipe: Recipe, data: TrainingData) -> float:
@@ -187,7 +194,9 @@ COMMENTS = {
     "data.options.center": "columns are read as (x - center) / scale",
     "model.family": "log p(x) alone: the data have no labels",
     "model.network.kind": "mlp, image-cnn, nf-wide-resnet, ...",
-    "objective.log_p_x": "weights of the terms",
+    "objective.log_p_x": "the weight of the density",
+    "objective.log_p_xy": "the weight of the joint density",
+    "objective.log_p_y_given_x": "the weight of the classifier",
     "objective.energy_l2": "holds energies near 0",
     "chain.steps": "Langevin steps an iteration: more are slower and steadier",
     "chain.label_kernel": "labels are drawn given x, and x given labels, in turn",
@@ -195,6 +204,7 @@ COMMENTS = {
     "buffer.size": "persistent chains",
     "buffer.restart": "the share of chains that begin afresh",
     "start.x": "where fresh chains begin",
+    "start.uniform": "the share of them that begins in uniform noise",
     "optimizer.ema": "samples and predictions are those of averaged weights",
     "cadence.check": "iterations between two checks of health",
 }
