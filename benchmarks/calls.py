@@ -12,7 +12,7 @@ from types import FrameType
 
 import jointenergy
 from jointenergy import recipes
-from jointenergy.training.feeds import data_of
+from jointenergy.recipes.data import data_of
 from jointenergy.training.trainer import Trainer
 
 PACKAGE = Path(jointenergy.__file__).parent

@@ -216,3 +216,45 @@ def write_zappos(folder: Path, n: int = 40) -> Path:
     (folder / "ut-zap50k-data").mkdir(parents=True, exist_ok=True)
     (folder / "ut-zap50k-data" / "meta-data.csv").write_text("\n".join([*lines, ""]))
     return _put_images(folder, files, archive=False)
+
+
+# Data of one's own.
+
+
+def write_class_folders(
+    folder: Path, per_class: int = 12, size: tuple[int, int] = (12, 12), *, grey: bool = False
+) -> Path:
+    """Images <class>/*.png of three classes, told apart by where they are bright."""
+    for k, label in enumerate(("cats", "dogs", "red foxes")):
+        (folder / label).mkdir(parents=True)
+        for i in range(per_class):
+            pixels = noise(*size, seed=100 * k + i) // 4
+            pixels[4 * k : 4 * k + 4] += 128
+            content = picture_bytes(pixels if grey else np.repeat(pixels[:, :, None], 3, axis=2))
+            (folder / label / f"{i}.png").write_bytes(content)
+    return folder
+
+
+def write_labeled_images(folder: Path, n: int = 40) -> Path:
+    """Images with a table: ids without ending, two labels, one with an empty cell, and columns that are no labels."""
+    (folder / "pictures").mkdir(parents=True)
+    lines = ["number,item,kind,worn,maker,note"]
+    for i in range(n):
+        worn = "" if i == 3 else ("yes", "no")[i % 2]
+        lines.append(f"{i},item-{i},{('boot', 'clog', 'shoe')[i % 3]},{worn},Same,note {i}")
+        (folder / "pictures" / f"item-{i}.jpg").write_bytes(picture_bytes(noise(16, 12, 3, seed=i), "JPEG"))
+    lines.append(f"{n},absent,boot,yes,Same,note {n}")
+    (folder / "labels.csv").write_text("\n".join([*lines, ""]))
+    return folder
+
+
+def write_table(path: Path, n: int = 60) -> Path:
+    """Three columns on very different scales, and a word for each row."""
+    random = np.random.default_rng(0)
+    y = np.arange(n) % 2
+    x = random.normal(size=(n, 3)) + y[:, None]
+    rows = [
+        f"{a:.4f},{1000 * b + 5000:.1f},{c / 100:.6f},{('low', 'high')[k]}" for (a, b, c), k in zip(x, y, strict=True)
+    ]
+    path.write_text("\n".join(["length,weight,share,grade", *rows, ""]))
+    return path

@@ -174,6 +174,16 @@ def test_nonsense_is_answered_without_a_traceback(arguments, sentence, tmp_path)
     assert "Traceback" not in outcome.stdout + outcome.stderr
 
 
+def test_a_time_is_not_measured_for_a_folder_that_is_taken(tmp_path, monkeypatch):
+    monkeypatch.setattr(
+        run_folder, "iterations_in", lambda *_, **__: pytest.fail("measured before the folder was checked")
+    )
+    (tmp_path / "notes.txt").write_text("mine")
+    arguments = ["train", "digits-jem", "--time", "20m", "--out", str(tmp_path)]
+    with pytest.raises(InputError, match="is not empty"):
+        CliRunner().invoke(app, arguments, catch_exceptions=False)
+
+
 def test_ctrl_c_saves_and_says_how_to_go_on(tmp_path):
     process = subprocess.Popen(
         [sys.executable, "-m", "jointenergy", "train", "digits-jem", "--out", "run"],

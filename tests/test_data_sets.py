@@ -555,7 +555,7 @@ def test_tables_that_do_not_fit_are_named(tmp_path, text, sentence):
 def test_options_that_a_set_does_not_take_are_refused():
     with pytest.raises(InputError, match="'digits' does not know the option 'image_size': it takes no options"):
         load("digits", options=Options(image_size=(4, 4)))
-    with pytest.raises(InputError, match="'npz' does not know the option 'label': it takes test_share"):
+    with pytest.raises(InputError, match="'npz' does not know the option 'label': it takes center, scale, test_share"):
         load("npz", options=Options(label="a"))
 
 

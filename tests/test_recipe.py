@@ -35,6 +35,13 @@ def test_overrides():
     assert loaded.chain.clamp is False
 
 
+def test_a_network_of_another_kind_drops_the_keys_of_the_one_before():
+    """In any order of the overrides; keys of the old kind would be refused as unknown."""
+    overrides = ["model.network.hidden=[8]", "model.network.kind=mlp"]
+    assert recipes.load("cifar10-jem", overrides).model.network == MLPNetwork(hidden=(8,))
+    assert recipes.load("digits-jem", ["model.network.kind=mlp"]) == recipes.load("digits-jem")
+
+
 def test_baseline_keeps_all_but_the_objective():
     loaded = recipes.load("digits-jem")
     baseline = loaded.baseline()

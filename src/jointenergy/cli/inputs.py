@@ -135,7 +135,7 @@ def _array(path: Path, run: Run, resize: bool) -> Inputs:
             shown = " x ".join(map(str, rows.shape[1:])) or "single numbers"
             raise InputError(f"rows of {path.name} are {shown} where the run takes {size_of(run)}{remedy}")
         rows = Resize(form[1], form[2])(images).reshape(len(images), *run.event_shape)
-    return Inputs(run.rows(rows), [f"{path.name}[{i}]" for i in range(len(rows))])
+    return Inputs(run.rows(_standardized(rows, run)), [f"{path.name}[{i}]" for i in range(len(rows))])
 
 
 def array_of(path: Path) -> NDArray[Any]:
@@ -193,9 +193,16 @@ def _table(path: Path, run: Run) -> Inputs:
     notes = [f"columns of labels were left out: {', '.join(left_out)}"] if left_out else []
     if counted:
         notes.append(f"the first line of {path.name}, 0 to {len(names) - 1}, was taken as names of columns")
-    x = run.rows(torch.tensor(rows).view(-1, *run.event_shape))
+    x = run.rows(_standardized(torch.tensor(rows), run).view(-1, *run.event_shape))
     columns = tuple(names[i] if named else str(i) for i in kept)
     return Inputs(x, [f"{path.name}[{i}]" for i in range(len(rows))], columns, tuple(notes))
+
+
+def _standardized(rows: Tensor, run: Run) -> Tensor:
+    """Numbers as the run's data set reads its table: with columns centered and scaled, where its recipe says so."""
+    if run.recipe is None or not rows.is_floating_point():
+        return rows
+    return torch.from_numpy(run.recipe.data.options.standardized(rows.numpy()))
 
 
 def _number(cell: str) -> float | None:

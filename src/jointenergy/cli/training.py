@@ -25,10 +25,11 @@ from jointenergy.errors import InputError
 from jointenergy.evaluation import comparison, suite
 from jointenergy.experiments import study as studies
 from jointenergy.recipes import run_folder
+from jointenergy.recipes.data import data_of
 from jointenergy.recipes.schema import Recipe, read
 from jointenergy.runs.loading import open_run
-from jointenergy.training import loop
 from jointenergy.training.distributed import Parted, World, join, leave
+from jointenergy.training.loop import Diverged, Interrupted, Loop
 from jointenergy.training.trackers import TRACKERS, tracker
 
 Set = Annotated[
@@ -83,15 +84,18 @@ def train(
         settings = settings.baseline()
     seconds = _seconds(time) if time else None
     with _joined(device) as (world, where):
+        folder = out or Path("runs") / f"{settings.name}-{seed}"
+        world.from_first(lambda: run_folder.check_free(folder))
+        rows = data_of(settings, data, where, seed)
         if seconds is not None:
-            n = run_folder.iterations_in(settings, seconds, seed, data_folder=data, device=where, world=world)
+            n = run_folder.iterations_in(settings, seconds, seed, device=where, world=world, data=rows)
             settings = replace(settings, iterations=n)
             if world.first:
                 say(f"{time} are {settings.iterations} iterations on this machine")
-        folder = out or Path("runs") / f"{settings.name}-{seed}"
-        _go(
-            run_folder.create(folder, settings, seed, data_folder=data, guarded=guard, device=where, world=world), track
+        loop = run_folder.create(
+            folder, settings, seed, data_folder=data, guarded=guard, device=where, world=world, data=rows
         )
+        _go(loop, track)
 
 
 def resume(
@@ -134,7 +138,7 @@ def demo(
     evaluation.measure(suite.subject_of(trained, seed=seed), "quick", out / comparison.FOLDER)
 
 
-def _resumed_demo(out: Path, settings: Recipe, seed: int) -> loop.Loop:
+def _resumed_demo(out: Path, settings: Recipe, seed: int) -> Loop:
     """Create the demo's run, or reopen it if it is the same."""
     if (out / run_folder.ABOUT).exists():
         if read(out / run_folder.RECIPE) == settings and run_folder.about(out)["seed"] == seed:
@@ -154,7 +158,7 @@ def _joined(device: str) -> Iterator[tuple[World, torch.device]]:
         raise typer.Exit(WRONG) from None
 
 
-def _go(run: loop.Loop, track: str = "") -> None:
+def _go(run: Loop, track: str = "") -> None:
     """Fit with progress on the screen; Ctrl-C or a plain kill saves after the present step, a second stops at once."""
 
     def ask_to_stop(*_: object) -> None:
@@ -166,7 +170,7 @@ def _go(run: loop.Loop, track: str = "") -> None:
     resume_line = f"go on with: {launch}jointenergy resume {run.folder}"
     try:
         train_with_progress(run, [tracker(track)] if track and first else [])
-    except loop.Interrupted as stopped:
+    except Interrupted as stopped:
         if first:
             say(f"{stopped}; {resume_line}")
         raise typer.Exit(INTERRUPTED) from None
@@ -174,7 +178,7 @@ def _go(run: loop.Loop, track: str = "") -> None:
         if first:
             say(f"stopped at once; {resume_line}")
         raise typer.Exit(INTERRUPTED) from None
-    except loop.Diverged as diverged:
+    except Diverged as diverged:
         if first:
             complain(str(diverged))
         raise typer.Exit(DIVERGED) from None

@@ -12,7 +12,6 @@ import zipfile
 import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
-from typing import Literal
 
 import numpy as np
 import torch
@@ -21,12 +20,11 @@ from PIL import Image, UnidentifiedImageError
 
 from jointenergy.data.archives import tar_files
 from jointenergy.data.base import Dataset
-from jointenergy.data.framing import Frame
+from jointenergy.data.framing import Frame, Mode
 from jointenergy.errors import InputError
 from jointenergy.labels import LabelSpace, nearest
 
 Pixels = NDArray[np.uint8]
-Mode = Literal["RGB", "L"]
 GREY = ("1", "L", "LA", "La")  # Pillow's modes without color
 
 
@@ -137,6 +135,19 @@ def images_called(names: Sequence[str], sources: Sequence[Path], frame: Frame, *
         where = ", ".join(map(str, sources)) or "no folder or archive"
         lack = f"{int((~found).sum())} images of {name!r} are not in {where}, the first of them {first}"
         raise InputError("; ".join([lack, *map(str, unread)]))
+    return x
+
+
+def image_files(folder: Path) -> list[Path]:
+    """All image files of a folder, wherever they lie in it, sorted by their paths."""
+    return sorted(f for f in folder.rglob("*") if _parts(f.relative_to(folder).as_posix(), ()) and f.is_file())
+
+
+def images_at(files: Sequence[Path], frame: Frame, mode: Mode) -> Pixels:
+    """Image files in one frame, in their order: `[n, C, H, W]`."""
+    x = np.empty((len(files), 3 if mode == "RGB" else 1, frame.height, frame.width), np.uint8)
+    for row, file in enumerate(files):
+        x[row] = decode(_bytes(file), str(file), mode, frame)
     return x
 
 

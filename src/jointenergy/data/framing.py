@@ -8,6 +8,7 @@ from typing import Literal
 from PIL import Image, ImageOps
 
 Fit = Literal["crop", "pad", "stretch"]
+Mode = Literal["RGB", "L"]
 WHITE = 255
 
 

@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, fields
 from typing import Any, ClassVar, Literal
 
+import numpy as np
+from numpy.typing import NDArray
+
 from jointenergy.errors import InputError
 
 NOT = "not "
@@ -19,7 +22,11 @@ class Options:
     largest centered part of the wanted form (`crop` is the share of its sides that is kept), "pad" puts white around
     the whole image, "stretch" resizes as it is. None is the set's own: see `jointenergy data list`.
 
-    Labels: `columns` are the categorical columns that are made binary attributes, `attributes` the attributes that are
+    `grey` reads images in one channel, color or not.
+
+    Numbers: `center` and `scale` have one number for each column of a table, which is read as (x - center) / scale.
+
+    Labels: `columns` are the categorical columns that are made labels, `attributes` the attributes that are
     kept (empty: all), and of those the ones stay that are 1 in at least `min_frequency` of the rows. Rows that lack a
     value are dropped, or keep it as MISSING (`missing`). `label` is the csv column of the class; empty, the last one.
 
@@ -31,6 +38,9 @@ class Options:
     image_size: tuple[int, int] | None = None
     fit: Literal["crop", "pad", "stretch"] | None = None
     crop: float = 1.0
+    grey: bool = False
+    center: tuple[float, ...] = ()
+    scale: tuple[float, ...] = ()
     columns: tuple[str, ...] = ()
     attributes: tuple[str, ...] = ()
     min_frequency: float = 0.0
@@ -48,10 +58,20 @@ class Options:
             raise InputError(f"image_size is (height, width) in pixels, got {self.image_size}")
         if not 0 < self.crop <= 1:
             raise InputError(f"crop is the share of the sides that is kept, above 0 and up to 1, got {self.crop}")
+        if not all(value > 0 for value in self.scale):
+            raise InputError(f"scale divides columns and must be above 0, got {min(self.scale)}")
         if not 0 <= self.min_frequency < 1:
             raise InputError(f"min_frequency is a share of rows from 0 to below 1, got {self.min_frequency}")
         if not 0 < self.test_share < 1:
             raise InputError(f"test_share is a share of rows between 0 and 1, got {self.test_share}")
+
+    def standardized(self, x: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Rows of a table with their columns centered and scaled, where the options say so."""
+        if self.center:
+            x = (x - np.array(self.center)).astype(np.float32)
+        if self.scale:
+            x = (x / np.array(self.scale)).astype(np.float32)
+        return x
 
     def changed(self) -> list[str]:
         """The names of the options that are not at their default."""

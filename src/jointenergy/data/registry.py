@@ -15,7 +15,9 @@ from jointenergy.data.digits import digits, with_attributes, with_masks
 from jointenergy.data.dsprites import dsprites, dsprites_split
 from jointenergy.data.folders import holds_images, image_folder
 from jointenergy.data.idx import idx_folder
+from jointenergy.data.labeled_images import read_labeled_images
 from jointenergy.data.options import DEFAULT, Options
+from jointenergy.data.places import OWN, advice
 from jointenergy.data.request import VARIABLE, WHERE, Request
 from jointenergy.data.shoes import read_shoes
 from jointenergy.data.svhn import read_svhn
@@ -80,7 +82,12 @@ def _images(request: Request) -> Dataset:
     prefix = f"{request.split}/" if any(holds_images(place, f"{split}/") for split in SPLITS) else ""
     frame = request.frame("stretch", None)
     dataset = cached(
-        request.name, lambda: image_folder(place, prefix=prefix, size=frame, name=request.name), [place], prefix, frame
+        request.name,
+        lambda: image_folder(place, prefix=prefix, mode=request.mode, size=frame, name=request.name),
+        [place],
+        prefix,
+        frame,
+        request.mode,
     )
     return dataset if prefix else request.part(dataset, stratify=True)
 
@@ -121,10 +128,21 @@ READERS: dict[str, Entry] = {
         (*_PICTURE, *_ATTRIBUTE, "columns", "missing"),
     ),
     "images": Entry(
-        _images, "your own images, one folder a class, plain or in an archive; stretched", (*_PICTURE, "test_share")
+        _images,
+        "your own images, one folder a class, plain or in an archive; stretched",
+        (*_PICTURE, "grey", "test_share"),
     ),
-    "npz": Entry(read_npz, "your own arrays x and y in an .npz file", ("test_share",)),
-    "csv": Entry(read_csv, "your own table of numbers with a column of labels", ("label", "test_share")),
+    "image-attributes": Entry(
+        read_labeled_images,
+        "your own images with a .csv file of their names and labels; stretched, 64 x 64",
+        (*_PICTURE, "grey", "columns", "test_share"),
+    ),
+    "npz": Entry(read_npz, "your own arrays x and y in an .npz file", ("center", "scale", "test_share")),
+    "csv": Entry(
+        read_csv,
+        "your own table of numbers with a column of labels",
+        ("label", "center", "scale", "test_share"),
+    ),
 }
 
 
@@ -146,7 +164,13 @@ def load(
     if strange := [option for option in options.changed() if option not in entry.takes]:
         known = f"it takes {', '.join(entry.takes)}" if entry.takes else "it takes no options"
         raise InputError(f"data set {name!r} does not know the option {strange[0]!r}: {known}")
-    dataset = entry.read(Request(name, None if folder is None else Path(folder), split, seed, options))
+    place = None if folder is None else Path(folder)
+    try:
+        dataset = entry.read(Request(name, place, split, seed, options))
+    except InputError as error:
+        if place is None or name in OWN:
+            raise
+        raise InputError(f"{error}{advice(place, name)}") from error
     if not len(dataset.x):
         raise InputError(
             f"the {split} split of data set {name!r} has no rows: give it files that have some, or, where the rows are "

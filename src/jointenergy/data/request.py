@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jointenergy.data.base import Dataset, split_rows
-from jointenergy.data.framing import Fit, Frame
+from jointenergy.data.framing import Fit, Frame, Mode
 from jointenergy.data.options import DEFAULT, Options
 from jointenergy.errors import InputError
 
@@ -57,6 +57,11 @@ class Request:
         """How images are brought to one size: as the options say, else by the set's own way."""
         wanted = self.options.image_size or size
         return None if wanted is None else Frame(*wanted, self.options.fit or fit, self.options.crop)
+
+    @property
+    def mode(self) -> Mode:
+        """How images are read: in grey where the options say so, else in color."""
+        return "L" if self.options.grey else "RGB"
 
     def part(self, dataset: Dataset, *, stratify: bool, held: NDArray[np.bool_] | None = None) -> Dataset:
         """The wanted one of the two parts of a set that brings no split of its own; `held` rows are not trained on."""

@@ -6,7 +6,7 @@ import csv
 import math
 import zipfile
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from jointenergy.data.base import Dataset
+from jointenergy.data.options import Options
 from jointenergy.data.request import WHERE, Request
 from jointenergy.errors import InputError
 from jointenergy.labels import MISSING, LabelSpace, nearest
@@ -84,8 +85,9 @@ def read_csv(request: Request) -> Dataset:
     if not features:
         raise InputError(f"the table {path} has no column beside the label {name!r}")
     x = np.array([_numbers(v, k, path) for k, v in features.items()], np.float32).T
-    labels, y = _classes(cells, name, path)
-    dataset = _dataset(np.ascontiguousarray(x), y, labels, request.name, path)
+    values, y = coded(cells)
+    x = _standardized(x, request.options, path)
+    dataset = _dataset(np.ascontiguousarray(x), y, space({name: values}, path), request.name, path)
     return dataset if own else request.part(dataset, stratify=True)
 
 
@@ -105,13 +107,26 @@ def _numbers(cells: Sequence[str], name: str, path: Path) -> list[float]:
     return found
 
 
-def _classes(cells: Sequence[str], name: str, path: Path) -> tuple[LabelSpace, NDArray[np.int64]]:
-    """The values of a label, whole numbers in their order and words in theirs; cells without one are MISSING."""
+def coded(cells: Sequence[str]) -> tuple[list[str], NDArray[np.int64]]:
+    """The values of a label, whole numbers in their order and words in theirs, and which of them each cell has.
+
+    Cells without a value are MISSING.
+    """
     present = {cell for cell in cells if not is_missing(cell)}
     whole = all(cell.lstrip("+-").isdecimal() for cell in present)
     values = sorted(present, key=int) if whole else sorted(present)
     number = {value: i for i, value in enumerate(values)}
-    return _space({name: values}, path), np.array([number.get(cell, MISSING) for cell in cells])
+    return values, np.array([number.get(cell, MISSING) for cell in cells])
+
+
+def _standardized(x: NDArray[np.float32], options: Options, path: Path) -> NDArray[np.float32]:
+    for name, values in (("center", options.center), ("scale", options.scale)):
+        if values and x.shape[1:] != (len(values),):
+            raise InputError(
+                f"data.options.{name} has {len(values)} numbers, and rows of {path} have the shape {x.shape[1:]}: give "
+                "one number for each column"
+            )
+    return options.standardized(x)
 
 
 # npz.
@@ -142,7 +157,8 @@ def read_npz(request: Request) -> Dataset:
         x = x[:, None]
     if end not in y:
         raise InputError(f"{path} has x{end} and no y{end}, while the other rows have labels")
-    dataset = _dataset(x if x.dtype == np.uint8 else x.astype(np.float32), y[end], labels, request.name, path)
+    x = x if x.dtype == np.uint8 else _standardized(x.astype(np.float32), request.options, path)
+    dataset = _dataset(x, y[end], labels, request.name, path)
     return dataset if own else request.part(dataset, stratify=True)
 
 
@@ -182,7 +198,7 @@ def _label_arrays(arrays: dict[str, NDArray[Any]], path: Path) -> tuple[LabelSpa
             spaces[name] = _counted(whole[:, k], path)
             for end, y in parts.items():
                 codes[end][:, k] = y[:, k]
-    return _space(spaces, path), codes
+    return space(spaces, path), codes
 
 
 def _counted(y: NDArray[Any], path: Path) -> int:
@@ -215,7 +231,8 @@ def _file(request: Request, place: Path, end: str) -> tuple[Path, bool]:
     return found[0], False
 
 
-def _space(values: dict[str, Sequence[str] | int], path: Path) -> LabelSpace:
+def space(values: Mapping[str, Sequence[str] | int], path: Path) -> LabelSpace:
+    """Labels by the names and values of a file, or one sentence that names it."""
     try:
         return LabelSpace(values)
     except InputError as error:

@@ -26,6 +26,7 @@ from jointenergy.networks import (
     DSpritesFeatures,
     GibbsJemCNN,
     IgebmResNet,
+    ImageCNN,
     NFWideResNet,
     WideResNet,
     dsprites_head,
@@ -36,6 +37,7 @@ from jointenergy.recipes.settings import (
     DSpritesNetwork,
     GibbsJemNetwork,
     IgebmNetwork,
+    ImageCNNNetwork,
     MLPNetwork,
     NFWideResNetNetwork,
     WideResNetNetwork,
@@ -44,7 +46,7 @@ from jointenergy.training.feeds import TrainingData
 from jointenergy.training.order import seeded
 
 # Networks of x alone. Of a conditional model they give one energy for each label, side by side.
-CLASSIFIERS = (WideResNetNetwork, NFWideResNetNetwork, GibbsJemNetwork)
+CLASSIFIERS = (WideResNetNetwork, NFWideResNetNetwork, ImageCNNNetwork, GibbsJemNetwork)
 
 
 def model_of(recipe: Recipe, data: TrainingData, seed: int) -> JointModel:
@@ -86,7 +88,8 @@ def _of_x(recipe: Recipe, data: TrainingData, n_out: int) -> nn.Module:
     if isinstance(network, MLPNetwork):
         mlp = MLP((math.prod(shape), *network.hidden, n_out), activation=network.activation)
         return nn.Sequential(nn.Flatten(), mlp) if len(shape) > 1 else mlp
-    if isinstance(network, WideResNetNetwork | NFWideResNetNetwork | IgebmNetwork) and len(shape) != 3:
+    on_images = WideResNetNetwork | NFWideResNetNetwork | ImageCNNNetwork | IgebmNetwork
+    if isinstance(network, on_images) and len(shape) != 3:
         raise InputError(f"the {network.kind} takes images, and rows of {recipe.data.name!r} are {shape}")
     if isinstance(network, NFWideResNetNetwork):
         return NFWideResNet(
@@ -108,6 +111,8 @@ def _of_x(recipe: Recipe, data: TrainingData, n_out: int) -> nn.Module:
             activation=network.activation,
             residual_gain=network.residual_gain,
         )
+    if isinstance(network, ImageCNNNetwork):
+        return ImageCNN(shape, network.hidden, n_out, activation=network.activation)
     if isinstance(network, IgebmNetwork):
         return _igebm(network, data, n_outputs=n_out)
     if isinstance(network, DSpritesNetwork | BilinearNetwork):

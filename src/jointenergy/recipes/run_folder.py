@@ -39,7 +39,7 @@ def create(
 
     `data` is that of the recipe, the folder, the device and the seed, where the caller has it.
     """
-    world.from_first(lambda: _check_empty(folder))
+    world.from_first(lambda: check_free(folder))
     data = data or data_of(settings, data_folder, device, seed)
     trainer = trainer_of(settings, data, seed, guarded=guarded, world=world)
     known = {
@@ -58,7 +58,8 @@ def create(
     return loop
 
 
-def _check_empty(folder: Path) -> None:
+def check_free(folder: Path) -> None:
+    """Refuse a folder that something is in: a run is never overwritten."""
     if folder.exists() and any(folder.iterdir()):
         raise InputError(f"{folder} is not empty: go on with `jointenergy resume {folder}`, or choose another --out")
 

@@ -61,6 +61,7 @@ class Recipe(Strict):
 
 
 _RECIPE = TypeAdapter(Recipe)
+_KIND = "model.network.kind"
 _KINDS: dict[str, Any] = {network.kind: network for network in NETWORKS}
 
 
@@ -167,7 +168,8 @@ def read(path: Path, overrides: Sequence[str] = (), *, variant: str = "", size: 
 def values_of(path: Path, overrides: Sequence[str] = (), *, variant: str = "", size: Size = "full") -> dict[str, Any]:
     """What a file says of the recipe, its variant and size, with `key.key=value` overrides applied, not yet checked."""
     values = chosen(contents(path), variant, size, path.name)
-    for override in overrides:
+    # The kind of a network comes first: it drops the keys of the kind before, and not those that are set beside it.
+    for override in sorted(overrides, key=lambda text: not text.strip().startswith(f"{_KIND}=")):
         _override(values, override)
     return values
 
@@ -203,6 +205,8 @@ def _override(values: dict[str, Any], override: str) -> None:
         table = table.setdefault(part, {})
         if not isinstance(table, dict):
             raise InputError(f"--set {override}: {part!r} is a value, not a table")
+    if key.strip() == _KIND and table.get(last) != value:
+        table.clear()
     table[last] = value
 
 

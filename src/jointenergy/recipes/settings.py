@@ -95,6 +95,15 @@ class NFWideResNetNetwork(Strict):
 
 
 @dataclass(frozen=True)
+class ImageCNNNetwork(Strict):
+    """Convolutions that halve an image of any size until it is small, then an MLP: cheap enough for a CPU."""
+
+    kind: Literal["image-cnn"] = "image-cnn"
+    hidden: tuple[Count, ...] = (256,)
+    activation: str = "silu"
+
+
+@dataclass(frozen=True)
 class GibbsJemNetwork(Strict):
     """The CNN of Gibbs-JEM, for images of 3 x 64 x 64."""
 
@@ -125,6 +134,7 @@ Network = Annotated[
     | BilinearNetwork
     | WideResNetNetwork
     | NFWideResNetNetwork
+    | ImageCNNNetwork
     | GibbsJemNetwork
     | DSpritesNetwork
     | IgebmNetwork,
@@ -135,6 +145,7 @@ NETWORKS = (
     BilinearNetwork,
     WideResNetNetwork,
     NFWideResNetNetwork,
+    ImageCNNNetwork,
     GibbsJemNetwork,
     DSpritesNetwork,
     IgebmNetwork,

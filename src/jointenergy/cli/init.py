@@ -1,0 +1,86 @@
+"""cli: `jointenergy init` looks at data of your own and writes a recipe that fits them."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from jointenergy.cli.options import TrainDevice
+from jointenergy.cli.screen import say
+from jointenergy.cli.waiting import waiting
+from jointenergy.data import Dataset
+from jointenergy.data.own import look
+from jointenergy.errors import InputError
+from jointenergy.recipes import own
+from jointenergy.recipes.schema import parse
+from jointenergy.training.distributed import device_of
+
+
+def init(
+    place: Annotated[
+        Path,
+        typer.Argument(
+            metavar="DATA",
+            help="Folder of images (a folder for each class, or a CSV beside them), or an .npz or .csv file.",
+        ),
+    ],
+    out: Annotated[Path, typer.Option(metavar="FILE", help="Recipe file to write.")] = Path("my.toml"),
+    minutes: Annotated[
+        float, typer.Option(metavar="MINUTES", help="Training time to plan for on this machine.", min=0.1)
+    ] = 10.0,
+    device: TrainDevice = "auto",
+) -> None:
+    """Write a recipe for your own images or table.
+
+    Labels keep their names. The network, the chains and the number of
+    iterations are chosen for this machine, with comments that say what to
+    change.
+    """
+    if out.exists():
+        raise InputError(f"{out} is there already: choose another --out")
+    if out.suffix != ".toml":
+        raise InputError(f"a recipe file ends in .toml, got --out {out}")
+    where = device_of(device)
+    with waiting("reading the data"):
+        found = look(place, own.SIDES[where.type])
+    train = found.train
+    for line in (what_is_in(train), *own.label_lines(train), *found.notes):
+        say(line)
+    values = own.recipe_values(found, own.plain_name(out.stem), where)
+    parse(values, str(out))
+    with waiting("measuring the speed"):
+        values, seconds = own.with_iterations(values, 60 * minutes, place, where)
+    command = f"jointenergy train {shlex.quote(str(out))} --data {shlex.quote(str(place))}"
+    system = {0: "A density", 1: "JEM"}.get(len(train.labels), "Gibbs-JEM")
+    values["description"] = f"{system} of {what_is_in(train)}."
+    head = [
+        f"{system} of {what_is_in(train)}.",
+        f"Training takes about {_time(seconds)} on the machine where this was written, on its {where.type.upper()}.",
+        f"Start it with: {command}",
+    ]
+    text = own.text_of(values, found, head)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with out.open("x", encoding="utf-8") as file:
+        file.write(text)
+    say(f"{out} is written: {values['iterations']:,} iterations, about {_time(seconds)}. Next: {command}")
+
+
+def _time(seconds: float) -> str:
+    return f"{seconds / 60:.0f} minutes" if seconds > 90 else f"{seconds:.0f} seconds"
+
+
+def what_is_in(train: Dataset) -> str:
+    """The training rows in a few words: how many, of which form, under which labels."""
+    shape, labels = train.event_shape, train.labels
+    if len(shape) == 3 and shape[0] in (1, 3):
+        rows = f"images, {shape[1]} x {shape[2]} in {'color' if shape[0] == 3 else 'grey'}"
+    else:
+        rows = f"rows of {' x '.join(map(str, shape))} numbers"
+    if len(labels) == 1:
+        said = f"{labels.cardinalities[0]} values of {labels.names[0]}"
+    else:
+        said = f"{len(labels)} labels" if len(labels) else "no labels"
+    return f"{len(train):,} training {rows}, {said}"

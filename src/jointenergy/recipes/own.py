@@ -1,0 +1,256 @@
+"""recipes: a recipe for data of your own, by what they are, how many they are and the machine at hand."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from jointenergy.data import Dataset
+from jointenergy.data.own import Found
+from jointenergy.labels import MISSING
+from jointenergy.recipes.build import trainer_of
+from jointenergy.recipes.data import data_of
+from jointenergy.recipes.schema import Recipe, parse
+from jointenergy.training.feeds import TrainingData
+from jointenergy.training.measure import HELD_ROWS
+
+SIDES = {"cpu": 32, "cuda": 64}
+"""The longest side of images, in pixels, by the kind of device."""
+
+CHECKS = 4  # of health in a run
+WARM, MEASURED = 2, 5  # iterations
+FEWEST, MOST = 100, 20_000  # iterations
+EPOCHS = 300  # that are enough
+SMALL = 400  # values of an image that an MLP is enough for
+GAUSSIANS = 1.5e8  # entries of the covariances of all classes, for fresh chains to begin in them: 600 MB
+
+Table = dict[str, Any]
+
+
+def recipe_values(found: Found, name: str, device: torch.device) -> Table:
+    """The recipe as nested tables, all but the number of its iterations."""
+    train = found.train
+    n, shape = len(train), train.event_shape
+    on_gpu = device.type == "cuda"
+    image = len(shape) == 3 and shape[0] in (1, 3)
+    kind = _images if image and math.prod(shape) > SMALL else _vectors
+    values = kind(train, on_gpu=on_gpu)
+    values["name"] = name
+    values["batch_size"] = min(values["batch_size"], max(2, n // 2))
+    options: Table = {key: getattr(found.options, key) for key in found.options.changed()}
+    values["data"] = {"name": found.name, **_bounds(train), **values["data"], "options": options}
+    _label_terms(values, train)
+    return values
+
+
+def _images(train: Dataset, *, on_gpu: bool) -> Table:
+    """Settings of `cifar10-jem` on a GPU; on a CPU a small network, so that chains have time to run."""
+    augment = ["crop", "flip"] if train.event_shape[0] == 3 else ["crop"]
+    return {
+        "batch_size": 128 if on_gpu else 64,
+        "data": {"noise": 0.03, "augment": augment, "separate_batches": True},
+        "model": {
+            "network": {"kind": "nf-wide-resnet", "depth": 16, "width": 4, "activation": "leaky_relu"}
+            if on_gpu
+            else {"kind": "image-cnn", "hidden": [256]}
+        },
+        # Several labels weigh more by themselves.
+        "objective": {"energy_l2": 0.05, "log_p_y_given_x": 1.0 if on_gpu or len(train.labels) > 1 else 4.0},
+        "chain": {
+            "steps": 20,
+            "step_size": 1.0,
+            "noise_scale": 0.01,
+            "gradient_clamp": 1.0,
+            "clamp": True,
+            "sampling_steps": 40,
+        },
+        # Few, so that each is moved often enough in a short run to get as far as samples do.
+        "buffer": {"size": 5000 if on_gpu else 500, "restart": 0.02},
+        "start": {"x": "class-gaussians", "uniform": 0.1},
+        "optimizer": {
+            "name": "adamw",
+            "learning_rate": 1e-3 if on_gpu else 2e-3,
+            "weight_decay": 0.01,
+            "clip_norm": 1.0,
+            "decay": "cosine",
+            "ema": 0.999 if on_gpu else 0.99,
+        },
+    }
+
+
+def _vectors(train: Dataset, *, on_gpu: bool) -> Table:
+    """Settings of `digits-jem`: an MLP, which takes any shape."""
+    return {
+        "batch_size": 128,
+        "data": {"noise": 0.1},
+        "model": {"network": {"kind": "mlp", "hidden": [512, 512] if on_gpu else [256, 256]}},
+        "objective": {"log_p_y_given_x": 2.0, "energy_l2": 0.1},
+        "chain": {"steps": 20, "step_size": 0.5, "noise_scale": 0.1, "clamp": True, "sampling_steps": 100},
+        "buffer": {"size": 5000, "restart": 0.05},
+        "start": {"x": "class-gaussians", "uniform": 0.2},
+        "optimizer": {
+            "name": "adamw",
+            "learning_rate": 1e-3,
+            "weight_decay": 0.05,
+            "clip_norm": 1.0,
+            "decay": "cosine",
+            "ema": 0.99,
+        },
+    }
+
+
+def _bounds(train: Dataset) -> Table:
+    """Pixels lie between -1 and 1, numbers between bounds around them."""
+    if not train.x.is_floating_point():
+        return {"low": -1.0, "high": 1.0}
+    low, high = float(train.x.min()), float(train.x.max())
+    if train.x.ndim > 2 and low < high:
+        return {"low": low, "high": high}
+    return {"low": math.floor(low) - 1.0, "high": math.ceil(high) + 1.0}
+
+
+def _label_terms(values: Table, train: Dataset) -> None:
+    """JEM of one label, Gibbs-JEM of several, the density alone where there is none; and where chains begin."""
+    n_labels, objective = len(train.labels), values["objective"]
+    if n_labels == 0:
+        values["model"]["family"] = "unconditional"
+        objective |= {"log_p_x": 1.0, "log_p_y_given_x": 0.0}
+        values["data"]["separate_batches"] = False
+    elif n_labels == 1:
+        objective |= {"log_p_x": 1.0}
+    else:
+        objective |= {"log_p_x": 0.0, "log_p_xy": 1.0}
+        values["chain"] |= {"label_kernel": "exact", "sum_labels": True}
+        values["start"] |= {"labels": "frequency"}
+    if not _gaussian_classes(train):
+        values["start"] |= {"x": "batch"}
+        values["start"].pop("uniform", None)
+
+
+def _gaussian_classes(train: Dataset) -> bool:
+    """Whether each class has rows enough for a Gaussian, and all of them memory."""
+    if len(train.labels) != 1:
+        return False
+    counts = train.y[:, 0][train.y[:, 0] != MISSING].bincount(minlength=train.labels.cardinalities[0])
+    size = math.prod(train.event_shape)
+    return int(counts.min()) >= 10 and len(counts) * size**2 <= GAUSSIANS
+
+
+def with_iterations(values: Table, seconds: float, place: Path, device: torch.device) -> tuple[Table, float]:
+    """The recipe with as many iterations as fit into a time and are of use, and the seconds that they will take.
+
+    A few iterations are measured.
+    """
+    recipe = parse({**values, "iterations": MOST}, values["name"])
+    data = data_of(recipe, place, device)
+    each = seconds_each(recipe, data)
+    checks = CHECKS * _check_cost(recipe, len(data.x_held))
+    enough = min(MOST, max(1000, EPOCHS * len(data.x) // recipe.batch_size))
+    n = int(min(enough, max(FEWEST, float(f"{seconds / each - checks:.1e}"))))
+    every = -(-n // CHECKS)
+    cadence = {"log": max(1, n // 40), "check": every, "checkpoint": every}
+    optimizer = {**values["optimizer"], "warmup": min(100, n // 10)}
+    return {**values, "iterations": n, "optimizer": optimizer, "cadence": cadence}, (n + checks) * each
+
+
+def seconds_each(recipe: Recipe, data: TrainingData) -> float:
+    """How long an iteration takes, after the first ones, which may be slower."""
+    trainer = trainer_of(recipe, data, 0)
+    for _ in range(WARM):
+        trainer.step()
+    began = time.perf_counter()
+    for _ in range(MEASURED):
+        trainer.step()
+    if data.x.is_cuda:
+        torch.cuda.synchronize()
+    return (time.perf_counter() - began) / MEASURED
+
+
+def _check_cost(recipe: Recipe, n_held: int) -> float:
+    """How many iterations a check of health takes: its chains are ten times as long as those that users draw."""
+    chain = recipe.chain
+    return 10 * chain.sampling_steps * min(n_held, HELD_ROWS) / (chain.steps * recipe.batch_size)
+
+
+# What is written.
+
+ORDER = ("name", "description", "iterations", "batch_size", "data", "model", "objective", "chain", "buffer", "start")
+
+COMMENTS = {
+    "iterations": "more of them train longer; `jointenergy train FILE --time 1h` counts them out for a time",
+    "batch_size": "rows and chains of an iteration",
+    "data.low": "the bounds of x",
+    "data.noise": "Gaussian noise that is added to the data, on the scale of the bounds",
+    "data.augment": "what the classifier's batches are changed by; leave out flip where left and right matter",
+    "data.separate_batches": "the density has a batch of its own, which is not augmented",
+    "data.options.image_size": "height and width; larger images take longer",
+    "data.options.columns": "the columns of the table that are labels",
+    "data.options.center": "columns are read as (x - center) / scale",
+    "model.family": "log p(x) alone: the data have no labels",
+    "model.network.kind": "mlp, image-cnn, nf-wide-resnet, ...",
+    "objective.log_p_x": "the weight of the density",
+    "objective.log_p_xy": "the weight of the joint density",
+    "objective.log_p_y_given_x": "the weight of the classifier",
+    "objective.energy_l2": "holds energies near 0",
+    "chain.steps": "Langevin steps an iteration: more are slower and steadier",
+    "chain.label_kernel": "labels are drawn given x, and x given labels, in turn",
+    "chain.sampling_steps": "steps of `jointenergy sample`",
+    "buffer.size": "persistent chains",
+    "buffer.restart": "the share of chains that begin afresh",
+    "start.x": "where fresh chains begin",
+    "start.uniform": "the share of them that begins in uniform noise",
+    "optimizer.ema": "samples and predictions are those of averaged weights",
+    "cadence.check": "iterations between two checks of health",
+}
+
+
+def text_of(values: Mapping[str, Any], found: Found, head: list[str]) -> str:
+    """The recipe as TOML with comments; `head` stands at its top."""
+    ordered = sorted(values, key=lambda key: ORDER.index(key) if key in ORDER else len(ORDER))
+    lines = [f"# {line}" for line in head] + [""]
+    lines += _lines({key: values[key] for key in ordered}, "", {"data": label_lines(found.train)})
+    return "\n".join(lines) + "\n"
+
+
+def _lines(table: Mapping[str, Any], path: str, notes: Mapping[str, list[str]]) -> list[str]:
+    """A table's own keys, then its tables, each with its heading."""
+    lines = [f"# {note}" for note in notes.get(path, [])]
+    for key, value in table.items():
+        if not isinstance(value, dict):
+            comment = COMMENTS.get(f"{path}.{key}".lstrip("."), "")
+            lines.append(f"{key} = {json.dumps(value, ensure_ascii=False)}" + (f"  # {comment}" if comment else ""))
+    for key, value in table.items():
+        if isinstance(value, dict) and value:
+            inner = f"{path}.{key}".lstrip(".")
+            plain = any(not isinstance(v, dict) for v in value.values())
+            lines += ["", f"[{inner}]"] if plain else []
+            lines += _lines(value, inner, notes)
+    return lines
+
+
+SHOWN = 12  # values of a label, in a line about it
+
+
+def label_lines(train: Dataset) -> list[str]:
+    """The labels by name, with the training rows of each value."""
+    lines = []
+    for k, name in enumerate(train.labels.names):
+        y = train.y[:, k]
+        counts = y[y != MISSING].bincount(minlength=train.labels.cardinalities[k]).tolist()
+        pairs = [f"{value} {n:,}" for value, n in zip(train.labels.values[k], counts, strict=True)]
+        more = f", and {len(pairs) - SHOWN} more" if len(pairs) > SHOWN else ""
+        missing = f"; {n:,} missing" if (n := int((y == MISSING).sum())) else ""
+        lines.append(f"{name}: {', '.join(pairs[:SHOWN])}{more}{missing}")
+    return lines
+
+
+def plain_name(text: str) -> str:
+    """A name for a recipe and its folders, of a file's."""
+    return re.sub(r"^[^A-Za-z0-9]+", "", re.sub(r"[^\w.-]+", "-", text, flags=re.ASCII)) or "own"
