@@ -11,11 +11,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from jointenergy.data.training import TrainingData
 from jointenergy.labels import LabelSpace
 from jointenergy.recipes.build import trainer_of
 from jointenergy.recipes.schema import Recipe, parse
 from jointenergy.training.distributed import World
-from jointenergy.training.feeds import TrainingData
 from jointenergy.training.trainer import Trainer
 
 HELD, FEATURES, CLASSES, BUFFER = 64, 64, 10, 2048

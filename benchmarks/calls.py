@@ -12,8 +12,8 @@ from types import FrameType
 
 import jointenergy
 from jointenergy import recipes
+from jointenergy.recipes.build import trainer_of
 from jointenergy.recipes.data import data_of
-from jointenergy.training.trainer import Trainer
 
 PACKAGE = Path(jointenergy.__file__).parent
 
@@ -21,7 +21,7 @@ PACKAGE = Path(jointenergy.__file__).parent
 def calls_of(name: str, steps: int) -> Counter[str]:
     """The functions that one iteration with chains of `steps` steps calls, by file and name."""
     recipe = recipes.load(name, [f"chain.steps={steps}"])
-    trainer = Trainer(recipe, data_of(recipe), seed=0)
+    trainer = trainer_of(recipe, data_of(recipe), 0)
     for _ in range(3):  # until the optimizer and all caches are made
         trainer.step()
     counts: Counter[str] = Counter()

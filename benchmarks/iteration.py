@@ -23,6 +23,7 @@ from rounds import count, in_a_sentence
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
+from jointenergy.data.training import TrainingData
 from jointenergy.errors import InputError
 from jointenergy.evaluation import provenance, results
 from jointenergy.labels import LabelSpace
@@ -30,7 +31,6 @@ from jointenergy.networks import WideResNet
 from jointenergy.recipes.build import trainer_of
 from jointenergy.recipes.schema import Recipe, parse
 from jointenergy.training import loop, measure
-from jointenergy.training.feeds import TrainingData
 
 NETWORKS, BATCHES = ["28-10", "16-4"], [64, 256, 512]  # of what is published
 STEPS, BUFFER, ROWS = 20, 10_000, 2048

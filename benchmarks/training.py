@@ -30,6 +30,7 @@ from torch import Tensor
 from jointenergy import recipes
 from jointenergy.data import Dataset, Resize, Scale, idx_files, load
 from jointenergy.data.registry import VARIABLE
+from jointenergy.data.training import TrainingData
 from jointenergy.errors import InputError
 from jointenergy.evaluation import provenance, results
 from jointenergy.evaluation.classification import classify
@@ -38,7 +39,6 @@ from jointenergy.recipes.build import trainer_of
 from jointenergy.recipes.data import data_of
 from jointenergy.recipes.schema import Recipe
 from jointenergy.training import loop, measure
-from jointenergy.training.feeds import TrainingData
 from jointenergy.training.guard import Guard
 
 BLOCK = 50  # iterations

@@ -28,9 +28,9 @@ from jointenergy.recipes import run_folder
 from jointenergy.recipes.build import trainer_of
 from jointenergy.recipes.data import data_of
 from jointenergy.recipes.schema import Recipe, read
+from jointenergy.streams import seeded
 from jointenergy.training.chains import Moved
 from jointenergy.training.distributed import Parted, World, join, leave
-from jointenergy.training.order import seeded
 from jointenergy.training.statistics import running
 from jointenergy.training.trainer import Trainer
 from tests.small import JOINT, Before, next_of, small

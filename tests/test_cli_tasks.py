@@ -24,6 +24,7 @@ from jointenergy.cli.inputs import labels_of, text_of
 from jointenergy.cli.main import app
 from jointenergy.cli.masks import mask_of
 from jointenergy.data import load
+from jointenergy.data.training import TrainingData
 from jointenergy.errors import InputError
 from jointenergy.inference import SCORES, Score
 from jointenergy.labels import LabelSpace
@@ -31,7 +32,6 @@ from jointenergy.recipes.networks import model_of
 from jointenergy.runs import portable
 from jointenergy.runs.thresholds import Thresholds
 from jointenergy.training import checkpoints
-from jointenergy.training.feeds import TrainingData
 from tests.small import trained
 from tests.test_runs import TINY
 

@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 from jointenergy import Box, LabelSpace
 from jointenergy.cli.main import app
+from jointenergy.data.training import TrainingData
 from jointenergy.errors import InputError
 from jointenergy.evaluation import results
 from jointenergy.evaluation.tasks import Judge
@@ -22,7 +23,6 @@ from jointenergy.models import ConditionalModel, Product
 from jointenergy.objectives import regularizers
 from jointenergy.recipes.data import data_of
 from jointenergy.starts import UniformStart
-from jointenergy.training.feeds import TrainingData
 
 TINY = (
     "iterations=6",

@@ -15,13 +15,13 @@ from torch._dynamo.exc import TorchDynamoException
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from jointenergy import fusing
+from jointenergy.data.training import TrainingData
 from jointenergy.networks.accelerated import Accelerated, hold
 from jointenergy.networks.nf_wide_resnet import NFWideResNet
 from jointenergy.networks.wide_resnet import WideResNet
 from jointenergy.recipes.build import kernel_of, trainer_of
 from jointenergy.training import measure, state
 from jointenergy.training.engine import WARM, Engine, convolutions, precision_of
-from jointenergy.training.feeds import TrainingData
 from jointenergy.training.recovery import raise_steps
 from jointenergy.training.step import step
 from jointenergy.training.trainer import Trainer

@@ -14,6 +14,7 @@ from torchmetrics.functional.classification import binary_calibration_error, mul
 import jointenergy
 from jointenergy import recipes
 from jointenergy.data import Dataset, load
+from jointenergy.data.training import scaled
 from jointenergy.evaluation.calibration import Sizes, calibration, measure
 from jointenergy.evaluation.classification import tell
 from jointenergy.evaluation.confidence import (
@@ -37,7 +38,8 @@ from jointenergy.evaluation.sections import Subject
 from jointenergy.experiments import measures
 from jointenergy.labels import LabelSpace
 from jointenergy.models import LogitModel
-from jointenergy.recipes.data import data_of, scaled
+from jointenergy.recipes.build import kernel_of
+from jointenergy.recipes.data import data_of, view_of
 from jointenergy.runs.origin import Origin, Sampling
 from jointenergy.runs.run import Run
 from jointenergy.runs.thresholds import Thresholds
@@ -293,8 +295,8 @@ def digits_run(sharpness, *overrides):
         network.weight.copy_(sharpness * torch.from_numpy(machine.coef_))
         network.bias.copy_(sharpness * torch.from_numpy(machine.intercept_))
     model = LogitModel(network, data.labels, event_shape=(64,)).requires_grad_(False).eval()
-    origin = Origin("a small run", data.labels, (64,), torch.device("cpu"), recipe)
-    return Run(model, origin, Sampling.of(recipe), (-1.0, 1.0), Thresholds())
+    origin = Origin.of_recipe("a small run", data.labels, (64,), torch.device("cpu"), recipe, 0, None)
+    return Run(model, origin, Sampling(kernel_of(recipe), steps=100), (-1.0, 1.0), Thresholds())
 
 
 class TestSection:
@@ -302,7 +304,7 @@ class TestSection:
     @classmethod
     def subject(cls):
         run, baseline = digits_run(2.0), digits_run(12.0)
-        return Subject(run, scaled(load("digits", split="test"), recipes.load("digits-jem").data), baseline)
+        return Subject(run, scaled(load("digits", split="test"), view_of(recipes.load("digits-jem").data)), baseline)
 
     @pytest.fixture(scope="class")
     @classmethod

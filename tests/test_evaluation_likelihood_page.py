@@ -17,6 +17,7 @@ from torch import Tensor, nn
 import jointenergy
 from jointenergy import recipes
 from jointenergy.data import Dataset, Logit, load
+from jointenergy.data.training import TrainingData
 from jointenergy.evaluation import likelihood as part
 from jointenergy.evaluation.bounds import Bounds, Effort, how_labels, regressed
 from jointenergy.evaluation.cells import Cells, n_levels
@@ -33,7 +34,6 @@ from jointenergy.recipes import run_folder
 from jointenergy.runs import Run
 from jointenergy.runs.loading import open_run
 from jointenergy.runs.thresholds import Thresholds
-from jointenergy.training.feeds import TrainingData
 
 DOUBLE = torch.float64
 TOY = (

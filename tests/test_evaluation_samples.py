@@ -21,6 +21,7 @@ import jointenergy
 from jointenergy import InputError, LabelSpace
 from jointenergy.buffers import Drawn, ReplayBuffer
 from jointenergy.data import Dataset, load
+from jointenergy.data.training import TrainingData
 from jointenergy.evaluation import consistency, drift, extractors, frechet, metrics, samples, samples_sets
 from jointenergy.evaluation.frechet import Moments, frechet_distance, inception_score, precision_and_recall
 from jointenergy.evaluation.sections import STYLE, Extractor, Subject
@@ -30,7 +31,6 @@ from jointenergy.networks import MLP
 from jointenergy.networks.cifar_resnet import MEAN, STD, CifarBlock, CifarResNet
 from jointenergy.runs.loading import open_run
 from jointenergy.training import checkpoints
-from jointenergy.training.feeds import TrainingData
 from tests.small import trained
 from tests.test_runs import TINY
 

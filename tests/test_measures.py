@@ -14,6 +14,7 @@ from jointenergy import MISSING, Box, LabelSpace, LogitModel, PairModel, recipes
 from jointenergy.data import Dataset, toy_log_density
 from jointenergy.data.options import Options
 from jointenergy.data.toy import LABELS, eight_gaussians, modes
+from jointenergy.data.training import TrainingData
 from jointenergy.evaluation import by_sampling, consistency, gallery, truth
 from jointenergy.evaluation.metrics import check_value
 from jointenergy.evaluation.sections import Subject
@@ -25,7 +26,6 @@ from jointenergy.networks import MLP
 from jointenergy.runs.origin import Origin, Sampling
 from jointenergy.runs.run import Run
 from jointenergy.runs.thresholds import Thresholds
-from jointenergy.training.feeds import TrainingData
 
 
 class Known(JointModel):

@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from jointenergy.data.training import TrainingData
 from jointenergy.errors import InputError
 from jointenergy.labels import LabelSpace
 from jointenergy.networks import MLP, NFWideResNet, WideResNet, fixed, nf_wide_resnet
@@ -25,7 +26,6 @@ from jointenergy.networks.wide_resnet import GainConv2d
 from jointenergy.recipes import schema
 from jointenergy.recipes.networks import model_of
 from jointenergy.recipes.settings import NFWideResNetNetwork
-from jointenergy.training.feeds import TrainingData
 
 
 @pytest.fixture(autouse=True)

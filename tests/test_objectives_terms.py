@@ -16,6 +16,7 @@ from jointenergy.kernels import Langevin, Target
 from jointenergy.labels import MISSING, LabelSpace
 from jointenergy.models import EnergyModel, LogitModel, Reals
 from jointenergy.objectives import (
+    JEM,
     PRESETS,
     Batch,
     Draws,
@@ -213,12 +214,12 @@ class TestEnergyL2:
 
 class TestComposition:
     def test_presets(self):
-        assert PRESETS["jem"] == Objective((LogPX(), LogPYGivenX()))
-        assert PRESETS["gibbs-jem"] == LogPXY() + KLTerm(weight=0.3)
-        assert PRESETS["mixed"] == Objective((LogPXY(),))
-        assert PRESETS["igebm"] == LogPXGivenY() + EnergyL2(1.0)
-        assert PRESETS["baseline"] == Objective((LogPYGivenX(),))
-        assert preset("jem") is PRESETS["jem"]
+        assert preset("jem") == Objective((LogPX(), LogPYGivenX()))
+        assert preset("gibbs-jem") == LogPXY() + KLTerm(weight=0.3)
+        assert preset("mixed") == Objective((LogPXY(),))
+        assert preset("igebm") == LogPXGivenY() + EnergyL2(1.0)
+        assert preset("baseline") == Objective((LogPYGivenX(),))
+        assert preset("jem") == JEM()
         with pytest.raises(InputError, match="no objective called 'gibs-jem': did you mean 'gibbs-jem'"):
             preset("gibs-jem")
 

@@ -16,6 +16,7 @@ from torch import nn
 import jointenergy
 from jointenergy import InputError, LabelSpace, NormalizerError, inference
 from jointenergy.data import load
+from jointenergy.data.training import TrainingData
 from jointenergy.inference.detect import CONFIDENCE, SCORES
 from jointenergy.kernels import ExactGibbs, GibbsWithGradients, Langevin
 from jointenergy.labels import MISSING
@@ -25,7 +26,6 @@ from jointenergy.runs import Film
 from jointenergy.runs.thresholds import FILE
 from jointenergy.starts import UniformStart
 from jointenergy.training import checkpoints, loop
-from jointenergy.training.feeds import TrainingData
 from jointenergy.training.state import under
 from tests.small import small, trained
 

@@ -11,6 +11,7 @@ from torch import nn
 from jointenergy import recipes
 from jointenergy.buffers import Drawn, ReplayBuffer
 from jointenergy.data import load
+from jointenergy.data.training import TrainingData, with_few_labels
 from jointenergy.errors import InputError, NormalizerError
 from jointenergy.kernels import Target, last
 from jointenergy.labels import MISSING, LabelSpace
@@ -18,11 +19,10 @@ from jointenergy.models import InnerProduct, PairModel
 from jointenergy.objectives import Batch, Draws, LogPXY, Objective, Samples
 from jointenergy.recipes import run_folder
 from jointenergy.recipes.build import trainer_of
-from jointenergy.recipes.data import data_of, with_few_labels
+from jointenergy.recipes.data import data_of
 from jointenergy.recipes.networks import model_of
+from jointenergy.streams import seeded
 from jointenergy.training import measure, state
-from jointenergy.training.feeds import TrainingData
-from jointenergy.training.order import seeded
 from jointenergy.training.statistics import frozen
 from tests.small import accuracy, next_of, small, trained
 

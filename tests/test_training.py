@@ -14,9 +14,10 @@ import torch
 from jointenergy.errors import InputError
 from jointenergy.objectives import Draws
 from jointenergy.recipes import run_folder
+from jointenergy.streams import seeded
 from jointenergy.training import checkpoints, loop
 from jointenergy.training.journal import Journal
-from jointenergy.training.order import Order, seeded
+from jointenergy.training.order import Order
 from tests.small import JOINT, SYSTEMS, Before, accuracy, small, trained
 
 TINY = ("iterations=200", "model.network.hidden=[16]", "chain.steps=2", "chain.sampling_steps=3", "buffer.size=200")

@@ -11,6 +11,7 @@ import torch
 
 from jointenergy import recipes
 from jointenergy.data import Dequantize, DequantizeBinary, Logit, Scale, View, image_grid
+from jointenergy.data.training import TrainingData
 from jointenergy.errors import InputError
 from jointenergy.evaluation import embedded
 from jointenergy.evaluation import likelihood as likelihood_part
@@ -18,13 +19,13 @@ from jointenergy.evaluation.bounds import Effort
 from jointenergy.evaluation.extractors import Rescaled
 from jointenergy.evaluation.outside import read_outside
 from jointenergy.evaluation.suite import subject_of
+from jointenergy.labels import LabelSpace
 from jointenergy.recipes import run_folder
-from jointenergy.recipes.data import changes_of, data_of, dataset_of, view_of
+from jointenergy.recipes.build import plan_of, trainer_of
+from jointenergy.recipes.data import data_of, dataset_of, view_of
 from jointenergy.recipes.schema import parse
 from jointenergy.recipes.settings import DataSettings
 from jointenergy.runs.loading import open_run
-from jointenergy.training.distributed import World
-from jointenergy.training.feeds import Feed
 from tests.generated_data import picture_bytes, write_idx_set
 
 BOUND = math.log((1 - 1e-6) / 1e-6)
@@ -169,10 +170,12 @@ def test_the_logit_takes_pixels_alone():
 def test_noise_is_held_within_the_bounds_where_the_recipe_says_so():
     """Gibbs-JEM's preparation: dequantized, noise of .001, clamped to [0, 1]."""
     x = torch.tensor([[0.0, 1.0, 0.5]]).expand(500, 3)
-    settings = DataSettings(low=0.0, high=1.0, noise=0.001, dequantize="bytes", noise_clamp=True)
+    data = TrainingData(x, torch.zeros(500, 1, dtype=torch.int64), x, x[:, :1].long(), LabelSpace({"class": 2}))
+    settings = ("data.low=0.0", "data.high=1.0", "data.noise=0.001", "data.dequantize=bytes", "start.x=uniform")
     for clamped in (True, False):
         y = x
-        for change in changes_of(DataSettings(**{**vars(settings), "noise_clamp": clamped}), augment=False):
+        recipe = recipes.load("digits-jem", [*settings, f"data.noise_clamp={str(clamped).lower()}"])
+        for change in plan_of(recipe, data, 0).changes[0]:
             y = change(y, generator=seeded())
         assert bool(((y >= 0) & (y <= 1)).all()) == clamped
         assert (y - x).abs().max() < 0.01
@@ -191,7 +194,7 @@ def test_a_run_on_logits(tmp_path):
     data = data_of(recipe, folder)
     assert data.x.abs().max() <= BOUND
     assert data.x.std() > 1
-    feed = Feed(data, changes_of(recipe.data, augment=False), recipe.batch_size, 0, World(), "data")
+    feed = trainer_of(recipe, data, 0).feeds[0]
     feed.advance()
     first, again = feed.batch().x, feed.batch().x
     assert not torch.equal(first, again)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol, final
+from typing import Protocol, final, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -217,8 +217,11 @@ class ClassGaussians:
         return MixedStart(UniformStart(*bounds, x.shape[1:], device=x.device), fitted, self.uniform)
 
 
-XStartSpec = Uniform | ClassGaussians
-"""Where the x of fresh chains begins, not yet bound to data: one object serves several fits."""
+@runtime_checkable
+class StartSpec(Protocol):
+    """Where the x of fresh chains begins, not yet bound to data: one object serves several fits."""
+
+    def bind(self, x: Tensor, y: Tensor, labels: LabelSpace, bounds: tuple[float, float], *, clamp: bool) -> XStart: ...
 
 
 @final

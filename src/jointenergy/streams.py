@@ -9,6 +9,7 @@ do not serve.
 from __future__ import annotations
 
 import functools
+import hashlib
 import math
 from typing import NamedTuple
 
@@ -217,3 +218,9 @@ def categorical(keys: Tensor, logits: Tensor) -> Tensor:
     threshold = uniform(keys, 1, torch.float64).mul_(below[:, -1:])
     # A row without any probability, or with one that is no number, gives the last index.
     return torch.searchsorted(below, threshold, right=True)[:, 0].clamp_(max=logits.shape[1] - 1)
+
+
+def seeded(*parts: int | str, device: torch.device | str = "cpu") -> torch.Generator:
+    """A generator of its own for each purpose, attempt and rank: streams that share a seed and nothing else."""
+    digest = hashlib.sha256("/".join(str(p) for p in parts).encode()).digest()
+    return torch.Generator(device).manual_seed(int.from_bytes(digest[:8], "little") >> 1)

@@ -8,13 +8,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from jointenergy.data.training import TrainingData
 from jointenergy.estimators.gaussians import Gaussians
 from jointenergy.input_gradients import VJP, with_vjp
 from jointenergy.labels import MISSING, LabelSpace
 from jointenergy.models import TiltedGaussianModel
 from jointenergy.networks import MLP, ImageCNN
 from jointenergy.starts import FrequencyLabels
-from jointenergy.training.feeds import TrainingData
 
 TRUST = 0.5  # in the log-odds of Gaussian classes
 

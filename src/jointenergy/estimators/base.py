@@ -15,6 +15,7 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 from torch import Tensor
 
 from jointenergy import streams
+from jointenergy.data.training import TrainingData
 from jointenergy.errors import InputError
 from jointenergy.estimators import gaussians, parameters, tables
 from jointenergy.estimators.columns import Columns, Floats, Table, label_space
@@ -27,7 +28,6 @@ from jointenergy.estimators.training import Sizes, Trained, table_trainer, train
 from jointenergy.inputs import check_count
 from jointenergy.labels import MISSING
 from jointenergy.training.callbacks import Callback, Event
-from jointenergy.training.feeds import TrainingData
 from jointenergy.training.loop import Loop
 
 LEAST, MOST, PASSES = 100, 500, 5  # iterations and passes over the rows, where max_iter leaves them to the rows

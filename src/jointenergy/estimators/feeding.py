@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from jointenergy.data.training import TrainingData
 from jointenergy.labels import MISSING, LabelSpace
-from jointenergy.training.feeds import TrainingData
 
 SMALL_SHARE = 200.0  # uniform noise that health is judged against fills that many times the data's own box
 

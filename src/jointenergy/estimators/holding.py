@@ -11,11 +11,11 @@ import torch
 from sklearn.model_selection import train_test_split
 from torch import Tensor
 
+from jointenergy.data.training import TrainingData
 from jointenergy.errors import InputError
 from jointenergy.estimators.law import FEW_STATES
 from jointenergy.labels import MISSING, LabelSpace
 from jointenergy.training.callbacks import Callback
-from jointenergy.training.feeds import TrainingData
 from jointenergy.training.loop import Loop
 from jointenergy.training.trainer import Trainer
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from jointenergy.streams import seeded
 from jointenergy.training import state
-from jointenergy.training.order import seeded
 from jointenergy.training.trainer import Trainer
 
 

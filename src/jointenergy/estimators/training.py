@@ -15,6 +15,7 @@ from torch import Tensor
 from jointenergy.buffers import ReplayBuffer
 from jointenergy.data import View
 from jointenergy.data.augmentations import Change
+from jointenergy.data.training import TrainingData
 from jointenergy.estimators.anchors import GaussianStart, tilted_model
 from jointenergy.estimators.feeding import most_frequent
 from jointenergy.estimators.gaussians import Gaussians
@@ -26,12 +27,11 @@ from jointenergy.labels import MISSING
 from jointenergy.models import TiltedGaussianModel
 from jointenergy.objectives import LogPTargetsGivenRest, LogPXY, Objective
 from jointenergy.starts import FrequencyLabels, MissingLabels, Start
+from jointenergy.streams import seeded
 from jointenergy.training import measure
 from jointenergy.training.callbacks import Callback
-from jointenergy.training.feeds import TrainingData
 from jointenergy.training.health import Health
 from jointenergy.training.loop import Diverged, Loop
-from jointenergy.training.order import seeded
 from jointenergy.training.plan import Plan
 from jointenergy.training.settings import CadenceSettings, EngineSettings, OptimizerSettings
 from jointenergy.training.state import restore_optimizer, under
@@ -127,7 +127,6 @@ def table_trainer(
         # Tuned kernels would be recorded anew at every change.
         engine=EngineSettings(record="off", compile="off", precision="float32"),
         seed=seed,
-        name="table",
     )
     trainer = Trainer(plan)
     buffer = trainer.chains.buffer
@@ -267,7 +266,7 @@ def train(
     if watch is not None and watch.worse and watch.kept is not None:
         trainer.ema.load_state_dict(watch.kept)
         set_back = True
-        health = measure.check(trainer)
+        health = measure.check_trainer(trainer)
     model = copy.deepcopy(trainer.ema).cpu().double()
     assert isinstance(model, TiltedGaussianModel)
     buffer = trainer.chains.buffer

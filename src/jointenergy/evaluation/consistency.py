@@ -18,6 +18,7 @@ from jointenergy.labels import MISSING, LabelSpace
 from jointenergy.models import Box
 from jointenergy.runs import Run
 from jointenergy.starts import ClassGaussianStart, XStart
+from jointenergy.training.plan import clamped
 
 Begin = Literal["noise", "class", "matched_buffer", "unmatched_buffer", "buffer"]
 Judge = Callable[[Tensor], Tensor]
@@ -154,7 +155,7 @@ class ClassStarts:
         size = math.prod(run.event_shape)
         if size > LARGEST:
             raise InputError(f"class starts need a covariance of each class, and {size:,} values a row are too many")
-        data, clamp = run.data, run.bounds if run.sampling.x_kernel.bounds is not None else None
+        data, clamp = run.data, run.bounds if clamped(run.sampling.x_kernel) else None
         first = {0, *_first_given(patterns).tolist()} - {MISSING}
         names = run.labels.names
         return cls(

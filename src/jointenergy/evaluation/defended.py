@@ -95,7 +95,7 @@ class Defended:
         low, high = run.bounds
         keys = streams.chain_keys(len(x), generator=torch.Generator().manual_seed(seed)).to(x.device)
         bounds = (min(low, float(x.min())), max(high, float(x.max())))
-        return cls(run.model, run.sampling.x_kernel, bounds, x, y.to(x.device), keys, steps, votes if steps else 1)
+        return cls(run.model, run.sampling.langevin, bounds, x, y.to(x.device), keys, steps, votes if steps else 1)
 
     def __len__(self) -> int:
         return len(self.x)

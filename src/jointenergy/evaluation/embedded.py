@@ -18,7 +18,7 @@ from jointenergy import streams
 from jointenergy.data import Scale, View
 from jointenergy.data.fitting import Form, fitted, image_form
 from jointenergy.runs import Run
-from jointenergy.training.order import seeded
+from jointenergy.streams import seeded
 
 NAMES = ("noise", "constant", "interpolations", "shuffled_pixels", "patches")
 

@@ -67,7 +67,7 @@ def _plane(subject: Subject) -> Picture:
     window = Box(-reach, reach)
     points, _ = truth.grid(window, SIDE)
     states = run.labels.enumerate()
-    model = truth.log_densities(run.model, points) / run.sampling.x_kernel.temperature
+    model = truth.log_densities(run.model, points) / run.sampling.temperature
     rows = {"model": model}
     law = truth.TRUTHS.get(subject.test.name)
     if law is not None:

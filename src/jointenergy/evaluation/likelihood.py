@@ -95,7 +95,7 @@ def _annealed(subject: Subject, sizes: Sizes) -> Section:
     test = Points.of(run.model, rows(subject.test.x[kept]), subject.test.y[kept], how)
     if (outside := _outside(run, subject.test.x[kept])) is not None:
         return Section(page.NAME, page.TITLE, says=(outside,))
-    own = run.sampling.x_kernel.temperature
+    own = run.sampling.temperature
     grid = temperature_grid(held, own)
     annealer = Annealer.tuned(
         run.model,

@@ -17,7 +17,7 @@ from jointenergy import streams
 from jointenergy.errors import InputError
 from jointenergy.evaluation.sections import Rows
 from jointenergy.runs import Run
-from jointenergy.training.order import seeded
+from jointenergy.streams import seeded
 
 Values = NDArray[np.float64]
 

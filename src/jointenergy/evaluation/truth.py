@@ -64,7 +64,7 @@ def divergences(run: Run, truth: Truth) -> dict[str, float]:
     functions that vanish at the edges a sum over cells is exact to rounding.
     """
     x, cell = grid(box_of(run))
-    temperature = run.sampling.x_kernel.temperature
+    temperature = run.sampling.temperature
     f = log_densities(run.model, x) / temperature
     p = true_log_densities(truth, x, run.model.labels.enumerate())
     found = {}

@@ -16,6 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from jointenergy.data.training import TrainingData
 from jointenergy.errors import InputError
 from jointenergy.evaluation.metrics import Figures
 from jointenergy.evaluation.tasks import JUDGE_ROWS, Judge
@@ -28,10 +29,9 @@ from jointenergy.recipes.build import trainer_of
 from jointenergy.recipes.data import data_of
 from jointenergy.recipes.schema import Recipe
 from jointenergy.starts import XStart
+from jointenergy.streams import seeded
 from jointenergy.training import loop
-from jointenergy.training.feeds import TrainingData
 from jointenergy.training.health import diversity
-from jointenergy.training.order import seeded
 from jointenergy.training.settings import Count, NotNegative, Positive, Strict
 
 LONG = 10  # times the fine-tuned steps: what longer chains do

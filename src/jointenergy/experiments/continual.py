@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from jointenergy.data import Dataset
+from jointenergy.data.training import TrainingData
 from jointenergy.errors import InputError
 from jointenergy.evaluation.metrics import Figures
 from jointenergy.experiments.parts import Fitting, Place, fitted
@@ -20,7 +21,6 @@ from jointenergy.recipes.data import data_of, dataset_of
 from jointenergy.recipes.schema import Recipe
 from jointenergy.recipes.settings import ObjectiveSettings
 from jointenergy.training import loop, state
-from jointenergy.training.feeds import TrainingData
 from jointenergy.training.settings import Strict
 from jointenergy.training.trainer import Trainer
 

@@ -154,7 +154,7 @@ def _law_is_known(subject: Subject) -> bool:
 
 def _law(subject: Subject) -> Taken:
     run, law = subject.run, truth.TRUTHS[subject.test.name]
-    temperature = run.sampling.x_kernel.temperature
+    temperature = run.sampling.temperature
     remark = (
         f"kl_nats is from the true law to the model's density at the temperature of its chains, {temperature:.3g}; "
         f"mode_share counts {truth.SAMPLES:,} samples from noise by the mode they fall to, and those with its labels."

@@ -2,7 +2,7 @@
 
 from jointenergy.objectives.base import Batch, DrawName, Draws, Loss, Samples
 from jointenergy.objectives.objective import Objective, Term
-from jointenergy.objectives.presets import PRESETS, preset
+from jointenergy.objectives.presets import IGEBM, JEM, PRESETS, CrossEntropy, GibbsJEM, Mixed, preset
 from jointenergy.objectives.regularizers import EnergyL2, KLTerm
 from jointenergy.objectives.terms import (
     LabelWeights,
@@ -17,11 +17,15 @@ from jointenergy.objectives.terms import (
 from jointenergy.objectives.values import Values
 
 __all__ = [
+    "IGEBM",
+    "JEM",
     "PRESETS",
     "Batch",
+    "CrossEntropy",
     "DrawName",
     "Draws",
     "EnergyL2",
+    "GibbsJEM",
     "KLTerm",
     "LabelWeights",
     "LikelihoodTerm",
@@ -31,6 +35,7 @@ __all__ = [
     "LogPXY",
     "LogPYGivenX",
     "Loss",
+    "Mixed",
     "Objective",
     "Samples",
     "Term",

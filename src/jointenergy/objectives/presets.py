@@ -1,6 +1,8 @@
-"""objectives: the papers' objectives by name."""
+"""objectives: the papers' objectives; one of your own is a sum like these."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 from jointenergy.errors import InputError
 from jointenergy.labels import nearest
@@ -8,18 +10,43 @@ from jointenergy.objectives.objective import Objective
 from jointenergy.objectives.regularizers import EnergyL2, KLTerm
 from jointenergy.objectives.terms import LogPX, LogPXGivenY, LogPXY, LogPYGivenX
 
-PRESETS: dict[str, Objective] = {
-    "jem": LogPX() + LogPYGivenX(),
-    "gibbs-jem": LogPXY() + KLTerm(0.3),
-    "mixed": Objective((LogPXY(),)),
-    "igebm": LogPXGivenY() + EnergyL2(1.0),
-    "baseline": Objective((LogPYGivenX(),)),
+
+def JEM() -> Objective:  # noqa: N802 (the paper's name)
+    """log p(x) + log p(y | x), of Grathwohl et al. (2020)."""
+    return LogPX() + LogPYGivenX()
+
+
+def GibbsJEM() -> Objective:  # noqa: N802
+    """log p(x, y) with a KL term on the last Langevin step, of Kelly, Zemel and Grathwohl (2021)."""
+    return LogPXY() + KLTerm(0.3)
+
+
+def Mixed() -> Objective:  # noqa: N802
+    """log p(x, y) of what is observed, of Kelly and Grathwohl (2021)."""
+    return Objective((LogPXY(),))
+
+
+def IGEBM() -> Objective:  # noqa: N802
+    """log p(x | y) with an L2 penalty on energies, of Du and Mordatch (2019)."""
+    return LogPXGivenY() + EnergyL2(1.0)
+
+
+def CrossEntropy() -> Objective:  # noqa: N802
+    """log p(y | x) alone: the baseline, which learns no density."""
+    return Objective((LogPYGivenX(),))
+
+
+PRESETS: dict[str, Callable[[], Objective]] = {
+    "jem": JEM,
+    "gibbs-jem": GibbsJEM,
+    "mixed": Mixed,
+    "igebm": IGEBM,
+    "baseline": CrossEntropy,
 }
-"""What each paper maximizes; an objective of one's own is a line like these."""
 
 
 def preset(name: str) -> Objective:
-    """The objective called `name`."""
+    """The objective that recipes call `name`."""
     if name not in PRESETS:
         raise InputError(f"there is no objective called {name!r}: {nearest(str(name), tuple(PRESETS))}")
-    return PRESETS[name]
+    return PRESETS[name]()

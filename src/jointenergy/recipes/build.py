@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from jointenergy.buffers import Buffer, ReplayBuffer, ReservoirBuffer
-from jointenergy.data.augmentations import augmentation
+from jointenergy.data.training import TrainingData
 from jointenergy.errors import InputError
 from jointenergy.kernels import BlockGibbs, ExactGibbs, GibbsWithGradients, Kernel, Langevin, SingleSiteGibbs
 from jointenergy.objectives import (
@@ -17,22 +19,12 @@ from jointenergy.objectives import (
     Term,
     frequency_weights,
 )
-from jointenergy.recipes.data import changes_of, view_of
+from jointenergy.recipes.data import view_of
 from jointenergy.recipes.networks import model_of
 from jointenergy.recipes.schema import Recipe
-from jointenergy.starts import (
-    ClassGaussians,
-    FrequencyLabels,
-    LabelStart,
-    MissingLabels,
-    Start,
-    Uniform,
-    UniformLabels,
-    XStartSpec,
-)
+from jointenergy.starts import ClassGaussians, StartSpec, Uniform
 from jointenergy.training.distributed import World
-from jointenergy.training.feeds import TrainingData
-from jointenergy.training.plan import Plan
+from jointenergy.training.plan import Plan, make_plan
 from jointenergy.training.trainer import ALONE, Trainer
 
 LABEL_KERNELS: dict[str, Kernel] = {
@@ -52,34 +44,38 @@ def plan_of(recipe: Recipe, data: TrainingData, seed: int, *, guarded: bool = Tr
     for what, names in (("data.augment", recipe.data.augment), ("chain.augment", recipe.chain.augment)):
         if names and len(data.event_shape) != 3:
             raise InputError(f"{what} changes images, and rows of {recipe.data.name!r} are {data.event_shape}")
-    objectives, chain, bounds = objectives_of(recipe, data), recipe.chain, view_of(recipe.data)
-    # The classifier's batch, the last one, is augmented; the density's is not, where it has one of its own.
-    augmented = (True,) if len(objectives) == 1 else (False, True)
-    return Plan(
-        model=model_of(recipe, data, seed),
-        data=data,
-        objectives=objectives,
-        kernel=kernel_of(recipe),
-        start=start_of(recipe, data),
-        bounds=bounds,
-        iterations=recipe.iterations,
-        batch_size=recipe.batch_size,
-        steps=chain.steps,
-        sampling_steps=chain.sampling_steps,
-        completion_steps=chain.completion_steps,
-        buffer=buffer_of(recipe),
-        changes=tuple(changes_of(recipe.data, augment=augment) for augment in augmented),
-        chain_augment=augmentation(chain.augment, bounds),
-        augment_every=chain.augment_every,
-        keep_labels=chain.keep_labels,
-        sum_labels=chain.sum_labels,
-        optimizer=recipe.optimizer,
-        cadence=recipe.cadence,
-        engine=recipe.engine,
-        seed=seed,
-        guarded=guarded,
-        name=recipe.name,
-    )
+    arguments = arguments_of(recipe, data)
+    return make_plan(model_of(recipe, data, seed), data, **arguments, seed=seed, guarded=guarded)
+
+
+def arguments_of(recipe: Recipe, data: TrainingData) -> dict[str, Any]:
+    """The recipe as arguments of `fit`, all but the model, the data and the seed."""
+    objectives, chain = objectives_of(recipe, data), recipe.chain
+    return {
+        "objective": objectives[0],
+        "label_objective": objectives[1] if len(objectives) > 1 else None,
+        "kernel": kernel_of(recipe),
+        "bounds": view_of(recipe.data),
+        "iterations": recipe.iterations,
+        "batch_size": recipe.batch_size,
+        "steps": chain.steps,
+        "sampling_steps": chain.sampling_steps,
+        "completion_steps": chain.completion_steps,
+        "buffer": buffer_of(recipe),
+        "start": x_start_of(recipe),
+        "start_labels": recipe.start.labels,
+        "dequantize": recipe.data.dequantize,
+        "augment": recipe.data.augment,
+        "noise": recipe.data.noise,
+        "noise_clamp": recipe.data.noise_clamp,
+        "chain_augment": chain.augment,
+        "augment_every": chain.augment_every,
+        "keep_labels": chain.keep_labels,
+        "sum_labels": chain.sum_labels,
+        "optimizer": recipe.optimizer,
+        "cadence": recipe.cadence,
+        "engine": recipe.engine,
+    }
 
 
 def kernel_of(recipe: Recipe) -> Kernel:
@@ -92,25 +88,11 @@ def kernel_of(recipe: Recipe) -> Kernel:
     return BlockGibbs(LABEL_KERNELS[chain.label_kernel], langevin, chain.x_steps)
 
 
-def x_start_of(recipe: Recipe) -> XStartSpec:
+def x_start_of(recipe: Recipe) -> StartSpec:
     """Where the x of fresh chains begins."""
     if recipe.start.x == "class-gaussians":
         return ClassGaussians(recipe.start.uniform)
     return Uniform(recipe.batch_size if recipe.start.x == "batch" else None)
-
-
-def start_of(recipe: Recipe, data: TrainingData) -> Start:
-    """Where chains begin; those that sample log p(x) and move no labels have them all missing."""
-    bounds = (recipe.data.low, recipe.data.high)
-    x_start = x_start_of(recipe).bind(data.x, data.y, data.labels, bounds, clamp=recipe.chain.clamp)
-    label_start: LabelStart
-    if recipe.chain.label_kernel == "none" and recipe.objective.log_p_x_given_y == 0 and not recipe.chain.keep_labels:
-        label_start = MissingLabels(data.labels)
-    elif recipe.start.labels == "uniform":
-        label_start = UniformLabels(data.labels)
-    else:
-        label_start = FrequencyLabels.fit(data.y, data.labels)
-    return Start(x_start, label_start)
 
 
 def buffer_of(recipe: Recipe) -> Buffer | None:

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from jointenergy.data.training import TrainingData
 from jointenergy.errors import InputError
 from jointenergy.models import (
     Box,
@@ -42,8 +43,7 @@ from jointenergy.recipes.settings import (
     NFWideResNetNetwork,
     WideResNetNetwork,
 )
-from jointenergy.training.feeds import TrainingData
-from jointenergy.training.order import seeded
+from jointenergy.streams import seeded
 
 # Networks of x alone. Of a conditional model they give one energy for each label, side by side.
 CLASSIFIERS = (WideResNetNetwork, NFWideResNetNetwork, ImageCNNNetwork, GibbsJemNetwork)

@@ -14,11 +14,11 @@ import torch
 
 from jointenergy.data import Dataset
 from jointenergy.data.own import Found
+from jointenergy.data.training import TrainingData
 from jointenergy.labels import MISSING
 from jointenergy.recipes.build import trainer_of
 from jointenergy.recipes.data import data_of
 from jointenergy.recipes.schema import Recipe, parse
-from jointenergy.training.feeds import TrainingData
 from jointenergy.training.measure import HELD_ROWS
 
 SIDES = {"cpu": 32, "cuda": 64}

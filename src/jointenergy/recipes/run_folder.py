@@ -9,13 +9,13 @@ from typing import Any
 
 import torch
 
+from jointenergy.data.training import TrainingData
 from jointenergy.errors import InputError
 from jointenergy.recipes.build import trainer_of
 from jointenergy.recipes.data import data_of
 from jointenergy.recipes.schema import Recipe, read, write
 from jointenergy.training import measure
 from jointenergy.training.distributed import World, device_of
-from jointenergy.training.feeds import TrainingData
 from jointenergy.training.loop import Loop
 from jointenergy.training.trainer import ALONE
 
@@ -115,6 +115,6 @@ def iterations_in(
     if world.first:
         measure.accuracy(trainer)
         if trainer.uses_chains:
-            measure.check(trainer)
+            measure.check_trainer(trainer)
     each += (time.perf_counter() - began) / settings.cadence.check
     return world.from_first(lambda: max(1, int(seconds / each)))

@@ -11,13 +11,17 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from jointenergy.data.augmentations import augmentation
+from jointenergy.data.training import TrainingData
 from jointenergy.errors import InputError
+from jointenergy.inference import Aids
 from jointenergy.inputs import is_number
 from jointenergy.kernels import Langevin
 from jointenergy.labels import LabelSpace
 from jointenergy.models import Box, JointModel, LogitModel
 from jointenergy.models.logits import SingleLogit
 from jointenergy.recipes import run_folder
+from jointenergy.recipes.build import kernel_of, x_start_of
 from jointenergy.recipes.data import data_of, view_of
 from jointenergy.recipes.networks import model_of
 from jointenergy.recipes.schema import Recipe, read
@@ -28,7 +32,6 @@ from jointenergy.runs.thresholds import Thresholds
 from jointenergy.training import checkpoints
 from jointenergy.training.checkpoints import Checkpoint
 from jointenergy.training.distributed import device_of
-from jointenergy.training.feeds import TrainingData
 from jointenergy.training.state import under
 
 
@@ -63,7 +66,9 @@ def _from_folder(folder: Path, data_folder: Path | None, device: torch.device) -
     labels, event_shape = _labels_and_shape(known, recipe, data_folder)
     path, checkpoint, notes = _best_checkpoint(folder)
     model = _model(recipe, labels, event_shape, under(checkpoint.tensors, "ema/"), device)
-    origin = Origin(f"the run {folder}", labels, event_shape, device, recipe, known["seed"], data_folder, path)
+    origin = Origin.of_recipe(
+        f"the run {folder}", labels, event_shape, device, recipe, known["seed"], data_folder, path
+    )
     weights = json.loads((path / checkpoints.SUMS).read_text())[checkpoints.TENSORS]
     return _run_of(model, origin, recipe, Thresholds(folder, weights), [*notes, *known["warnings"]])
 
@@ -71,12 +76,18 @@ def _from_folder(folder: Path, data_folder: Path | None, device: torch.device) -
 def _from_file(path: Path, data_folder: Path | None, device: torch.device) -> Run:
     found = portable.read(path)
     model = _model(found.recipe, found.labels, found.event_shape, found.tensors, device)
-    origin = Origin(f"the file {path}", found.labels, found.event_shape, device, found.recipe, found.seed, data_folder)
+    origin = Origin.of_recipe(
+        f"the file {path}", found.labels, found.event_shape, device, found.recipe, found.seed, data_folder
+    )
     return _run_of(model, origin, found.recipe, Thresholds(known=found.thresholds), found.notes)
 
 
 def _run_of(model: JointModel, origin: Origin, recipe: Recipe, thresholds: Thresholds, notes: Sequence[str]) -> Run:
-    return Run(model, origin, Sampling.of(recipe), view_of(recipe.data), thresholds, notes)
+    chain, bounds = recipe.chain, view_of(recipe.data)
+    every = chain.augment_every if chain.augment else 0
+    aids = Aids(augmentations=augmentation(chain.augment, bounds) if every else (), augment_every=every)
+    sampling = Sampling.of(kernel_of(recipe), chain.sampling_steps, aids, x_start_of(recipe))
+    return Run(model, origin, sampling, bounds, thresholds, notes)
 
 
 def _labels_and_shape(

@@ -1,30 +1,36 @@
-"""runs: where a run comes from: its recipe, its data and its persistent chains, each read when first needed."""
+"""runs: where a run comes from: its data, its plan and its persistent chains, each read when first needed."""
 
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from torch import Tensor
 
 from jointenergy.buffers import Buffer, ReplayBuffer
-from jointenergy.data.augmentations import augmentation
+from jointenergy.data.training import TrainingData
 from jointenergy.errors import InputError
 from jointenergy.inference.chains import NONE, Aids
 from jointenergy.kernels import BlockGibbs, Kernel, Langevin
 from jointenergy.labels import LabelSpace
-from jointenergy.recipes.build import kernel_of
+from jointenergy.recipes.build import plan_of
 from jointenergy.recipes.data import data_of
 from jointenergy.recipes.schema import Recipe
+from jointenergy.starts import Start, StartSpec, XStart
 from jointenergy.training import checkpoints
-from jointenergy.training.feeds import TrainingData
+from jointenergy.training.plan import Plan
 from jointenergy.training.state import shard_of, under
 
 
 @dataclass(frozen=True, eq=False)
 class Origin:
-    """What a run was made of; `name` is what sentences call it."""
+    """What a run was made of; `name` is what sentences call it.
+
+    `read_data`, `make_plan` and `read_tensors` are called when their results are first needed, and once.
+    """
 
     name: str
     labels: LabelSpace
@@ -34,6 +40,41 @@ class Origin:
     seed: int = 0
     data_folder: Path | None = None
     checkpoint: Path | None = None
+    density: bool = False
+    """Whether the objective had a term of x, so that log p(x) is a trained density."""
+    read_data: Callable[[], TrainingData] | None = None
+    make_plan: Callable[[TrainingData], Plan] | None = None
+    read_tensors: Callable[[], dict[str, Tensor]] | None = None
+    """The tensors of the checkpoint that the run was loaded from."""
+
+    @classmethod
+    def of_recipe(
+        cls,
+        name: str,
+        labels: LabelSpace,
+        event_shape: tuple[int, ...],
+        device: torch.device,
+        recipe: Recipe,
+        seed: int,
+        data_folder: Path | None,
+        checkpoint: Path | None = None,
+    ) -> Origin:
+        """A run that a recipe has trained; only what needs data reads them."""
+        weights = recipe.objective
+        return cls(
+            name,
+            labels,
+            event_shape,
+            device,
+            recipe,
+            seed,
+            data_folder,
+            checkpoint,
+            density=bool(weights.log_p_x + weights.log_p_xy + weights.log_p_x_given_y),
+            read_data=lambda: data_of(recipe, data_folder, device, seed),
+            make_plan=lambda data: plan_of(recipe, data, seed),
+            read_tensors=None if checkpoint is None else lambda: checkpoints.load(checkpoint).tensors,
+        )
 
     def need_recipe(self, what: str) -> Recipe:
         """The recipe, or one sentence that `what` needs one."""
@@ -44,19 +85,26 @@ class Origin:
     @functools.cached_property
     def data(self) -> TrainingData:
         """The rows that the run was trained on, and those it held out."""
-        recipe = self.need_recipe("the training data are named by a recipe")
-        return data_of(recipe, self.data_folder, self.device, self.seed)
+        if self.read_data is None:
+            raise InputError(f"{self.name} does not know its training data: pass them as data= when it is loaded")
+        return self.read_data()
+
+    @functools.cached_property
+    def plan(self) -> Plan:
+        """What the run was trained with."""
+        if self.make_plan is None:
+            raise InputError(f"health is judged by the chains of training, and {self.name} was not trained here")
+        return self.make_plan(self.data)
 
     @functools.cached_property
     def buffer(self) -> Buffer:
         """The persistent chains as they were at the loaded checkpoint, those of all processes together."""
-        recipe = self.need_recipe("persistent chains come from training by a recipe")
-        if self.checkpoint is None:
+        if self.read_tensors is None:
             raise InputError(f"{self.name} holds weights and no persistent chains: load the run folder itself")
-        tensors = checkpoints.load(self.checkpoint).tensors
+        tensors = self.read_tensors()
         n_shards = len({k.split("/")[1] for k in tensors if k.startswith("ranks/") and "/buffer/" in k})
         if n_shards == 0:
-            raise InputError(f"{self.name} has no persistent chains: buffer.kind is {recipe.buffer.kind!r}")
+            raise InputError(f"{self.name} has no persistent chains: it was trained without a buffer")
         state = shard_of([under(tensors, f"ranks/{r}/buffer/") for r in range(n_shards)], 0, 1)
         buffer = ReplayBuffer(
             len(state["x"]), self.event_shape, self.labels, dtype=state["x"].dtype, device=self.device
@@ -67,23 +115,30 @@ class Origin:
 
 @dataclass(frozen=True)
 class Sampling:
-    """How a run's chains move: kernels, moves of x in a step, and steps (None: nothing says how many)."""
+    """How a run's chains start and move: kernels, moves of x in a step, and steps (None: nothing says how many)."""
 
-    x_kernel: Langevin
+    x_kernel: Kernel
     y_kernel: Kernel | None = None
     x_steps: int = 1
     steps: int | None = None
     aids: Aids = NONE
+    start: StartSpec | XStart | Start | None = None
+
+    @property
+    def temperature(self) -> float:
+        """Chains sample f / temperature."""
+        return float(getattr(self.x_kernel, "temperature", 1.0))
+
+    @property
+    def langevin(self) -> Langevin:
+        """The kernel of x where it is Langevin, by which x is refined."""
+        if not isinstance(self.x_kernel, Langevin):
+            raise InputError(f"x is refined by Langevin steps, and chains move by {self.x_kernel!r}: pass kernel=")
+        return self.x_kernel
 
     @classmethod
-    def of(cls, recipe: Recipe) -> Sampling:
-        """The recipe's own."""
-        kernel, chain = kernel_of(recipe), recipe.chain
-        every = chain.augment_every if chain.augment else 0
-        changes = augmentation(chain.augment, (recipe.data.low, recipe.data.high)) if every else ()
-        aids = Aids(augmentations=changes, augment_every=every)
-        blocks = isinstance(kernel, BlockGibbs)
-        x_kernel = kernel.x_kernel if isinstance(kernel, BlockGibbs) else kernel
-        assert isinstance(x_kernel, Langevin)
-        y_kernel = kernel.y_kernel if isinstance(kernel, BlockGibbs) else None
-        return cls(x_kernel, y_kernel, chain.x_steps if blocks else 1, chain.sampling_steps, aids)
+    def of(cls, kernel: Kernel, steps: int, aids: Aids, start: StartSpec | XStart | Start | None) -> Sampling:
+        """As in training, `steps` long."""
+        if isinstance(kernel, BlockGibbs):
+            return cls(kernel.x_kernel, kernel.y_kernel, kernel.x_steps, steps, aids, start)
+        return cls(kernel, None, 1, steps, aids, start)

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from jointenergy import inference, streams
 from jointenergy.buffers import Buffer, Drawn, ReplayBuffer
+from jointenergy.data.training import TrainingData
 from jointenergy.errors import InputError
 from jointenergy.inference.chains import NONE, Aids, Frames, draw_free, held_mask
 from jointenergy.inference.compose import Factor
@@ -29,16 +30,24 @@ from jointenergy.inputs import check_count
 from jointenergy.kernels import BlockGibbs, ExactGibbs, GibbsWithGradients, Kernel, Langevin, State, Target
 from jointenergy.labels import MISSING, LabelSpace
 from jointenergy.models import Box, JointModel
-from jointenergy.recipes.build import trainer_of
 from jointenergy.recipes.schema import Recipe
 from jointenergy.runs import portable
 from jointenergy.runs.arrays import Array, Labels, given_of, rows_of, shaped_mask, tensor_of
 from jointenergy.runs.origin import Origin, Sampling
 from jointenergy.runs.thresholds import Thresholds
-from jointenergy.starts import ClassGaussianStart, MixedStart, UniformStart, XStart
+from jointenergy.starts import (
+    ClassGaussians,
+    ClassGaussianStart,
+    MixedStart,
+    Start,
+    StartSpec,
+    Uniform,
+    UniformStart,
+    XStart,
+)
 from jointenergy.training import measure
-from jointenergy.training.feeds import TrainingData
 from jointenergy.training.health import Health
+from jointenergy.training.plan import clamped
 
 By = Literal["energy", "sampling", "search"]
 StartName = Literal["noise", "class", "buffer"]
@@ -87,10 +96,7 @@ class Run:
     @property
     def is_cross_entropy(self) -> bool:
         """Whether the objective has no term for x, so that log p(x) is a score and not a trained density."""
-        if self.recipe is None:
-            return True  # a classifier from elsewhere
-        objective = self.recipe.objective
-        return not objective.log_p_x + objective.log_p_xy + objective.log_p_x_given_y
+        return not self.origin.density
 
     @property
     def event_shape(self) -> tuple[int, ...]:
@@ -202,7 +208,7 @@ class Run:
         found = self.thresholds.find(score, quantile)
         if found is not None:
             return found
-        if self.recipe is None:
+        if self.origin.read_data is None:
             # Rounded as little as `find` forgives: 1 - coverage is seldom a short number.
             call = f'run.fit_threshold(x, score="{score}", quantile={round(quantile, 12)})'
             raise InputError(
@@ -390,7 +396,7 @@ class Run:
         return inference.refine(
             self.model,
             self._checked(x),
-            kernel=kernel or self.sampling.x_kernel,
+            kernel=kernel or self.sampling.langevin,
             steps=steps,
             given=given_of(given),
             n_draws=n_draws,
@@ -430,20 +436,16 @@ class Run:
 
         The verdict is that of training, with the recipe's chains and the persistent ones of the loaded checkpoint.
         """
-        recipe = self.origin.need_recipe("health is judged by the chains of a recipe")
-        trainer = trainer_of(recipe, self.data, self.origin.seed)
-        if not trainer.uses_chains:
+        plan = self.origin.plan
+        if not plan.uses_chains:
             raise InputError(f"{self.origin.name} was trained without chains, so that it has no health to judge")
-        trainer.ema = self.model
-        if trainer.chains.buffer is not None:
-            trainer.chains.buffer = self.buffer
-        return measure.check(trainer)
+        return measure.check(plan, self.model, None if plan.buffer is None else self.buffer)
 
     def export(self, path: Path | str) -> Path:
         """Write weights, recipe, labels and thresholds to one safetensors file, which `jointenergy.load` opens."""
         if self.model.assumptions:
             raise InputError("an assumption is not exported: export the run without it, and make it where it is loaded")
-        for score in (*SCORES, CONFIDENCE) if self.recipe is not None else ():
+        for score in (*SCORES, CONFIDENCE) if self.origin.read_data is not None else ():
             with suppress(InputError):  # where the data are not at hand, or the model has no such score
                 self.threshold(score)
         return portable.write(self.model, self.origin, self.thresholds, self.notes, Path(path))
@@ -531,7 +533,7 @@ class Run:
         kernel = self._label_kernel()
         if mask is not None:
             kernel = BlockGibbs(kernel, self.sampling.x_kernel, self.sampling.x_steps)
-            temperature = self.sampling.x_kernel.temperature
+            temperature = self.sampling.temperature
             if not math.isclose(temperature, 1.0, rel_tol=1e-6):
                 # Said here, as labels and shares are plain tensors, which have no room for a note.
                 warnings.warn(
@@ -553,8 +555,9 @@ class Run:
 
     def _noise_start(self) -> UniformStart:
         """Uniform between the bounds, or within the range of each dimension where the recipe's chains start so."""
-        if self.recipe is not None and self.recipe.start.x == "batch":
-            return UniformStart.of_batch(self.data.x[: self.recipe.batch_size])
+        own = self.sampling.start
+        if isinstance(own, Uniform) and own.rows is not None:
+            return UniformStart.of_batch(self.data.x[: own.rows])
         return UniformStart(*self.bounds, self.event_shape, dtype=self._like.dtype, device=self._like.device)
 
     def _resolved_start(
@@ -562,11 +565,15 @@ class Run:
     ) -> tuple[XStart | Buffer, tuple[str, ...]]:
         """Where n chains start (None: as in the recipe), with notes about it."""
         if start is None:
-            own = None if self.recipe is None else self.recipe.start
-            start = "noise" if own is None or own.x != "class-gaussians" else "class"
-            if own is not None and start == "class" and own.uniform > 0:
+            own = self.sampling.start
+            if isinstance(own, Start):
+                return own.x_start, ()
+            if isinstance(own, ClassGaussians) and own.uniform > 0:
                 gaussians, notes = self._class_gaussians(given, n)
                 return MixedStart(self._noise_start(), gaussians, own.uniform), notes
+            if own is not None and not isinstance(own, Uniform | ClassGaussians):
+                return self._bound_start(own), ()
+            start = "class" if isinstance(own, ClassGaussians) else "noise"
         if start == "class":
             return self._class_gaussians(given, n)
         if start == "buffer":
@@ -575,9 +582,16 @@ class Run:
             raise InputError(f"start must be 'noise', 'class' or 'buffer', or a start of your own, got {start!r}")
         return self._noise_start() if isinstance(start, str) else start, ()
 
+    def _bound_start(self, start: StartSpec | XStart) -> XStart:
+        """A start of the user's own, bound to the data where it is a specification."""
+        if not isinstance(start, StartSpec):
+            return start
+        data = self.data
+        return start.bind(data.x, data.y, self.labels, self.bounds, clamp=clamped(self.sampling.x_kernel))
+
     def _class_gaussians(self, given: Labels, n: int) -> tuple[ClassGaussianStart, tuple[str, ...]]:
         """A Gaussian for each class of the training data, with notes about it."""
-        clamp = self.bounds if self.sampling.x_kernel.bounds is not None else None
+        clamp = self.bounds if clamped(self.sampling.x_kernel) else None
         data, (variable, notes) = self.data, self._class_variable(given, n)
         return ClassGaussianStart.fit(data.x, data.y, self.labels, variable, bounds=clamp), notes
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from jointenergy.data.training import TrainingData
 from jointenergy.errors import InputError
 from jointenergy.kernels import BlockGibbs, Kernel, Target, last
 from jointenergy.labels import MISSING
@@ -14,7 +15,6 @@ from jointenergy.models import JointModel
 from jointenergy.objectives import Batch, Samples
 from jointenergy.objectives.base import DrawName
 from jointenergy.training.distributed import World
-from jointenergy.training.feeds import TrainingData
 
 
 class Completions:

@@ -2,56 +2,19 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from jointenergy.data.augmentations import Change
+from jointenergy.data.training import TrainingData
 from jointenergy.errors import InputError
-from jointenergy.labels import MISSING, LabelSpace
+from jointenergy.labels import MISSING
 from jointenergy.objectives import Batch
-from jointenergy.training import health
+from jointenergy.streams import seeded
 from jointenergy.training.distributed import World
-from jointenergy.training.order import Order, seeded
-
-
-@dataclass(frozen=True, eq=False)
-class TrainingData:
-    """Rows as the model takes them, on the training device: those that are learned from, and held-out ones.
-
-    `mask` is True where x is observed (None: everywhere); elsewhere x holds where its completion begins. Held-out rows
-    are complete. `weight` says how much a row counts (None: 1).
-    """
-
-    x: Tensor
-    y: Tensor
-    x_held: Tensor
-    y_held: Tensor
-    labels: LabelSpace
-    mask: Tensor | None = None
-    weight: Tensor | None = None
-
-    @property
-    def event_shape(self) -> tuple[int, ...]:
-        return tuple(self.x.shape[1:])
-
-    @functools.cached_property
-    def spread(self) -> Tensor:
-        """The mean standard deviation of an entry of x, over held-out rows."""
-        return self.x_held.std(0, correction=0).mean()
-
-    @functools.cached_property
-    def _shares(self) -> dict[tuple[float, float], Tensor]:
-        return {}
-
-    def share_at(self, bounds: tuple[float, float]) -> Tensor:
-        """The share of values at the bounds, over held-out rows; looked up once."""
-        if bounds not in self._shares:
-            self._shares[bounds] = health.at_bounds(self.x_held, bounds)
-        return self._shares[bounds]
+from jointenergy.training.order import Order
 
 
 class Feed:

@@ -273,7 +273,7 @@ class Loop:
         """Measure accuracy and health; whether the run was set back because it lost its health."""
         trainer = self.trainer
         self.accuracy = self.world.from_first(lambda: measure.accuracy(trainer))
-        self.health = self.world.from_first(lambda: measure.check(trainer)) if trainer.uses_chains else None
+        self.health = self.world.from_first(lambda: measure.check_trainer(trainer)) if trainer.uses_chains else None
         found = {"iteration": trainer.iteration, "accuracy": self.accuracy}
         self.journal.row("checks", found if self.health is None else {**found, **self.health.values()})
         self._call(lambda callback: callback.on_check(self))

@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
+from jointenergy.buffers import Buffer
 from jointenergy.kernels import BlockGibbs, Target, last
 from jointenergy.kernels.base import log_density_at
 from jointenergy.labels import MISSING
+from jointenergy.models import JointModel
 from jointenergy.networks.accelerated import hold
 from jointenergy.objectives import Loss
+from jointenergy.streams import seeded
 from jointenergy.training import health
-from jointenergy.training.chains import Moved
+from jointenergy.training.chains import Chains, Moved
 from jointenergy.training.engine import Engine
 from jointenergy.training.guard import Signals
-from jointenergy.training.order import seeded
+from jointenergy.training.plan import Plan
 from jointenergy.training.statistics import frozen
 from jointenergy.training.trainer import Trainer
 
@@ -59,7 +63,7 @@ def _signals(trainer: Trainer, loss: Loss, moved: Moved, norm: Tensor) -> Tensor
     else:
         x_data, y_data = data.x_held[:LOOK_ROWS], data.y_held[:LOOK_ROWS]
     x = moved.x[:LOOK_ROWS]  # sick chains stay where they began
-    y, known = trainer.scored(torch.cat((y_data, moved.state.y[:LOOK_ROWS])))
+    y, known = trainer.plan.scored(torch.cat((y_data, moved.state.y[:LOOK_ROWS])))
     values = log_density_at(Target(trainer.fast), torch.cat((x_data, x)), y, known)
     f, g = values.split((len(x_data), len(x)))
     f_spread, f_mean = torch.std_mean(f, correction=0)
@@ -74,40 +78,60 @@ def _signals(trainer: Trainer, loss: Loss, moved: Moved, norm: Tensor) -> Tensor
             g_spread,
             moved.sick.float().mean(),
             (x - moved.drawn.x[:LOOK_ROWS]).abs().mean() / (max(trainer.chains.steps, 1) * (bounds[1] - bounds[0])),
-            x.std(0, correction=0).mean() / data.spread,
-            health.at_bounds(x, bounds) - data.share_at(bounds),
+            x.std(0, correction=0).mean() / trainer.plan.spread,
+            health.at_bounds(x, bounds) - trainer.plan.share_at_bounds,
         )
     )
 
 
-def check(trainer: Trainer) -> health.Health:
-    """Health of the averaged weights, with chains of their own, from a stream that training never sees."""
-    data, chains = trainer.data, trainer.chains
-    generator = seeded(trainer.seed, "health", trainer.iteration, device=data.x.device)
+def check(plan: Plan, model: JointModel, buffer: Buffer | None, *, iteration: int = 0) -> health.Health:
+    """Health of a model of the plan, with chains of its own, from a stream that training never sees.
+
+    `buffer` has the persistent chains; without one, chains of the length of training stand in for them.
+    """
+    data = plan.data
+    generator = seeded(plan.seed, "health", iteration, device=data.x.device)
+    chains = Chains(
+        plan.kernel,
+        plan.steps,
+        plan.start,
+        None,
+        generator,
+        plan.bounds,
+        augmentation=plan.chain_augment,
+        augment_every=plan.augment_every,
+    )
     n = min(HELD_ROWS, len(data.x_held))
-    x, y = chains.start.draw(n, generator=generator)
-    target = Target(trainer.ema)
+    x, y = plan.start.draw(n, generator=generator)
+    target = Target(model)
 
     def run(begin: Tensor, labels: Tensor, steps: int) -> tuple[Tensor, Tensor]:
-        with hold(trainer.ema):
+        with hold(model):
             state = chains.sample(target, begin, labels, steps, generator=generator)
         return state.x, state.y
 
-    if chains.buffer is None:
-        persistent = run(x, y, chains.steps)
+    if buffer is None:
+        persistent = run(x, y, plan.steps)
     else:
-        drawn = chains.buffer.draw(min(n, len(chains.buffer)), generator=generator)
+        drawn = buffer.draw(min(n, len(buffer)), generator=generator)
         persistent = drawn.x, drawn.y
     return health.measure(
-        lambda at, labels: trainer.ema.log_density(at, trainer.scored(labels)[0]),
+        lambda at, labels: model.log_density(at, plan.scored(labels)[0]),
         (data.x_held[:n], data.y_held[:n]),
         persistent,
         (x, y),
         run,
-        trainer.plan.sampling_steps,
-        chains.bounds,
+        plan.sampling_steps,
+        plan.bounds,
         generator=generator,
     )
+
+
+def check_trainer(trainer: Trainer) -> health.Health:
+    """Health of the averaged weights, with the chains as they are now."""
+    chains = trainer.chains
+    plan = replace(trainer.plan, kernel=chains.kernel, steps=chains.steps)
+    return check(plan, trainer.ema, chains.buffer, iteration=trainer.iteration)
 
 
 @torch.no_grad()

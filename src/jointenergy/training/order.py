@@ -2,16 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
-
 import torch
 from torch import Tensor
-
-
-def seeded(*parts: int | str, device: torch.device | str = "cpu") -> torch.Generator:
-    """A generator of its own for each purpose, attempt and rank: streams that share a seed and nothing else."""
-    digest = hashlib.sha256("/".join(str(p) for p in parts).encode()).digest()
-    return torch.Generator(device).manual_seed(int.from_bytes(digest[:8], "little") >> 1)
 
 
 class Order:

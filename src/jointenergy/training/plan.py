@@ -5,20 +5,36 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
 from jointenergy.buffers import Buffer
-from jointenergy.data import View
-from jointenergy.data.augmentations import Change
-from jointenergy.kernels import Kernel
+from jointenergy.data import GaussianNoise, View
+from jointenergy.data.augmentations import Change, augmentation
+from jointenergy.data.training import Pixels, TrainingData
+from jointenergy.data.views import DequantizeRows
+from jointenergy.errors import InputError
+from jointenergy.kernels import Kernel, Langevin
+from jointenergy.kernels.base import Known
+from jointenergy.labels import MISSING
 from jointenergy.models import JointModel
-from jointenergy.objectives import Objective
-from jointenergy.starts import Start
-from jointenergy.training.feeds import TrainingData
+from jointenergy.objectives import DrawName, Objective
+from jointenergy.starts import (
+    FrequencyLabels,
+    LabelStart,
+    MissingLabels,
+    Start,
+    StartSpec,
+    Uniform,
+    UniformLabels,
+    XStart,
+)
+from jointenergy.training.health import at_bounds
 from jointenergy.training.settings import CadenceSettings, EngineSettings, OptimizerSettings
 
 OptimizerFactory = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
@@ -73,4 +89,148 @@ class Plan:
     engine: EngineSettings = field(default_factory=EngineSettings)
     seed: int = 0
     guarded: bool = True
-    name: str = "fit"
+
+    @functools.cached_property
+    def needs_of(self) -> tuple[frozenset[DrawName], ...]:
+        """What each objective needs to be drawn."""
+        missing, masked = bool((self.data.y == MISSING).any()), self.data.mask is not None
+        return tuple(o.needs(self.model, missing_labels=missing, masked_x=masked) for o in self.objectives)
+
+    @functools.cached_property
+    def needs(self) -> frozenset[DrawName]:
+        return frozenset[DrawName]().union(*self.needs_of)
+
+    @property
+    def uses_chains(self) -> bool:
+        return bool(self.needs & {"negatives", "given_y"})
+
+    def scored(self, y: Tensor) -> tuple[Tensor, Known]:
+        """The labels at which data and chains are compared: summed out, unless chains have labels given or the sum is
+        not to be had. And which of them are missing, where that is known without looking."""
+        if self.scored_labels is not None:
+            return self.scored_labels(y), None
+        own = self.model.normalizer == "conditional" or "given_y" in self.needs or not self.model.can_sum()
+        return (y.clamp(min=0), "complete") if own else (torch.full_like(y, MISSING), "missing")
+
+    @functools.cached_property
+    def spread(self) -> Tensor:
+        """The mean standard deviation of an entry of x, over held-out rows."""
+        return self.data.x_held.std(0, correction=0).mean()
+
+    @functools.cached_property
+    def share_at_bounds(self) -> Tensor:
+        """The share of values at the bounds, over held-out rows."""
+        return at_bounds(self.data.x_held, self.bounds)
+
+
+def make_plan(
+    model: JointModel,
+    data: TrainingData,
+    *,
+    objective: Objective,
+    label_objective: Objective | None = None,
+    kernel: Kernel,
+    bounds: View,
+    iterations: int,
+    batch_size: int,
+    steps: int = 20,
+    sampling_steps: int = 200,
+    completion_steps: int = 10,
+    buffer: Buffer | None = None,
+    start: StartSpec | XStart | Start | None = None,
+    start_labels: Literal["uniform", "frequency"] = "uniform",
+    dequantize: Pixels = "none",
+    augment: Sequence[str | Change] = (),
+    noise: float = 0.0,
+    noise_clamp: bool = False,
+    chain_augment: Sequence[str | Change] = (),
+    augment_every: int = 0,
+    keep_labels: bool = False,
+    sum_labels: bool = False,
+    optimizer: OptimizerSettings | OptimizerFactory | None = None,
+    gradients: Gradients | None = None,
+    cadence: CadenceSettings | None = None,
+    engine: EngineSettings | None = None,
+    seed: int = 0,
+    guarded: bool = True,
+) -> Plan:
+    """Bind what a run is made of to its data.
+
+    With a `label_objective` the augmentation is for its batches alone: the density has batches of its own rows, which
+    are not augmented. Chains that sample log p(x) and move no labels have them all missing.
+    """
+    changes, chain_changes = _changes(augment, data, bounds, "augment"), _changes(chain_augment, data, bounds, "chains")
+    before: list[Change] = []
+    if dequantize != "none":
+        before.append(DequantizeRows(dequantize, bounds[0], bounds[1], logit=bounds.levels is not None))
+    after = [GaussianNoise(noise, clamp=(bounds[0], bounds[1]) if noise_clamp else None)] if noise > 0 else []
+    augmented = (*before, *changes, *after)
+    objectives = (objective,) if label_objective is None else (objective, label_objective)
+    settings = optimizer if isinstance(optimizer, OptimizerSettings) else None
+    return Plan(
+        model=model,
+        data=data,
+        objectives=objectives,
+        kernel=kernel,
+        start=_start(start, start_labels, data, bounds, kernel, objective, keep_labels=keep_labels),
+        bounds=bounds,
+        iterations=iterations,
+        batch_size=batch_size,
+        steps=steps,
+        sampling_steps=sampling_steps,
+        completion_steps=completion_steps,
+        buffer=buffer,
+        changes=(augmented,) if label_objective is None else ((*before, *after), augmented),
+        chain_augment=chain_changes,
+        augment_every=augment_every,
+        keep_labels=keep_labels,
+        sum_labels=sum_labels,
+        optimizer=settings or OptimizerSettings(),
+        make_optimizer=None if settings is not None or optimizer is None else optimizer,  # type: ignore[arg-type]
+        gradients=gradients,
+        cadence=cadence or CadenceSettings(),
+        engine=engine or EngineSettings(),
+        seed=seed,
+        guarded=guarded,
+    )
+
+
+def _changes(named: Sequence[str | Change], data: TrainingData, bounds: View, what: str) -> list[Change]:
+    if named and len(data.event_shape) != 3:
+        raise InputError(f"the augmentation of {what} changes images, and rows are {data.event_shape}")
+    found: list[Change] = []
+    for change in named:
+        found += augmentation([change], bounds) if isinstance(change, str) else [change]
+    return found
+
+
+def _start(
+    start: StartSpec | XStart | Start | None,
+    start_labels: Literal["uniform", "frequency"],
+    data: TrainingData,
+    bounds: View,
+    kernel: Kernel,
+    objective: Objective,
+    *,
+    keep_labels: bool,
+) -> Start:
+    if isinstance(start, Start):
+        return start
+    start = Uniform() if start is None else start
+    clamp = clamped(kernel)
+    x_start = start.bind(data.x, data.y, data.labels, bounds, clamp=clamp) if isinstance(start, StartSpec) else start
+    label_start: LabelStart
+    conditional = any("given_y" in term.draws for term in objective.terms)
+    if not kernel.moves_y and not conditional and not keep_labels:
+        label_start = MissingLabels(data.labels)
+    elif start_labels == "uniform":
+        label_start = UniformLabels(data.labels)
+    else:
+        label_start = FrequencyLabels.fit(data.y, data.labels)
+    return Start(x_start, label_start)
+
+
+def clamped(kernel: Kernel) -> bool:
+    """Whether a kernel clamps x to bounds."""
+    moves_x = getattr(kernel, "x_kernel", kernel)
+    return isinstance(moves_x, Langevin) and moves_x.bounds is not None

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor
 
 from jointenergy.errors import InputError
+from jointenergy.streams import seeded
 from jointenergy.training import checkpoints
 from jointenergy.training.checkpoints import Checkpoint
 from jointenergy.training.distributed import World
-from jointenergy.training.order import seeded
 from jointenergy.training.stores import Store
 from jointenergy.training.trainer import Trainer
 

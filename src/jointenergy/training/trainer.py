@@ -19,12 +19,12 @@ from jointenergy.labels import MISSING
 from jointenergy.models import JointModel
 from jointenergy.networks.accelerated import hold, together
 from jointenergy.objectives import Batch, DrawName, Draws, Loss, Objective, Samples
+from jointenergy.streams import seeded
 from jointenergy.training.chains import Chains, Moved
 from jointenergy.training.completions import Completions
 from jointenergy.training.distributed import World
 from jointenergy.training.engine import Engine, accelerated, arithmetic, by_compiler, compiles, first_line, precision_of
 from jointenergy.training.feeds import Feed
-from jointenergy.training.order import seeded
 from jointenergy.training.plan import Plan
 from jointenergy.training.statistics import batch_statistics, frozen
 from jointenergy.training.step import Outcome, step
@@ -62,7 +62,7 @@ class Trainer:
         self.update = Update(plan, self.model, self.ema, world)
         self.missing = bool((self.data.y == MISSING).any())
         self.parts = self._parts()
-        self.needs: frozenset[DrawName] = frozenset().union(*(part.needs for part in self.parts))
+        self.needs = plan.needs
         self.chains = self._chains()
         self.completions = Completions(self.data, plan.kernel, plan.completion_steps, self.needs, world)
         self.iteration, self.attempt = 0, 0
@@ -84,10 +84,9 @@ class Trainer:
         """The classifier's batches, the last ones, are called labels where the density has others."""
         plan, parts = self.plan, []
         names = ["data", "labels"][: len(plan.objectives)]
-        for name, objective, changes in zip(names, plan.objectives, plan.changes, strict=True):
+        for name, objective, changes, needs in zip(names, plan.objectives, plan.changes, plan.needs_of, strict=True):
             labeled = all(t.labeled_only for t in objective.terms)
             feed = Feed(self.data, changes, plan.batch_size, plan.seed, self.world, name, labeled=labeled)
-            needs = objective.needs(self.model, missing_labels=self.missing, masked_x=self.data.mask is not None)
             completed = tuple(n for n in ("given_x", "given_xy") if n in needs)
             moved = tuple(n for n in ("given_y", "negatives") if n in needs)
             parts.append(Part(objective, feed, needs, completed, moved))
@@ -225,7 +224,7 @@ class Trainer:
 
     @property
     def uses_chains(self) -> bool:
-        return bool(self.needs & {"negatives", "given_y"})
+        return self.plan.uses_chains
 
     @property
     def n_skipped(self) -> int:
@@ -235,14 +234,6 @@ class Trainer:
     @property
     def skipped_in_row(self) -> int:
         return int(self.update.skips[1])
-
-    def scored(self, y: Tensor) -> tuple[Tensor, Known]:
-        """The labels at which data and chains are compared: summed out, unless chains have labels given or the sum is
-        not to be had. And which of them are missing, where that is known without looking."""
-        if self.plan.scored_labels is not None:
-            return self.plan.scored_labels(y), None
-        own = self.model.normalizer == "conditional" or "given_y" in self.needs or not self.model.can_sum()
-        return (y.clamp(min=0), "complete") if own else (torch.full_like(y, MISSING), "missing")
 
     @property
     def warnings(self) -> list[str]:
