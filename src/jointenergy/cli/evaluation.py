@@ -29,6 +29,9 @@ KEY_FIGURES = (
     ("ece", "calibration error (ECE)"),
     ("nll", "negative log-likelihood"),
     ("consistency_class.model", "samples of their class"),
+    ("fid.inception.fresh", "FID of fresh samples"),
+    ("kid.inception.fresh", "KID of fresh samples"),
+    ("fid.inception.buffer", "FID of the replay buffer"),
 )
 
 
@@ -53,7 +56,10 @@ def evaluate(
         typer.Option(metavar="NAME=DIR", help="Images unlike the data: a folder, an archive or an idx file; several."),
     ] = [],  # noqa: B006
     extractor: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Weights of the network whose features compare samples.")
+        Path | None,
+        typer.Option(
+            metavar="inception|FILE", help="The network whose features compare samples (FID, KID), or its weights."
+        ),
     ] = None,
     part: Annotated[list[str], typer.Option(help="Only this part; can be given several times.")] = [],  # noqa: B006
     out: Annotated[Path | None, typer.Option(help="Where the report goes; RUN/evaluation if not given.")] = None,

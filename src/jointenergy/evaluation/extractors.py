@@ -6,19 +6,19 @@ from pathlib import Path
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from jointenergy.data import View
 from jointenergy.errors import InputError
+from jointenergy.evaluation import inception
 from jointenergy.evaluation.sections import Extractor, Subject
+from jointenergy.evaluation.weight_files import tensors_of
 from jointenergy.models import LogitModel
 from jointenergy.networks.cifar_resnet import MEAN, STD, CifarResNet
+from jointenergy.networks.inception import is_inception
 from jointenergy.trained import Run
 from jointenergy.trained.film import as_images
 from jointenergy.trained.opening import open_run
-
-WEIGHTS = (".th", ".pt", ".pth")
 
 
 class Penultimate(nn.Module):
@@ -80,11 +80,13 @@ class CifarInput(nn.Module):
 
 
 def load(path: Path | str, run: Run) -> Extractor:
-    """The extractor in a file, for x as `run` takes it: a run folder, an exported run, or weights of a CIFAR ResNet.
+    """The extractor for x as `run` takes it: `inception`, a run folder, an exported run, or a file of weights.
 
-    It is called after the file. Weights are a state dict, as safetensors or as torch writes it (.th, .pt, .pth); a file
-    is never allowed to run code.
+    Weights are of Inception, which keeps its name, or of a CIFAR ResNet, which is called after the file. They are read
+    from safetensors, a state dict of torch (.th, .pt, .pth) or TorchScript; a file is never allowed to run code.
     """
+    if str(path) == inception.NAME:
+        return inception.load(run)
     path, device = Path(path), run.origin.device
     if not path.exists():
         raise InputError(f"there is no extractor {path}: give a run folder, an exported run, or a file of weights")
@@ -96,7 +98,10 @@ def load(path: Path | str, run: Run) -> Extractor:
                 "one of the same shape"
             )
         return of_run(other, _name(path), run.bounds)
-    network = CifarResNet.of_weights(_tensors(path)).to(device)
+    tensors = tensors_of(path)
+    if is_inception(tensors):
+        return inception.of_tensors(tensors, run, path)
+    network = CifarResNet.of_weights(tensors).to(device)
     features, logits = (
         Rescaled(CifarInput(network, features=wanted), run.bounds, (0.0, 1.0)) for wanted in (True, False)
     )
@@ -165,20 +170,3 @@ def _is_run(path: Path) -> bool:
             return "jointenergy" in (file.metadata() or {})
     except (SafetensorError, OSError) as error:
         raise InputError(f"{path} is no safetensors file, or is damaged: {error}") from None
-
-
-def _tensors(path: Path) -> dict[str, Tensor]:
-    if path.suffix == ".safetensors":
-        return load_file(path)
-    if path.suffix not in WEIGHTS:
-        known = ", ".join((".safetensors", *WEIGHTS))
-        raise InputError(f"an extractor is a run folder or a file that ends in {known}, got {path.name!r}")
-    try:
-        found = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception:  # torch raises many kinds for a file that is none of its own
-        raise InputError(f"{path} is no file of weights alone, as torch.save(module.state_dict(), ...) makes") from None
-    if isinstance(found, dict) and isinstance(found.get("state_dict"), dict):
-        found = found["state_dict"]
-    if not isinstance(found, dict) or not all(isinstance(v, Tensor) for v in found.values()):
-        raise InputError(f"{path} is no state dict, which maps names to tensors")
-    return found
