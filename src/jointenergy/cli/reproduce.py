@@ -61,6 +61,10 @@ def reproduce(
     likelihood: Annotated[
         bool, typer.Option("--likelihood", help="Bound the log-likelihood of the test rows by annealing both ways.")
     ] = False,
+    extractor: Annotated[
+        str | None,
+        typer.Option(metavar="inception|FILE", help="Measure FID and KID of samples with this network's features."),
+    ] = None,
     gallery: Annotated[Path | None, typer.Option(help="Put a picture of the first seed into this folder.")] = None,
     overrides: Annotated[
         list[str], typer.Option("--set", help="Set a key of the recipe, as in --set chain.steps=20; needs --name.")
@@ -74,10 +78,10 @@ def reproduce(
         _overview(folder)
         return
     if several := [one for one in named if recipes.parted(one)[0] in studies.names()]:
-        if len(named) > 1 or jobs > 1 or tasks or ood or judge or likelihood or gallery or not guard:
+        if len(named) > 1 or jobs > 1 or tasks or ood or judge or likelihood or extractor or gallery or not guard:
             raise InputError(
                 f"{several[0]!r} is a study, which trains several models: reproduce it by itself, without --jobs, "
-                "--tasks, --ood, --judge, --likelihood, --gallery and --no-guard"
+                "--tasks, --ood, --judge, --likelihood, --extractor, --gallery and --no-guard"
             )
         from jointenergy.cli.study import study  # it shows its result as this module does
 
@@ -110,6 +114,7 @@ def reproduce(
             judge,
             gallery,
             likelihood,
+            extractor,
         )
         for recipe in named
     ]

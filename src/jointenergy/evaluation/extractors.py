@@ -20,6 +20,8 @@ from jointenergy.trained import Run
 from jointenergy.trained.film import as_images
 from jointenergy.trained.opening import open_run
 
+REMEDY = "give inception, a run folder, an exported run, or a file of weights"
+
 
 class Penultimate(nn.Module):
     """What the last linear layer of a network sees: its features, whatever the network is made of."""
@@ -89,7 +91,7 @@ def load(path: Path | str, run: Run) -> Extractor:
         return inception.load(run)
     path, device = Path(path), run.origin.device
     if not path.exists():
-        raise InputError(f"there is no extractor {path}: give a run folder, an exported run, or a file of weights")
+        raise InputError(f"there is no extractor {path}: {REMEDY}")
     if path.is_dir() or (path.suffix == ".safetensors" and _is_run(path)):
         other = open_run(path, device=str(device))
         if other.event_shape != run.event_shape:
@@ -107,6 +109,14 @@ def load(path: Path | str, run: Run) -> Extractor:
     )
     features(torch.zeros(1, *run.event_shape))  # x that is no image is refused here, not after all chains have run
     return Extractor(_name(path), features, logits)
+
+
+def check_there(extractor: Path | str, data_folder: Path | None) -> None:
+    """One sentence now, where an extractor that is needed later is not there."""
+    if str(extractor) == inception.NAME:
+        inception.find(data_folder)
+    elif not Path(extractor).exists():
+        raise InputError(f"there is no extractor {extractor}: {REMEDY}")
 
 
 def of_run(run: Run, name: str, bounds: tuple[float, float]) -> Extractor:

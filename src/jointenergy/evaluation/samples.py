@@ -54,7 +54,7 @@ def samples(subject: Subject, suite: Suite) -> Section:
     extractor, said = extractors.choose(subject)
     parts = [
         Section("samples", "", (*sets.says, *said), variety(sets), (), _shown(run, sets)),
-        features(run, sets, extractor, sizes.manifold, data=subject.test.name, seed=subject.seed),
+        features(subject, sets, extractor, sizes.manifold),
         labels(subject, sets, patterns=sizes.patterns, per=sizes.per, per_selected=sizes.per_selected),
         _old(subject, sets, sizes),
         neighbors(run, sets, extractor, sizes.neighbors),

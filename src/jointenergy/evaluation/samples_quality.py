@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 
 import torch
 from torch import Tensor
@@ -12,24 +13,25 @@ from jointenergy.errors import InputError
 from jointenergy.evaluation import frechet, stored
 from jointenergy.evaluation.samples_pictures import grids
 from jointenergy.evaluation.samples_sets import Sets, passed
-from jointenergy.evaluation.sections import Cell, Extractor, Section, Table
+from jointenergy.evaluation.sections import Cell, Extractor, Section, Subject, Table
 from jointenergy.trained import Run
 from jointenergy.training.health import diversity
 
 MOST = 1000  # rows whose distances to each other are averaged
 TENTH = 10  # published scores keep one of so many chains
+COMPARED = ("fresh", "train", "buffer", "buffer_filtered", "start", "noise")  # the last part of a metric's name
 REPORTED = ("fresh", "train", "buffer")  # whose KID, precision and recall are told too
 SHOWN, NEAREST = 8, 5  # samples that are shown with their neighbors, and how many of these
 
 
 def features(
-    run: Run, sets: Sets, extractor: Extractor, manifold: int, *, data: str = "data", seed: int = 0
+    subject: Subject, sets: Sets, extractor: Extractor, manifold: int, *, chosen: Collection[str] = COMPARED
 ) -> Section:
-    """FID, KID and class score of all sets against test rows, precision and recall, each beside that of real rows.
+    """FID, KID and class score of the `chosen` sets against test rows, with precision and recall.
 
-    Precision and recall look at `manifold` rows at the most: their cost grows with the square. `data` names the set
-    that the test rows are of.
+    Precision and recall look at `manifold` rows at the most: their cost grows with the square.
     """
+    run, data = subject.run, subject.test.name
     name = extractor.name
     says = [
         f"{len(sets.samples):,} fresh chains of {sets.steps} steps, none left out, against {len(sets.test):,} test "
@@ -41,6 +43,8 @@ def features(
     protocols: dict[str, str] = {}
     table: list[tuple[Cell, ...]] = []
     for which, (title, x) in _compared(run, sets).items():
+        if which not in chosen:
+            continue
         how = f"{len(x):,} rows, {title}, against {len(sets.test):,} test rows of {data}; {extractor.protocol}"
         protocols[f"fid.{name}.{which}"] = how
         if len(x) < 2:
@@ -51,7 +55,9 @@ def features(
         kernel, score = None, None
         near: tuple[float | None, float | None] = (None, None)
         if which in REPORTED:
-            kernel = metrics[f"kid.{name}.{which}"] = _number(frechet.kernel_distance(reference, seen, seed=seed))
+            kernel = metrics[f"kid.{name}.{which}"] = _number(
+                frechet.kernel_distance(reference, seen, seed=subject.seed)
+            )
             protocols[f"kid.{name}.{which}"] = f"{how}; {_subsets(len(reference), len(seen))}"
             near = _manifolds(reference[:manifold], seen[:manifold])
         if extractor.logits is not None:
