@@ -586,12 +586,21 @@ class TestSamples:
         found = samples.samples(subject, "quick")
         check(found, subject)
         assert "fid.pixels.fresh" in found.metrics or family == "unconditional"
+        assert "inception_score.pixels" not in found.metrics  # values are no logits
         said = {
             "conditional": "chains are given labels",
             "unconditional": "has no labels",
             "pair": "no classifier of x alone",
         }[family]
         assert any(said in s for s in found.says)
+
+    def test_a_costly_extractor_passes_no_training_set_for_neighbors(self, digits):
+        costly = Extractor("inception", nn.Flatten(), costly=True)
+        found = samples.samples(replace(digits, extractor=costly), "quick")
+        check(found, digits)
+        assert {"fid.inception.fresh", "kid.inception.fresh", "fid.inception.buffer"} <= found.metrics.keys()
+        assert "nearest_train.pixels" in found.metrics
+        assert "nearest_train.inception" not in found.metrics
 
     def test_memory_does_not_grow_with_the_data(self, digits):
         batches: list[int] = []

@@ -66,7 +66,7 @@ def features(
         if which in ("fresh", "train"):
             key = "" if which == "fresh" else "_train"
             metrics[f"precision{key}.{name}"], metrics[f"recall{key}.{name}"] = near
-        if which == "fresh":
+        if which == "fresh" and extractor.logits is not None:
             metrics[f"inception_score.{name}"] = score
             protocols[f"inception_score.{name}"] = f"{how}; one group"
     if extractor.logits is not None:
