@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import io
 import math
-import weakref
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -15,7 +15,6 @@ import torch
 from PIL import Image
 from safetensors.torch import save_file
 from torch import nn
-from torchmetrics.image.inception import InceptionScore
 
 import jointenergy
 from jointenergy import InputError, LabelSpace
@@ -23,7 +22,7 @@ from jointenergy.buffers import Drawn, ReplayBuffer
 from jointenergy.data import Dataset, load
 from jointenergy.data.training import TrainingData
 from jointenergy.evaluation import consistency, drift, extractors, frechet, metrics, samples, samples_sets
-from jointenergy.evaluation.frechet import Moments, frechet_distance, inception_score, precision_and_recall
+from jointenergy.evaluation.frechet import frechet_distance, inception_score, kernel_distance, precision_and_recall
 from jointenergy.evaluation.sections import STYLE, Extractor, Subject
 from jointenergy.kernels import Langevin, State
 from jointenergy.labels import MISSING
@@ -41,83 +40,89 @@ def drawn(*shape, seed=0):
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
 
 
-def covariance(d, seed=0):
-    root = drawn(d, d + 3, seed=seed)
-    return root @ root.T / d
+def of_moments(mean, root, n):
+    """Rows whose mean and covariance are exactly these: `root` times rows that are white."""
+    white = drawn(n, len(mean), seed=n)
+    white = white - white.mean(0)
+    whitening = torch.linalg.inv(torch.linalg.cholesky(torch.cov(white.T)))
+    return white @ whitening.T @ root.T + mean
 
 
 class TestFrechet:
     def test_commuting_gaussians_have_a_closed_form(self):
-        a, b = torch.tensor([4.0, 1.0, 0.25, 0.0]).double(), torch.tensor([1.0, 9.0, 0.25, 2.0]).double()
+        a, b = torch.tensor([2.0, 1.0, 0.5, 0.0]).double(), torch.tensor([1.0, 3.0, 0.5, 1.4]).double()
         shift = torch.tensor([1.0, 0.0, -2.0, 0.5]).double()
         turn = torch.linalg.qr(drawn(4, 4)).Q
-        found = frechet_distance(
-            Moments(9, shift * 0, turn @ a.diag() @ turn.T), Moments(9, turn @ shift, turn @ b.diag() @ turn.T)
-        )
-        # 1 + 4 + 0 + 2 from the spreads, 5.25 from the means; a cross term by entries of the matrices misses it.
-        assert found == pytest.approx(float(((a.sqrt() - b.sqrt()) ** 2).sum() + shift.square().sum()), abs=1e-10)
+        found = frechet_distance(of_moments(shift * 0, turn * a, 30), of_moments(turn @ shift, turn * b, 40))
+        # A cross term by entries of the matrices misses it.
+        assert found == pytest.approx(float(((a - b) ** 2).sum() + shift.square().sum()), rel=1e-6)
 
     def test_others_are_as_scipy_has_them(self):
-        a, b = Moments(9, drawn(6, seed=1), covariance(6, 2)), Moments(9, drawn(6, seed=3), covariance(6, 4))
-        root = scipy.linalg.sqrtm((a.covariance @ b.covariance).numpy())
-        cross = np.trace(root).real
-        wanted = float((a.mean - b.mean).square().sum() + (a.covariance + b.covariance).trace()) - 2 * cross
-        assert frechet_distance(a, b) == pytest.approx(wanted, abs=1e-9)
-        by_entries = wanted + 2 * cross - 2 * float((a.covariance * b.covariance).clamp(min=0).sqrt().trace())
+        x, y = drawn(40, 6, seed=1) @ drawn(6, 6, seed=2), drawn(50, 6, seed=3) @ drawn(6, 6, seed=4) + 1
+        a, b = torch.cov(x.T), torch.cov(y.T)
+        cross = np.trace(scipy.linalg.sqrtm((a @ b).numpy())).real
+        wanted = float((x.mean(0) - y.mean(0)).square().sum() + (a + b).trace()) - 2 * cross
+        assert frechet_distance(x, y) == pytest.approx(wanted, rel=1e-9)
+        by_entries = wanted + 2 * cross - 2 * float((a * b).clamp(min=0).sqrt().trace())
         assert abs(by_entries - wanted) > 0.1  # what a product of entries would give is told apart
 
     def test_turned_shifted_and_swapped_it_is_the_same(self):
         x, y, turn = drawn(40, 5, seed=1), drawn(40, 5, seed=2) * 2 + 1, torch.linalg.qr(drawn(5, 5)).Q
-        plain = frechet_distance(Moments.of([x]), Moments.of([y]))
-        assert frechet_distance(Moments.of([y]), Moments.of([x])) == pytest.approx(plain, abs=1e-9)
-        moved = frechet_distance(Moments.of([x @ turn + 7]), Moments.of([y @ turn + 7]))
-        assert moved == pytest.approx(plain, abs=1e-9)
-        assert frechet_distance(Moments.of([x]), Moments.of([x])) == pytest.approx(0.0, abs=1e-9)
+        plain = frechet_distance(x, y)
+        assert frechet_distance(y, x) == pytest.approx(plain, abs=1e-9)
+        assert frechet_distance(x @ turn + 7, y @ turn + 7) == pytest.approx(plain, abs=1e-9)
+        assert frechet_distance(x, x) == pytest.approx(0.0, abs=1e-6)
 
     def test_fewer_rows_than_features_are_no_trouble(self):
         x, y = drawn(10, 3, seed=1), drawn(10, 3, seed=2) * 3
         into = torch.linalg.qr(drawn(50, 3)).Q.T  # the same points in a space of 50 dimensions
-        small, large = (frechet_distance(Moments.of([a]), Moments.of([b])) for a, b in ((x, y), (x @ into, y @ into)))
-        assert large == pytest.approx(small, rel=1e-7)
+        assert frechet_distance(x @ into, y @ into) == pytest.approx(frechet_distance(x, y), rel=1e-6)
 
-    def test_moments_are_the_same_in_pieces_and_far_from_zero(self):
-        x = drawn(101, 4) * 1e-2 + 1e5
-        found = Moments.of(x.split(17))
-        assert found.n == 101
-        assert torch.allclose(found.covariance, torch.cov(x.T), rtol=1e-6, atol=0)
-        naive = (x.T @ x / 101 - x.mean(0).outer(x.mean(0))).float()
-        assert not torch.allclose(naive.double(), torch.cov(x.T), rtol=1e-2)  # a sum of squares would lose it
-
-    def test_pieces_are_let_go(self):
-        seen: list[weakref.ref[torch.Tensor]] = []
-
-        def pieces():
-            for i in range(20):
-                piece = drawn(8, 3, seed=i)
-                assert sum(r() is not None for r in seen) <= 1
-                seen.append(weakref.ref(piece))
-                yield piece
-                del piece
-
-        assert Moments.of(pieces()).n == 160
+    def test_a_small_spread_far_from_zero_is_kept(self):
+        x, y = drawn(101, 4) * 1e-2, drawn(101, 4, seed=1) * 3e-2
+        assert frechet_distance(x + 1e5, y + 1e5) == pytest.approx(frechet_distance(x, y), rel=1e-4)
 
     def test_what_cannot_be_compared_is_one_sentence(self):
-        with pytest.raises(InputError, match="at least 2 rows"):
-            Moments.of([drawn(1, 3)])
-        with pytest.raises(InputError, match="of 3 and of 4 numbers"):
-            frechet_distance(Moments.of([drawn(5, 3)]), Moments.of([drawn(5, 4)]))
-        assert math.isnan(frechet_distance(Moments.of([drawn(5, 3) * math.nan]), Moments.of([drawn(5, 3)])))
+        for distance in (frechet_distance, kernel_distance):
+            with pytest.raises(InputError, match="at least 2 rows"):
+                distance(drawn(1, 3), drawn(5, 3))
+            with pytest.raises(InputError, match="of 3 and of 4 numbers"):
+                distance(drawn(5, 3), drawn(5, 4))
+            assert math.isnan(distance(drawn(5, 3) * math.nan, drawn(5, 3)))
+
+
+class TestKernelDistance:
+    def test_it_is_the_unbiased_discrepancy(self, untouched_random_state):
+        x, y = drawn(12, 3, seed=1), drawn(12, 3, seed=2) + 1
+
+        def kernel(a, b):
+            return (a @ b.T / 3 + 1) ** 3
+
+        def apart(a):  # the mean over pairs of two different rows
+            k = kernel(a, a)
+            return (k.sum() - k.trace()) / (len(a) * (len(a) - 1))
+
+        wanted = float(apart(x) + apart(y) - 2 * kernel(x, y).mean())
+        with untouched_random_state():
+            assert kernel_distance(x, y) == pytest.approx(wanted, rel=1e-12)
+
+    def test_subsets_are_those_of_the_seed(self, monkeypatch):
+        monkeypatch.setattr(frechet, "SUBSET", 10)
+        x, y = drawn(60, 3, seed=1), drawn(50, 3, seed=2) + 1
+        assert kernel_distance(x, y, seed=1) == kernel_distance(x, y, seed=1)
+        assert kernel_distance(x, y, seed=1) != kernel_distance(x, y, seed=2)
+        # Means over 100 subsets of 10 rows scatter by about a twentieth.
+        monkeypatch.setattr(frechet, "SUBSET", 1000)
+        assert kernel_distance(x, y) == pytest.approx(kernel_distance(x[:50], y), rel=0.5)
 
 
 class TestScores:
-    @pytest.mark.filterwarnings("ignore::UserWarning")
-    def test_the_class_score_is_that_of_torchmetrics(self):
+    def test_the_class_score_is_the_mean_divergence(self, untouched_random_state):
         logits = drawn(60, 4).float() * 3
-        theirs = InceptionScore(feature=nn.Identity(), splits=1)
-        theirs.update(logits)
-        with torch.random.fork_rng():  # it shuffles by the global state
-            wanted = float(theirs.compute()[0])
-        assert inception_score(logits.split(7)) == pytest.approx(wanted, rel=1e-5)
+        probs = logits.double().softmax(1)
+        wanted = math.exp(float((probs * (probs / probs.mean(0)).log()).sum(1).mean()))
+        with untouched_random_state():
+            assert inception_score(logits.split(7)) == pytest.approx(wanted, rel=1e-9)
 
     def test_the_class_score_lies_between_1_and_the_number_of_classes(self):
         sure = torch.eye(5).repeat(3, 1) * 1e4
@@ -507,8 +512,15 @@ class TestSamples:
             found = samples.samples(replace(digits, baseline=digits.run), "quick")
         check(found, digits)
         name = "baseline-features"
-        for what in ("frechet", "frechet_train", "frechet_buffer", "frechet_start", "frechet_noise", "precision"):
-            assert found.metrics[f"{what}.{name}"] is not None
+        assert found.metrics[f"precision.{name}"] is not None
+        for which in ("fresh", "train", "buffer", "start", "noise"):
+            assert found.metrics[f"fid.{name}.{which}"] is not None
+            assert (f"kid.{name}.{which}" in found.metrics) == (which in ("fresh", "train", "buffer"))
+        told = found.protocols[f"kid.{name}.buffer"]
+        assert re.match(
+            r"60 rows, chains of training \(not fresh\), unfiltered, against 60 test rows of digits; ", told
+        )
+        assert told.endswith("; over all rows at once")
         again = samples.samples(replace(digits, baseline=digits.run), "quick")
         timed = {"samples_50000_seconds"}
         assert {k: v for k, v in found.metrics.items() if k not in timed} == {
@@ -519,12 +531,13 @@ class TestSamples:
         features = extractors.of_run(digits.run, name, digits.run.bounds).features
         rows = samples_sets.some(torch.arange(len(digits.test)), 60, torch.Generator().manual_seed(0))
         test = digits.test.x[rows]
-        wanted = frechet_distance(Moments.of([features(x)]), Moments.of([features(test)]))
-        assert found.metrics[f"frechet.{name}"] == pytest.approx(wanted)
+        wanted = frechet_distance(features(x), features(test))
+        assert found.metrics[f"fid.{name}.fresh"] == pytest.approx(wanted)
+        assert found.metrics[f"kid.{name}.fresh"] == pytest.approx(kernel_distance(features(x), features(test)))
         begun = digits.run.sample(60, steps=0, seed=0).x
-        wanted = frechet_distance(Moments.of([features(begun)]), Moments.of([features(test)]))
-        assert found.metrics[f"frechet_start.{name}"] == pytest.approx(wanted)
-        assert wanted > 3 * (found.metrics[f"frechet_train.{name}"] or math.inf)
+        wanted = frechet_distance(features(begun), features(test))
+        assert found.metrics[f"fid.{name}.start"] == pytest.approx(wanted)
+        assert wanted > 3 * (found.metrics[f"fid.{name}.train"] or math.inf)
         assert found.metrics["training_seconds"] is not None
         assert found.metrics["parameters"] == 64 * 32 + 32 + 32 * 10 + 10
         assert {"samples", "samples-of-class", "energies", "chains-grow-old", "classes-by-age", "neighbors"} == {
@@ -553,8 +566,8 @@ class TestSamples:
         check(found, subject)
         for part in ("training rows", "persistent chains", "held-out pairs", "class Gaussians"):
             assert any(part in s for s in found.says), part
-        assert "frechet.own-features" in found.metrics
-        assert "frechet_train.own-features" not in found.metrics
+        assert "fid.own-features.fresh" in found.metrics
+        assert "fid.own-features.train" not in found.metrics
         assert {p.name for p in found.pictures} == {"energies", "chains-grow-old", "classes-by-age"}
 
     @pytest.mark.parametrize("family", ["conditional", "unconditional", "pair"])
@@ -572,13 +585,22 @@ class TestSamples:
         subject = Subject(run, test)
         found = samples.samples(subject, "quick")
         check(found, subject)
-        assert "frechet.pixels" in found.metrics or family == "unconditional"
+        assert "fid.pixels.fresh" in found.metrics or family == "unconditional"
+        assert "inception_score.pixels" not in found.metrics  # values are no logits
         said = {
             "conditional": "chains are given labels",
             "unconditional": "has no labels",
             "pair": "no classifier of x alone",
         }[family]
         assert any(said in s for s in found.says)
+
+    def test_a_costly_extractor_passes_no_training_set_for_neighbors(self, digits):
+        costly = Extractor("inception", nn.Flatten(), costly=True)
+        found = samples.samples(replace(digits, extractor=costly), "quick")
+        check(found, digits)
+        assert {"fid.inception.fresh", "kid.inception.fresh", "fid.inception.buffer"} <= found.metrics.keys()
+        assert "nearest_train.pixels" in found.metrics
+        assert "nearest_train.inception" not in found.metrics
 
     def test_memory_does_not_grow_with_the_data(self, digits):
         batches: list[int] = []

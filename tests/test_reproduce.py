@@ -3,6 +3,7 @@
 import fcntl
 import json
 import os
+import re
 import signal
 import sys
 import threading
@@ -22,10 +23,10 @@ from jointenergy import MISSING, Box, LabelSpace, LogitModel, recipes
 from jointenergy.cli.main import app
 from jointenergy.data import Dataset, load
 from jointenergy.errors import InputError
-from jointenergy.evaluation import bounds, likelihood, provenance, results
+from jointenergy.evaluation import bounds, inception, likelihood, provenance, results, samples
 from jointenergy.evaluation.classification import classify
 from jointenergy.evaluation.sections import Subject
-from jointenergy.experiments import measures
+from jointenergy.experiments import further, measures
 from jointenergy.experiments.reproduce import Plan, reproduce
 from jointenergy.experiments.seeds import Child, Record, Seed, figures_of, parse_seeds
 from jointenergy.recipes import run_folder
@@ -339,6 +340,36 @@ def test_bounds_on_the_likelihood_join_the_figures_once(monkeypatch):
     assert reproduce(tiny(seeds=(0,), likelihood=True)).metrics == result.metrics
     with pytest.raises(InputError, match="is no density: leave --likelihood or --baseline out"):
         tiny(likelihood=True, baseline=True)
+
+
+def test_distances_of_samples_join_the_figures_once_with_their_protocol(monkeypatch):
+    monkeypatch.setattr(samples, "FULL", replace(samples.QUICK, samples=30, manifold=20))
+    before = reproduce(tiny(seeds=(0,)))
+    judge = tiny(seeds=(0,)).folder / "seed-0"  # a run's own features will do
+    result = reproduce(tiny(seeds=(0,), extractor=str(judge)))
+    assert f"--extractor {judge}" in result.command
+    assert {name for name in result.metrics if name not in before.metrics} == {
+        *(f"{what}.seed-0.{which}" for what in ("fid", "kid") for which in ("fresh", "train", "buffer")),
+        *("fid.seed-0.buffer_filtered", "inception_score.seed-0", "inception_score_test.seed-0"),
+    }
+    fresh = result.metrics["fid.seed-0.fresh"]
+    assert fresh.values[0] is not None
+    assert re.match(r"30 rows, fresh chains of \d+ steps, unfiltered, against 30 test rows of digits; ", fresh.protocol)
+    assert result.metrics["accuracy"] == before.metrics["accuracy"]
+    monkeypatch.setattr(further, "features", None)  # what was seen is kept
+    assert reproduce(tiny(seeds=(0,), extractor=str(judge))).metrics == result.metrics
+
+
+def test_an_extractor_that_is_not_there_is_told_before_training(tmp_path, monkeypatch):
+    monkeypatch.delenv("JOINTENERGY_DATA", raising=False)
+    monkeypatch.setattr(inception, "PACKAGE", "no_such_package")
+    for extractor, options, sentence in (
+        ("inception", {}, "there are no weights of Inception"),
+        (str(tmp_path / "none.pth"), {}, "there is no extractor .*none.pth"),
+        ("inception", {"baseline": True}, "no samples to compare: leave --extractor or --baseline out"),
+    ):
+        with pytest.raises(InputError, match=sentence):
+            tiny(extractor=extractor, **options)
 
 
 def test_a_run_without_a_likelihood_says_why(monkeypatch):

@@ -28,7 +28,10 @@ def example(**changes: object) -> Result:
         "date": "2026-01-31",
         "minutes": 4.5,
         "seeds": (0, 1, 5),
-        "metrics": {"accuracy": Metric([0.9, 0.8, 1.0]), "frechet.inception": Metric([12.5, 13.0, 11.0])},
+        "metrics": {
+            "accuracy": Metric([0.9, 0.8, 1.0]),
+            "fid.inception.fresh": Metric([12.5, 13.0, 11.0], "10,000 fresh chains"),
+        },
         "paper": {"accuracy": 0.929, "source": "Table 1"},
         "notes": "",
     }
@@ -160,7 +163,7 @@ def test_the_names_of_the_house_are_known(name):
     [
         ("ood_auroc.svhn.energy", "'ood_auroc.<set>.log_density'"),
         ("ood_auroc.log_density", "'ood_auroc.<set>.log_density'"),
-        ("frechet", "'frechet.<extractor>'"),
+        ("fid.<extractor>", "'fid.<extractor>.<which>'"),
         ("f1_weighted", "'f1_"),
         ("Accuracy", "'accuracy'"),
         ("accuracyX", "'accuracy'"),

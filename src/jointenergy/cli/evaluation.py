@@ -27,6 +27,9 @@ KEY_FIGURES = (
     ("ece", "calibration error (ECE)"),
     ("nll", "negative log-likelihood"),
     ("consistency_class.model", "samples of their class"),
+    ("fid.inception.fresh", "FID of fresh samples"),
+    ("kid.inception.fresh", "KID of fresh samples"),
+    ("fid.inception.buffer", "FID of the replay buffer"),
 )
 
 
@@ -52,7 +55,8 @@ def evaluate(
         ),
     ] = [],  # noqa: B006
     extractor: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Weights of the feature network for the Fréchet distance.")
+        Path | None,
+        typer.Option(metavar="inception|FILE", help="Network whose features compare samples (FID, KID), or its file."),
     ] = None,
     part: Annotated[
         list[str], typer.Option(metavar="PART", help=f"Measure only this part: {', '.join(suite.PARTS)}. Repeatable.")

@@ -72,6 +72,10 @@ def reproduce(
     likelihood: Annotated[
         bool, typer.Option("--likelihood", help="Bound the test log-likelihood by annealing in both directions.")
     ] = False,
+    extractor: Annotated[
+        str | None,
+        typer.Option(metavar="inception|FILE", help="Measure FID and KID of samples with this network's features."),
+    ] = None,
     gallery: Annotated[Path | None, typer.Option(metavar="DIR", help="Folder for a picture of the first seed.")] = None,
     overrides: Annotated[
         list[str],
@@ -88,10 +92,10 @@ def reproduce(
         _overview(folder)
         return
     if several := [one for one in named if recipes.parted(one)[0] in studies.names()]:
-        if len(named) > 1 or jobs > 1 or tasks or ood or judge or likelihood or gallery or not guard:
+        if len(named) > 1 or jobs > 1 or tasks or ood or judge or likelihood or extractor or gallery or not guard:
             raise InputError(
                 f"{several[0]!r} is a study, which trains several models: reproduce it by itself, without --jobs, "
-                "--tasks, --ood, --judge, --likelihood, --gallery and --no-guard"
+                "--tasks, --ood, --judge, --likelihood, --extractor, --gallery and --no-guard"
             )
         from jointenergy.cli.study import study  # it shows its result as this module does
 
@@ -124,6 +128,7 @@ def reproduce(
             judge,
             gallery,
             likelihood,
+            extractor,
         )
         for recipe in named
     ]

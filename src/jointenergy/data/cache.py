@@ -1,4 +1,4 @@
-"""data: data sets that take long to decode or draw, kept as arrays in a cache folder that may be deleted at any time.
+"""data: data sets and features that take long to make, kept as arrays in a cache folder that may be deleted any time.
 
 An entry is one file, named by a digest of what it was made of: the names, sizes and times of the source files and the
 options. It is written beside its place and then moved there, so that nothing half-read is ever found, and every array
@@ -16,15 +16,19 @@ import zipfile
 import zlib
 from collections.abc import Callable, Iterable
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
+from torch import Tensor
 
 from jointenergy.data.base import Dataset
 from jointenergy.errors import InputError
 from jointenergy.labels import LabelSpace
 
 VARIABLE = "JOINTENERGY_CACHE"
+_DAMAGED = (OSError, ValueError, TypeError, KeyError, EOFError, zlib.error, zipfile.BadZipFile)
 _FORM = 1  # counts up when the same key must give another array
 
 
@@ -48,8 +52,24 @@ def cached(name: str, build: Callable[[], Dataset], sources: Iterable[Path], *ab
     found = _read(path, name)
     if found is None:
         found = build()
-        _write(path, found)
+        labels = json.dumps(dict(zip(found.labels.names, found.labels.values, strict=True)))
+        _write(path, x=found.x.numpy(), y=found.y.numpy(), labels=np.array(labels))
     return found
+
+
+def cached_features(name: str, key: str, n: int, build: Callable[[], Tensor]) -> Tensor:
+    """The features `[n, d]` that `build` extracts, from the cache where `key` is known: it tells all they depend on."""
+    path = cache_folder() / f"{name}-{hashlib.sha256(repr((_FORM, key)).encode()).hexdigest()[:32]}.npz"
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            features = torch.from_numpy(file["features"])
+        if features.ndim == 2 and len(features) == n and features.is_floating_point():
+            return features
+    except _DAMAGED:
+        pass
+    features = build()
+    _write(path, features=features.cpu().numpy())
+    return features
 
 
 def _traces(source: Path) -> list[tuple[str, int, int]]:
@@ -74,18 +94,17 @@ def _read(path: Path, name: str) -> Dataset | None:
         with np.load(path, allow_pickle=False) as file:
             x, y, labels = torch.from_numpy(file["x"]), torch.from_numpy(file["y"]), json.loads(str(file["labels"]))
         return Dataset(x, y, LabelSpace(labels), name)
-    except (OSError, ValueError, KeyError, EOFError, zlib.error, zipfile.BadZipFile):
+    except _DAMAGED:
         return None
 
 
-def _write(path: Path, dataset: Dataset) -> None:
-    labels = json.dumps(dict(zip(dataset.labels.names, dataset.labels.values, strict=True)))
+def _write(path: Path, **arrays: NDArray[Any]) -> None:
     temporary: Path | None = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".", suffix=".part", delete=False) as file:
             temporary = Path(file.name)
-            np.savez(file, x=dataset.x.numpy(), y=dataset.y.numpy(), labels=np.array(labels))
+            np.savez(file, **cast(Any, arrays))
         temporary.replace(path)
     except OSError:  # a full or foreign disk
         if temporary is not None:

@@ -37,7 +37,7 @@ _MARK = object()
 def unpickle(content: bytes, shown: str) -> Any:  # noqa: ANN401 (a tree of plain values)
     """The plain values in a pickle, or one sentence naming the file; strings of Python 2 come as bytes."""
     try:
-        value = _Machine(shown).run(content)
+        value = Machine(shown).run(content)
     except InputError:
         raise
     except Exception as error:  # a damaged program may stumble anywhere
@@ -67,8 +67,8 @@ class _Array:
 
 
 @dataclass
-class _Machine:
-    """The stack and the memory of a pickle."""
+class Machine:
+    """The stack and the memory of a pickle; what other kinds of pickles need is added by a subclass."""
 
     shown: str
     stack: list[Any] = field(default_factory=list)
@@ -77,9 +77,12 @@ class _Machine:
     def run(self, content: bytes) -> object:
         for operation, argument, _ in pickletools.genops(content):
             if operation.name == "STOP":
-                return _whole(self.stack.pop(), {})
+                return self.finished(self.stack.pop())
             self.step(operation.name, argument)
         raise ValueError("it has no end")
+
+    def finished(self, value: object) -> object:
+        return _whole(value, {})
 
     def step(self, name: str, argument: Any) -> None:  # noqa: ANN401 (whatever follows an instruction)
         stack = self.stack
@@ -109,19 +112,21 @@ class _Machine:
             stack.append(_pairs(items) if name == "DICT" else tuple(items) if name == "TUPLE" else items)
         elif name in ("APPEND", "APPENDS"):
             items = [stack.pop()] if name == "APPEND" else self.since_mark()
-            _of(stack[-1], list).extend(items)
+            of_kind(stack[-1], list).extend(items)
         elif name in ("SETITEM", "SETITEMS"):
             items = [stack.pop(-2), stack.pop()] if name == "SETITEM" else self.since_mark()
-            _of(stack[-1], dict).update(_pairs(items))
+            of_kind(stack[-1], dict).update(_pairs(items))
         elif name in ("GLOBAL", "STACK_GLOBAL"):
-            wanted = argument if name == "GLOBAL" else " ".join((_of(stack.pop(-2), str), _of(stack.pop(), str)))
+            wanted = (
+                argument if name == "GLOBAL" else " ".join((of_kind(stack.pop(-2), str), of_kind(stack.pop(), str)))
+            )
             self.refuse_unless(wanted in _NAMES, f"the name {wanted.replace(' ', '.')!r}")
             stack.append(_Name(wanted))
         elif name == "REDUCE":
-            arguments = _of(stack.pop(), tuple)
-            stack.append(_made(_of(stack.pop(), _Name).name, arguments))
+            arguments = of_kind(stack.pop(), tuple)
+            stack.append(_made(of_kind(stack.pop(), _Name).name, arguments))
         elif name == "BUILD":
-            state = _of(stack.pop(), tuple)
+            state = of_kind(stack.pop(), tuple)
             _describe(stack[-1], state)
         else:
             self.refuse_unless(False, f"the instruction {name}")
@@ -145,7 +150,7 @@ class _Machine:
             )
 
 
-def _of(value: object, kind: type[T]) -> T:
+def of_kind(value: object, kind: type[T]) -> T:
     if not isinstance(value, kind):
         raise TypeError(f"a {kind.__name__.strip('_').lower()} is expected where a {type(value).__name__} is")
     return value
@@ -165,12 +170,12 @@ def _made(name: str, arguments: tuple[Any, ...]) -> object:
         text, encoding = arguments
         if _text(encoding) != "latin1":
             raise ValueError(f"bytes are written in latin1, not {encoding!r}")
-        return _of(text, str).encode("latin-1")
+        return of_kind(text, str).encode("latin-1")
     raise TypeError(f"{name.replace(' ', '.')} is not called in a pickle of plain values")
 
 
 def _text(value: object) -> str:
-    return value.decode("latin-1") if isinstance(value, bytes) else _of(value, str)
+    return value.decode("latin-1") if isinstance(value, bytes) else of_kind(value, str)
 
 
 def _describe(thing: object, state: tuple[Any, ...]) -> None:
@@ -179,15 +184,15 @@ def _describe(thing: object, state: tuple[Any, ...]) -> None:
         thing.order = _text(state[1])
         return
     _, shape, dtype, by_columns, raw = state
-    spec = _of(dtype, _Dtype)
+    spec = of_kind(dtype, _Dtype)
     kind = np.dtype(spec.name)
     if kind.kind not in _KINDS:
         raise ValueError(f"an array holds {spec.name!r}, and only numbers are read")
     if spec.order in "<>":
         kind = kind.newbyteorder(cast(Any, spec.order))
     order: Any = "F" if by_columns else "C"
-    content = raw.encode("latin-1") if isinstance(raw, str) else _of(raw, bytes)
-    _of(thing, _Array).value = np.frombuffer(content, kind).reshape(shape, order=order)
+    content = raw.encode("latin-1") if isinstance(raw, str) else of_kind(raw, bytes)
+    of_kind(thing, _Array).value = np.frombuffer(content, kind).reshape(shape, order=order)
 
 
 def _whole(value: object, known: dict[int, object]) -> object:

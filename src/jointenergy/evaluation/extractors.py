@@ -6,19 +6,21 @@ from pathlib import Path
 
 import torch
 from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from jointenergy.data import View
 from jointenergy.errors import InputError
+from jointenergy.evaluation import inception
 from jointenergy.evaluation.sections import Extractor, Subject
+from jointenergy.evaluation.weight_files import tensors_of
 from jointenergy.models import LogitModel
 from jointenergy.networks.cifar_resnet import MEAN, STD, CifarResNet
+from jointenergy.networks.inception import is_inception
 from jointenergy.runs import Run
 from jointenergy.runs.film import as_images
 from jointenergy.runs.loading import open_run
 
-WEIGHTS = (".th", ".pt", ".pth")
+REMEDY = "give inception, a run folder, an exported run, or a file of weights"
 
 
 class Penultimate(nn.Module):
@@ -80,14 +82,16 @@ class CifarInput(nn.Module):
 
 
 def load(path: Path | str, run: Run) -> Extractor:
-    """The extractor in a file, for x as `run` takes it: a run folder, an exported run, or weights of a CIFAR ResNet.
+    """The extractor for x as `run` takes it: `inception`, a run folder, an exported run, or a file of weights.
 
-    It is called after the file. Weights are a state dict, as safetensors or as torch writes it (.th, .pt, .pth); a file
-    is never allowed to run code.
+    Weights are of Inception, which keeps its name, or of a CIFAR ResNet, which is called after the file. They are read
+    from safetensors, a state dict of torch (.th, .pt, .pth) or TorchScript; a file is never allowed to run code.
     """
+    if str(path) == inception.NAME:
+        return inception.load(run)
     path, device = Path(path), run.origin.device
     if not path.exists():
-        raise InputError(f"there is no extractor {path}: give a run folder, an exported run, or a file of weights")
+        raise InputError(f"there is no extractor {path}: {REMEDY}")
     if path.is_dir() or (path.suffix == ".safetensors" and _is_run(path)):
         other = open_run(path, device=str(device))
         if other.event_shape != run.event_shape:
@@ -96,12 +100,23 @@ def load(path: Path | str, run: Run) -> Extractor:
                 "one of the same shape"
             )
         return of_run(other, _name(path), run.bounds)
-    network = CifarResNet.of_weights(_tensors(path)).to(device)
+    tensors = tensors_of(path)
+    if is_inception(tensors):
+        return inception.of_tensors(tensors, run, path)
+    network = CifarResNet.of_weights(tensors).to(device)
     features, logits = (
         Rescaled(CifarInput(network, features=wanted), run.bounds, (0.0, 1.0)) for wanted in (True, False)
     )
     features(torch.zeros(1, *run.event_shape))  # x that is no image is refused here, not after all chains have run
     return Extractor(_name(path), features, logits)
+
+
+def check_there(extractor: Path | str, data_folder: Path | None) -> None:
+    """One sentence now, where an extractor that is needed later is not there."""
+    if str(extractor) == inception.NAME:
+        inception.find(data_folder)
+    elif not Path(extractor).exists():
+        raise InputError(f"there is no extractor {extractor}: {REMEDY}")
 
 
 def of_run(run: Run, name: str, bounds: tuple[float, float]) -> Extractor:
@@ -165,20 +180,3 @@ def _is_run(path: Path) -> bool:
             return "jointenergy" in (file.metadata() or {})
     except (SafetensorError, OSError) as error:
         raise InputError(f"{path} is no safetensors file, or is damaged: {error}") from None
-
-
-def _tensors(path: Path) -> dict[str, Tensor]:
-    if path.suffix == ".safetensors":
-        return load_file(path)
-    if path.suffix not in WEIGHTS:
-        known = ", ".join((".safetensors", *WEIGHTS))
-        raise InputError(f"an extractor is a run folder or a file that ends in {known}, got {path.name!r}")
-    try:
-        found = torch.load(path, map_location="cpu", weights_only=True)
-    except Exception:  # torch raises many kinds for a file that is none of its own
-        raise InputError(f"{path} is no file of weights alone, as torch.save(module.state_dict(), ...) makes") from None
-    if isinstance(found, dict) and isinstance(found.get("state_dict"), dict):
-        found = found["state_dict"]
-    if not isinstance(found, dict) or not all(isinstance(v, Tensor) for v in found.values()):
-        raise InputError(f"{path} is no state dict, which maps names to tensors")
-    return found

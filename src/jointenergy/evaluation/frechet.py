@@ -1,67 +1,73 @@
-"""evaluation: how far features of samples lie from those of data: Frechet distance, class score, precision, recall."""
+"""evaluation: how far features of samples lie from those of data: FID, KID, inception score, precision, recall.
+
+torchmetrics computes the distances and the score, here in float64.
+"""
 
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torchmetrics.image.fid import FrechetInceptionDistance
+from torchmetrics.image.inception import InceptionScore
+from torchmetrics.image.kid import KernelInceptionDistance
 
 from jointenergy.errors import InputError
 
 NEAREST = 3  # the neighbor whose distance is the radius of a row's ball (Kynkaanniemi et al., 2019)
 PIECE = 1024  # rows whose distances to all others are held at once
+SUBSETS, SUBSET = 100, 1000  # over which KID is averaged, and the rows of each
+LEAST = -700.0  # log-probability: what is less would be 0 in float64, and its logarithm infinite
 
 
-@dataclass(frozen=True, eq=False)
-class Moments:
-    """Number, mean and covariance of features, in float64: all that a Frechet distance needs of a set."""
+class _Given(nn.Module):
+    """Features that were extracted before, as the network that torchmetrics asks for."""
 
-    n: int
-    mean: Tensor
-    covariance: Tensor
+    def __init__(self, num_features: int) -> None:
+        super().__init__()
+        self.num_features = num_features
 
-    @classmethod
-    def of(cls, features: Iterable[Tensor]) -> Moments:
-        """From pieces `[n, d]` that pass by once; nothing of them is kept."""
-        n, mean, scatter = 0, torch.zeros(0), torch.zeros(0)
-        for piece in features:
-            wide = _wide(piece)
-            if n == 0:
-                mean, scatter = wide.new_zeros(wide.shape[1]), wide.new_zeros(wide.shape[1], wide.shape[1])
-            own = wide.mean(0)
-            shift, total = own - mean, n + len(wide)
-            # Chan's update: sums of squares of large numbers would lose the small spread around them.
-            scatter = scatter + (wide - own).T @ (wide - own) + shift.outer(shift) * (n * len(wide) / total)
-            mean, n = mean + shift * (len(wide) / total), total
-        if n < 2:
-            raise InputError(f"a covariance needs at least 2 rows of features, got {n}")
-        return cls(n, mean, scatter / (n - 1))
+    def forward(self, x: Tensor) -> Tensor:
+        return x
 
 
-def frechet_distance(a: Moments, b: Moments) -> float:
-    """The squared 2-Wasserstein distance between Gaussians with these moments: |m - n|^2 + tr(A + B - 2 (AB)^(1/2)).
+def frechet_distance(data: Tensor, samples: Tensor) -> float:
+    """FID of features `[n, d]`: |m - n|^2 + tr(A + B - 2 (AB)^(1/2)) of means m, n and covariances A, B.
 
-    tr((AB)^(1/2)) is the sum of the singular values of A^(1/2) B^(1/2). So nothing is inverted and no square root is
-    taken of a small difference: it holds for fewer rows than features, where the covariances are singular.
+    It holds for fewer rows than features too. NaN where a feature is not finite.
     """
-    if a.mean.shape != b.mean.shape:
-        raise InputError(f"features of {len(a.mean)} and of {len(b.mean)} numbers a row cannot be compared")
-    if not all(bool(t.isfinite().all()) for t in (a.mean, b.mean, a.covariance, b.covariance)):
+    data, samples = _pair(data, samples)
+    if not (bool(data.isfinite().all()) and bool(samples.isfinite().all())):
         return math.nan
-    cross = torch.linalg.svdvals(_root(a.covariance) @ _root(b.covariance)).sum()
-    value = (a.mean - b.mean).square().sum() + a.covariance.trace() + b.covariance.trace() - 2 * cross
-    return max(0.0, float(value))
+    # torchmetrics takes covariances from sums of squares, which lose a small spread far from zero.
+    center = data.mean(0)
+    metric = FrechetInceptionDistance(_Given(data.shape[1]), sync_on_compute=False).to(data.device)
+    metric.update(data - center, real=True)
+    metric.update(samples - center, real=False)
+    return max(0.0, float(metric.compute()))
 
 
-def _root(covariance: Tensor) -> Tensor:
-    """The symmetric square root; eigenvalues as small as rounding are none, and their roots would be large."""
-    values, vectors = torch.linalg.eigh((covariance + covariance.T) / 2)
-    least = values.abs().max() * len(values) * torch.finfo(values.dtype).eps
-    root: Tensor = (vectors * torch.where(values > least, values, 0.0).sqrt()) @ vectors.T
-    return root
+def kernel_distance(data: Tensor, samples: Tensor, *, seed: int = 0) -> float:
+    """KID of features `[n, d]`: the unbiased squared MMD by (x.y / d + 1)^3, so that it may be below 0.
+
+    The mean over random subsets, or one value of all rows where a subset would hold them all.
+    """
+    data, samples = _pair(data, samples)
+    if not (bool(data.isfinite().all()) and bool(samples.isfinite().all())):
+        return math.nan
+    size = min(SUBSET, len(data), len(samples))
+    subsets = 1 if len(data) == len(samples) == size else SUBSETS
+    with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
+        warnings.simplefilter("ignore", UserWarning)  # that it keeps the features
+        torch.manual_seed(seed)  # subsets are drawn from the global state
+        metric = KernelInceptionDistance(_Given(data.shape[1]), subsets, size, sync_on_compute=False)
+        metric.update(data, real=True)
+        metric.update(samples, real=False)
+        return float(metric.compute()[0])
 
 
 def inception_score(logits: Iterable[Tensor]) -> float:
@@ -69,17 +75,15 @@ def inception_score(logits: Iterable[Tensor]) -> float:
 
     High where each row is of one class for sure and all classes occur. All rows are one group: no split is drawn.
     """
-    n, total, entropy = 0, torch.zeros(0), torch.zeros(())
-    for piece in logits:
-        log_probs = _wide(piece).log_softmax(1)
-        probs = log_probs.exp()
-        total = probs.sum(0) if n == 0 else total + probs.sum(0)
-        entropy = entropy.to(probs) - torch.xlogy(probs, probs).sum()
-        n += len(probs)
-    if n == 0:
+    pieces = [_wide(piece).log_softmax(1).clamp(min=LEAST) for piece in logits]
+    if not pieces:
         raise InputError("a score needs at least one row of logits")
-    mean = total / n
-    return math.exp(float(-torch.xlogy(mean, mean).sum() - entropy / n))
+    with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
+        warnings.simplefilter("ignore", UserWarning)  # that it keeps the logits, and that one group has no spread
+        metric = InceptionScore(_Given(pieces[0].shape[1]), splits=1, sync_on_compute=False)
+        for piece in pieces:
+            metric.update(piece)
+        return float(metric.compute()[0])  # it shuffles rows by the global state
 
 
 @dataclass(frozen=True)
@@ -115,6 +119,16 @@ def _distances(a: Tensor, b: Tensor) -> Tensor:
 
 def _single(features: Tensor) -> Tensor:
     return features.flatten(1).float()
+
+
+def _pair(data: Tensor, samples: Tensor) -> tuple[Tensor, Tensor]:
+    """Both in float64 and on one device, or one sentence why they cannot be compared."""
+    a, b = _wide(data), _wide(samples)
+    if a.shape[1] != b.shape[1]:
+        raise InputError(f"features of {a.shape[1]} and of {b.shape[1]} numbers a row cannot be compared")
+    if min(len(a), len(b)) < 2:
+        raise InputError(f"a distance of features needs at least 2 rows of each, got {len(a)} and {len(b)}")
+    return a, b.to(a.device)
 
 
 def _wide(features: Tensor) -> Tensor:

@@ -85,8 +85,8 @@ NAMES: dict[str, Range] = {
     **{f"consistency_{k}.<judge>.<start>.<method>": FRACTION for k in ("class", "single", "pairs", "novel")},
     "novel_share.<set>": FRACTION,
     **{f"novel_share{judge}.<set>.<pair>": FRACTION for judge in ("", "_baseline")},
-    "frechet.<extractor>": DISTANCE,
-    **{f"frechet_{k}.<extractor>": DISTANCE for k in ("train", "start", "noise", "buffer", "buffer_filtered")},
+    "fid.<extractor>.<which>": DISTANCE,
+    "kid.<extractor>.<which>": REAL,  # unbiased, so that it may be below 0
     **{f"inception_score{k}.<extractor>": DISTANCE for k in ("", "_test")},
     **{f"{what}{k}.<extractor>": FRACTION for what in ("precision", "recall") for k in ("", "_train")},
     "diversity": DISTANCE,
@@ -164,10 +164,13 @@ class Metric:
     """
 
     values: tuple[float | None, ...]
+    protocol: str = ""
+    """How it was taken, where figures of another protocol cannot be compared with it."""
 
-    def __init__(self, values: Iterable[float | None]) -> None:
+    def __init__(self, values: Iterable[float | None], protocol: str = "") -> None:
         kept = tuple(None if v is None or math.isnan(v) else float(v) for v in values)
         object.__setattr__(self, "values", kept)
+        object.__setattr__(self, "protocol", protocol)
 
     @property
     def present(self) -> list[float]:

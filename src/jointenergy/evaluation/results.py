@@ -121,6 +121,7 @@ def measured(
     command: Sequence[str | Path],
     paper: Mapping[str, float | str] | None = None,
     notes: str = "",
+    protocols: Mapping[str, str] | None = None,
 ) -> Result:
     """Values of now, by this machine, commit and command (its words); refused from a tree that is not clean."""
     return Result(
@@ -131,7 +132,7 @@ def measured(
         datetime.datetime.now(datetime.UTC).date().isoformat(),
         round(minutes, 2),
         tuple(seeds),
-        {metric: Metric(values) for metric, values in metrics.items()},
+        {metric: Metric(values, (protocols or {}).get(metric, "")) for metric, values in metrics.items()},
         {} if paper is None else dict(paper),
         notes,
     )
@@ -158,7 +159,11 @@ def write(result: Result, folder: Path = FOLDER) -> Path:
 
 def text_of(result: Result) -> str:
     """The file's text, keys in the order of the schema."""
-    metrics = {n: {"mean": m.mean, "std": m.std, "values": list(m.values)} for n, m in result.metrics.items()}
+    metrics = {
+        name: {"mean": metric.mean, "std": metric.std, "values": list(metric.values)}
+        | ({"protocol": metric.protocol} if metric.protocol else {})
+        for name, metric in result.metrics.items()
+    }
     values: dict[str, Any] = {f: getattr(result, f) for f in result.__dataclass_fields__}
     values |= {"seeds": list(result.seeds), "metrics": metrics, "paper": dict(result.paper)}
     text = json.dumps(values, indent=2, allow_nan=False, ensure_ascii=False)
@@ -175,11 +180,12 @@ class _StoredMetric(_Strict):
     mean: float | None
     std: float | None
     values: tuple[float | None, ...]
+    protocol: str = ""
 
 
 @dataclass(frozen=True)
 class _Stored(_Strict):
-    """The file itself: every key is there, none beside them."""
+    """The file itself: every key is there, none beside them; only a metric's protocol may be absent."""
 
     name: str
     command: str
@@ -208,7 +214,7 @@ def read(path: Path) -> Result:
         raise InputError(f"{path.name} is no result: {key}: {first['msg'][0].lower()}{first['msg'][1:]}") from None
     if stored.name != path.stem:
         raise InputError(f"{path.name} holds the result {stored.name!r}: a file is named after its result")
-    metrics = {name: Metric(m.values) for name, m in stored.metrics.items()}
+    metrics = {name: Metric(m.values, m.protocol) for name, m in stored.metrics.items()}
     for name, metric in metrics.items():
         for part in ("mean", "std"):
             _check_same(path, name, part, getattr(stored.metrics[name], part), getattr(metric, part))

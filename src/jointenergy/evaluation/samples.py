@@ -54,7 +54,7 @@ def samples(subject: Subject, suite: Suite) -> Section:
     extractor, said = extractors.choose(subject)
     parts = [
         Section("samples", "", (*sets.says, *said), variety(sets), (), _shown(run, sets)),
-        features(run, sets, extractor, sizes.manifold),
+        features(subject, sets, extractor, sizes.manifold),
         labels(subject, sets, patterns=sizes.patterns, per=sizes.per, per_selected=sizes.per_selected),
         _old(subject, sets, sizes),
         neighbors(run, sets, extractor, sizes.neighbors),
@@ -68,6 +68,7 @@ def samples(subject: Subject, suite: Suite) -> Section:
         metrics,
         tuple(t for part in parts for t in part.tables),
         tuple(p for part in parts for p in part.pictures),
+        {name: how for part in parts for name, how in part.protocols.items()},
     )
 
 

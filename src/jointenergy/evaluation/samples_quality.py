@@ -3,81 +3,126 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Collection
 
 import torch
 from torch import Tensor
 
+from jointenergy.data.cache import cached_features
 from jointenergy.errors import InputError
-from jointenergy.evaluation import frechet
+from jointenergy.evaluation import frechet, stored
 from jointenergy.evaluation.samples_pictures import grids
 from jointenergy.evaluation.samples_sets import Sets, passed
-from jointenergy.evaluation.sections import Cell, Extractor, Section, Table
+from jointenergy.evaluation.sections import Cell, Extractor, Section, Subject, Table
 from jointenergy.runs import Run
 from jointenergy.training.health import diversity
 
 MOST = 1000  # rows whose distances to each other are averaged
 TENTH = 10  # published scores keep one of so many chains
+COMPARED = ("fresh", "train", "buffer", "buffer_filtered", "start", "noise")  # the last part of a metric's name
+REPORTED = ("fresh", "train", "buffer")  # whose KID, precision and recall are told too
 SHOWN, NEAREST = 8, 5  # samples that are shown with their neighbors, and how many of these
 
 
-def features(run: Run, sets: Sets, extractor: Extractor, manifold: int) -> Section:
-    """Frechet distances of all sets from test rows, the class score, precision and recall, each beside its own floor.
+def features(
+    subject: Subject, sets: Sets, extractor: Extractor, manifold: int, *, chosen: Collection[str] = COMPARED
+) -> Section:
+    """FID, KID and class score of the `chosen` sets against test rows, with precision and recall.
 
     Precision and recall look at `manifold` rows at the most: their cost grows with the square.
     """
+    run, data = subject.run, subject.test.name
+    name = extractor.name
     says = [
         f"{len(sets.samples):,} fresh chains of {sets.steps} steps, none left out, against {len(sets.test):,} test "
-        f"rows. Features are those of {extractor.name}; distances of other extractors are not comparable. Fewer rows "
-        "give larger distances, so read each beside that of real training rows, of which there are as many."
+        f"rows. Features are those of {name} ({extractor.protocol}); distances of other extractors are not comparable. "
+        "Fewer rows give a larger FID, so read it beside that of real training rows, of which there are as many."
     ]
-    rows: dict[str, tuple[str, Tensor]] = {"": ("fresh samples", sets.samples)}
-    if sets.train is not None:
-        rows["_train"] = ("training rows (real data)", sets.train)
-    if sets.buffer is not None:
-        own = sets.buffer.x[torch.linspace(0, len(sets.buffer.x) - 1, len(sets.test)).long().unique()]
-        rows["_buffer"] = ("chains of training (not fresh)", own)
-        kept = _surest(run, sets.buffer.x)
-        # Very few rows are far from anything: a distance of theirs would say so and nothing else.
-        if kept is not None and len(kept) >= len(sets.test) // 2:
-            rows["_buffer_filtered"] = ("the surest tenth of them (filtered)", kept)
-    rows["_start"] = ("where the chains began", sets.starts)
-    rows["_noise"] = ("uniform noise", sets.noise)
-    reference = torch.cat(list(passed(extractor.features, sets.test)))
-    moments = frechet.Moments.of([reference])
+    reference = features_of_real(run, extractor, sets.test)
     metrics: dict[str, float | None] = {}
+    protocols: dict[str, str] = {}
     table: list[tuple[Cell, ...]] = []
-    few = reference[:manifold]
-    for key, (title, x) in rows.items():
-        if len(x) < 2:
-            metrics[f"frechet{key}.{extractor.name}"] = None
+    for which, (title, x) in _compared(run, sets).items():
+        if which not in chosen:
             continue
-        seen = torch.cat(list(passed(extractor.features, x)))
-        distance = _number(frechet.frechet_distance(moments, frechet.Moments.of([seen])))
-        metrics[f"frechet{key}.{extractor.name}"] = distance
-        score = None
+        how = f"{len(x):,} rows, {title}, against {len(sets.test):,} test rows of {data}; {extractor.protocol}"
+        protocols[f"fid.{name}.{which}"] = how
+        if len(x) < 2:
+            metrics[f"fid.{name}.{which}"] = None
+            continue
+        seen = features_of_real(run, extractor, x) if which == "train" else _passed(extractor, x)
+        distance = metrics[f"fid.{name}.{which}"] = _number(frechet.frechet_distance(reference, seen))
+        kernel, score = None, None
+        near: tuple[float | None, float | None] = (None, None)
+        if which in REPORTED:
+            kernel = metrics[f"kid.{name}.{which}"] = _number(
+                frechet.kernel_distance(reference, seen, seed=subject.seed)
+            )
+            protocols[f"kid.{name}.{which}"] = f"{how}; {_subsets(len(reference), len(seen))}"
+            near = _manifolds(reference[:manifold], seen[:manifold])
         if extractor.logits is not None:
             score = _number(frechet.inception_score(passed(extractor.logits, x)))
-        near = _manifolds(few, seen[:manifold]) if key in ("", "_train", "_buffer") else (None, None)
-        table.append((title, len(x), distance, *near, score))
-        if key in ("", "_train"):
-            metrics[f"precision{key}.{extractor.name}"], metrics[f"recall{key}.{extractor.name}"] = near
-        if key == "":
-            metrics[f"inception_score.{extractor.name}"] = score
+        table.append((title, len(x), distance, kernel, *near, score))
+        if which in ("fresh", "train"):
+            key = "" if which == "fresh" else "_train"
+            metrics[f"precision{key}.{name}"], metrics[f"recall{key}.{name}"] = near
+        if which == "fresh" and extractor.logits is not None:
+            metrics[f"inception_score.{name}"] = score
+            protocols[f"inception_score.{name}"] = f"{how}; one group"
     if extractor.logits is not None:
         score = frechet.inception_score(passed(extractor.logits, sets.test))
-        metrics[f"inception_score_test.{extractor.name}"] = score
-        table.append(("test rows themselves", len(sets.test), None, None, None, score))
+        metrics[f"inception_score_test.{name}"] = score
+        table.append(("test rows themselves", len(sets.test), None, None, None, None, score))
         says.append(
             "The class score is high, up to the number of classes, where each row is of one class for sure and all "
-            "classes are met (the inception score, with this extractor in Inception's place)."
+            "classes are met (the inception score, by the classes of this extractor)."
         )
-    columns = ("compared with test rows", "rows", f"Frechet distance ({extractor.name})", "precision", "recall")
+    columns = ("compared with test rows", "rows", f"FID ({name})", f"KID ({name})", "precision", "recall")
     says.append(
         f"Precision: the share of rows that lie among test rows, no further than their {frechet.NEAREST}rd neighbor "
         "does. Recall: the share of test rows that lie so among them."
     )
     tables = (Table("Samples against data", (*columns, "class score"), tuple(table)),)
-    return Section("features", "", tuple(says), metrics, tables)
+    return Section("features", "", tuple(says), metrics, tables, protocols=protocols)
+
+
+def _compared(run: Run, sets: Sets) -> dict[str, tuple[str, Tensor]]:
+    """What is compared with test rows, under the last part of its metrics' names, with what a reader is told of it."""
+    rows = {"fresh": (f"fresh chains of {sets.steps} steps, unfiltered", sets.samples)}
+    if sets.train is not None:
+        rows["train"] = ("training rows (real data)", sets.train)
+    if sets.buffer is not None:
+        own = sets.buffer.x[torch.linspace(0, len(sets.buffer.x) - 1, len(sets.test)).long().unique()]
+        rows["buffer"] = ("chains of training (not fresh), unfiltered", own)
+        kept = _surest(run, sets.buffer.x)
+        # Very few rows are far from anything: a distance of theirs would say so and nothing else.
+        if kept is not None and len(kept) >= len(sets.test) // 2:
+            rows["buffer_filtered"] = (
+                "the tenth of the chains of training that the model is surest of (filtered)",
+                kept,
+            )
+    rows["start"] = ("where the chains began", sets.starts)
+    rows["noise"] = ("uniform noise", sets.noise)
+    return rows
+
+
+def features_of_real(run: Run, extractor: Extractor, x: Tensor) -> Tensor:
+    """Features of real rows, from the cache where a costly extractor has seen them before."""
+    if not extractor.costly:
+        return _passed(extractor, x)
+    weights, rows = stored.weights_digest(extractor.features), stored.rows_digest([x])
+    key = f"{extractor.protocol} {run.bounds!r} {weights} {tuple(x.shape)} {x.dtype} {rows}"
+    return cached_features(extractor.name, key, len(x), lambda: _passed(extractor, x)).to(x.device)
+
+
+def _passed(extractor: Extractor, x: Tensor) -> Tensor:
+    return torch.cat(list(passed(extractor.features, x)))
+
+
+def _subsets(n: int, m: int) -> str:
+    if n == m <= frechet.SUBSET:
+        return "over all rows at once"
+    return f"mean over {frechet.SUBSETS} subsets of {min(frechet.SUBSET, n, m):,}"
 
 
 def variety(sets: Sets) -> dict[str, float | None]:
@@ -101,14 +146,17 @@ def variety_by_class(x: Tensor, classes: Tensor, data: Tensor, data_classes: Ten
 
 
 def neighbors(run: Run, sets: Sets, extractor: Extractor, n: int) -> Section:
-    """How far samples are from the nearest training row, in values and in features, beside how far test rows are."""
+    """How far samples are from the nearest training row, in values and in features, beside how far test rows are.
+
+    All training rows pass the extractor for that, so that a costly one is left out.
+    """
     if sets.train is None or len(sets.samples) == 0:
         return Section("neighbors", "")
     metrics: dict[str, float | None] = {}
     panels: dict[str, Tensor] = {}
     samples, test = sets.samples[:n], sets.test[:n]
     k = min(NEAREST, len(run.data.x))
-    for space, found in {"pixels": None, extractor.name: extractor}.items():
+    for space, found in {"pixels": None, **({} if extractor.costly else {extractor.name: extractor})}.items():
         maps, name = (None, None) if found is None else (found.features, space)
         near = run.neighbors(samples, k=k, features=maps, space=name)
         own = run.neighbors(test, k=1, features=maps, space=name).distance[:, 0].median()

@@ -56,6 +56,10 @@ class Extractor:
     name: str
     features: nn.Module
     logits: nn.Module | None = None
+    protocol: str = "x as it is, not rounded"
+    """How x becomes what the network sees: part of the record of every figure that rests on it."""
+    costly: bool = False
+    """Whether features of real rows are worth a cache, and all training rows too many to pass."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -120,6 +124,8 @@ class Section:
     metrics: Mapping[str, float | None] = field(default_factory=dict)
     tables: tuple[Table, ...] = ()
     pictures: tuple[Picture, ...] = ()
+    protocols: Mapping[str, str] = field(default_factory=dict)
+    """How a metric was taken, by its name, where figures of another protocol cannot be compared with it."""
 
 
 class Part(Protocol):

@@ -25,12 +25,12 @@ SECTION = "section.json"
 def key_of(subject: Subject, suite: Suite) -> str:
     """What a section depends on: weights, rows, settings, the code and foolbox; else sections are measured again."""
     parts = [suite, str(subject.seed), provenance.source_digest(), str(find_spec("foolbox") is not None)]
-    parts += [subject.test.name, _rows([subject.test.x]), _rows([subject.test.y])]
+    parts += [subject.test.name, rows_digest([subject.test.x]), rows_digest([subject.test.y])]
     parts += [f"{name} {_run(run)}" for name, run in subject.classifiers().items()]
     parts += [f"{rows.name} {_set(rows)}" for rows in subject.outside]
     if subject.extractor is not None:
         networks = (subject.extractor.features, subject.extractor.logits)
-        parts += [subject.extractor.name, *(_weights(n) for n in networks if n is not None)]
+        parts += [subject.extractor.name, *(weights_digest(n) for n in networks if n is not None)]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
 
@@ -40,15 +40,17 @@ def _run(run: Run) -> str:
     folder = None if origin.checkpoint is None else origin.checkpoint.parent.parent
     told = [] if folder is None else [folder / name for name in ("metrics.csv", "checks.csv", "events.jsonl")]
     settings = f"{run.recipe} {run.sampling} {run.bounds} {origin.seed} {origin.data_folder}"
-    return f"{_weights(run.model)} {settings} {_files(told)}"
+    return f"{weights_digest(run.model)} {settings} {_files(told)}"
 
 
-def _weights(network: nn.Module) -> str:
+def weights_digest(network: nn.Module) -> str:
+    """A checksum of all tensors of a network."""
     tensors = {k: v.detach().contiguous().cpu().clone() for k, v in network.state_dict().items()}
     return hashlib.sha256(save(tensors)).hexdigest()
 
 
-def _rows(batches: Iterable[Tensor]) -> str:
+def rows_digest(batches: Iterable[Tensor]) -> str:
+    """A checksum of the values of rows, batch by batch."""
     digest = hashlib.sha256()
     for batch in batches:
         digest.update(f"{tuple(batch.shape[1:])}".encode())
@@ -60,7 +62,7 @@ def _rows(batches: Iterable[Tensor]) -> str:
 def _set(rows: Rows) -> str:
     """A set in files is known by their sizes and times: reading a large one would cost as much as measuring it."""
     if not isinstance(rows, Outside):
-        return _rows(rows.batches(1000))
+        return rows_digest(rows.batches(1000))
     place = rows.place
     return f"{place} {_files(sorted(place.rglob('*')) if place.is_dir() else [place])}"
 
@@ -109,6 +111,7 @@ def _section(folder: Path, plain: dict[str, object] | None) -> Section | None:
         dict(plain["metrics"]),  # type: ignore[call-overload]
         tuple(Table(t["title"], tuple(t["columns"]), tuple(tuple(r) for r in t["rows"])) for t in tables),
         tuple(Picture(name, caption, (folder / f"{name}.png").read_bytes()) for name, caption in pictures),
+        dict(plain["protocols"]),  # type: ignore[call-overload]
     )
 
 

@@ -163,6 +163,7 @@ def _write(result: Evaluation, folder: Path) -> None:
         "suite": result.suite,
         "headline": result.headline,
         "metrics": result.metrics,
+        "protocols": {name: how for section in result.sections for name, how in section.protocols.items()},
         "seconds": {name: round(s, 2) for name, s in result.seconds.items()},
         "about": result.about,
     }

@@ -9,9 +9,9 @@ from pathlib import Path
 
 from jointenergy import recipes
 from jointenergy.errors import InputError
-from jointenergy.evaluation import provenance, results
+from jointenergy.evaluation import extractors, provenance, results
 from jointenergy.evaluation.metrics import Figures
-from jointenergy.evaluation.sections import Suite
+from jointenergy.experiments.further import Asked, further
 from jointenergy.experiments.papers import PAPERS
 from jointenergy.experiments.seeds import (
     DIVERGED,
@@ -20,8 +20,6 @@ from jointenergy.experiments.seeds import (
     Seed,
     draw_portrait,
     figures_of,
-    likelihood_figures_of,
-    ood_figures_of,
     seeds_text,
     task_figures_of,
 )
@@ -29,6 +27,11 @@ from jointenergy.recipes.schema import Recipe
 from jointenergy.recipes.variants import Size
 
 RUNS = Path("runs/reproduce")
+NOT_OF_BASELINES = {
+    "tasks": "a baseline has no chains to do tasks with",
+    "likelihood": "a baseline's log p(x) is no density",
+    "extractor": "a baseline has no samples to compare",
+}
 LOOK = 0.2  # seconds between two looks at the processes
 
 
@@ -68,6 +71,8 @@ class Plan:
     """Where a picture of the first seed is put."""
     likelihood: bool = False
     """Bound the log-likelihood of the test rows; of a smaller size by the quick suite."""
+    extractor: str | None = None
+    """The network whose features compare samples with test rows: `inception`, or a file as of `evaluate`."""
     settings: Recipe = field(init=False)
 
     def __post_init__(self) -> None:
@@ -85,10 +90,11 @@ class Plan:
         results.check_name(own)
         if own.endswith("-baseline"):
             raise InputError(f"the name {own!r} belongs to a baseline: leave the ending out and use --baseline")
-        if self.tasks and self.baseline:
-            raise InputError("a baseline has no chains to do tasks with: leave --tasks or --baseline out")
-        if self.likelihood and self.baseline:
-            raise InputError("a baseline's log p(x) is no density: leave --likelihood or --baseline out")
+        for option, why in NOT_OF_BASELINES.items():
+            if self.baseline and getattr(self, option):
+                raise InputError(f"{why}: leave --{option} or --baseline out")
+        if self.extractor is not None:
+            extractors.check_there(self.extractor, self.data)  # before hours of training
         if self.jobs < 1:
             raise InputError(f"--jobs must be at least 1, got {self.jobs}")
 
@@ -110,6 +116,7 @@ class Plan:
         words += ["--name", self.name] if self.name else []
         words += ["--tasks"] if self.tasks else []
         words += ["--likelihood"] if self.likelihood else []
+        words += ["--extractor", self.extractor] if self.extractor is not None else []
         words += ["--judge", str(self.judge)] if self.judge is not None else []
         words += ["--gallery", str(self.gallery)] if self.gallery is not None else []
         words += [word for name, place in self.ood for word in ("--ood", f"{name}={place}")]
@@ -241,17 +248,9 @@ class _Work:
                 figures, remark = figures_of(seed, self.plan.settings, self.plan.data, judge, small=small)
             record = replace(record, figures=figures, remark=remark)
             seed.remember(record)
-        unseen = [(n, p) for n, p in self.plan.ood if f"ood_auroc.{n}.log_density" not in (record.figures or {})]
-        if unseen:
-            told = ood_figures_of(seed, self.plan.settings, self.plan.data, unseen, self.plan.device)
-            record = replace(record, figures={**(record.figures or {}), **told})
-            seed.remember(record)
-        if self.plan.likelihood and "log_likelihood_upper_nats" not in (record.figures or {}):
-            suite: Suite = "full" if self.plan.size == "full" else "quick"
-            found, said = likelihood_figures_of(seed, self.plan.settings, self.plan.data, self.plan.device, suite)
-            figures = {**(record.figures or {}), **found}
-            record = replace(record, figures=figures, remark=f"{record.remark} {said}".strip())
-            seed.remember(record)
+        plan = self.plan
+        asked = Asked(plan.ood, plan.likelihood, plan.extractor)
+        record = further(seed, record, plan.settings, asked, plan.data, plan.device, full=plan.size == "full")
         self.n_ended += 1
         accuracy = (record.figures or {}).get("accuracy")
         shown = "no accuracy" if accuracy is None else f"accuracy {accuracy:.4f}"
@@ -291,6 +290,7 @@ def _result(plan: Plan, seeds: Sequence[Seed], paper: Mapping[str, float | str])
         command=plan.command(),
         paper=paper,
         notes=" ".join(dict.fromkeys(record.remark for record in records if record.remark)),
+        protocols={name: how for record in records for name, how in record.protocols.items()},
     )
 
 

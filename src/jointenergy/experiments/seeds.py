@@ -13,16 +13,15 @@ import subprocess
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import IO, Literal
 
 from jointenergy.data import Dataset
 from jointenergy.errors import InputError
-from jointenergy.evaluation import gallery, likelihood, ood, tasks
+from jointenergy.evaluation import gallery, likelihood, tasks
 from jointenergy.evaluation.metrics import Figures
-from jointenergy.evaluation.outside import read_outside
-from jointenergy.evaluation.sections import Subject, Suite
+from jointenergy.evaluation.sections import Subject
 from jointenergy.experiments import measures
 from jointenergy.recipes import run_folder
 from jointenergy.recipes.data import dataset_of
@@ -74,6 +73,7 @@ class Record:
     diverged: bool = False
     figures: Figures | None = None
     remark: str = ""
+    protocols: dict[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -238,7 +238,7 @@ def figures_of(
     # What has chains is measured as it ends; a baseline at its best on held-out rows, as it judges others.
     subject = Subject(
         opened.with_weights_of(run.trainer.ema) if run.trainer.uses_chains else opened,
-        _test_rows(settings, data_folder),
+        test_rows(settings, data_folder),
         None if judge is None else open_run(judge, data=data_folder, device=device),
         seed=seed.number,
     )
@@ -262,7 +262,7 @@ def figures_of(
 def draw_portrait(seed: Seed, settings: Recipe, data_folder: Path | None, path: Path, device: str = "cpu") -> None:
     """A picture of the run that a user loads, as a PNG file, unless there is nothing to see."""
     run = open_run(seed.run, data=data_folder, device=device)
-    png = gallery.portrait(Subject(run, _test_rows(settings, data_folder), seed=seed.number))
+    png = gallery.portrait(Subject(run, test_rows(settings, data_folder), seed=seed.number))
     if png is not None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(png)
@@ -273,29 +273,10 @@ def task_figures_of(seed: Seed, settings: Recipe, data_folder: Path | None, devi
     run = open_run(seed.run, data=data_folder, device=device)
     if checkpoints.best(seed.run / "checkpoints") is None:
         return {"healthy": 0.0}, f"Seed {seed.number} was never healthy: its tasks are not measured."
-    figures: Figures = {**tasks.measure(run, _test_rows(settings, data_folder), seed.number), "healthy": 1.0}
+    figures: Figures = {**tasks.measure(run, test_rows(settings, data_folder), seed.number), "healthy": 1.0}
     return figures, " ".join([TASKS, *run.notes])
 
 
-def ood_figures_of(
-    seed: Seed, settings: Recipe, data_folder: Path | None, sets: Sequence[tuple[str, Path]], device: str = "cpu"
-) -> Figures:
-    """How well the run that a user loads tells these sets from the test rows."""
-    run = open_run(seed.run, data=data_folder, device=device)
-    outside = [read_outside(name, place, run) for name, place in sets]
-    return ood.aurocs(run, run.rows(_test_rows(settings, data_folder).x), outside, seed.number)
-
-
-def likelihood_figures_of(
-    seed: Seed, settings: Recipe, data_folder: Path | None, device: str, suite: Suite
-) -> tuple[Figures, str]:
-    """Bounds on the log-likelihood of the test rows under the run that a user loads, or why there are none."""
-    run = open_run(seed.run, data=data_folder, device=device)
-    section = likelihood.likelihood(Subject(run, _test_rows(settings, data_folder), seed=seed.number), suite)
-    bounds: Figures = {"log_likelihood_lower_nats": None, "log_likelihood_upper_nats": None}
-    # The first sentence puts the figures of one seed in words; the others say how they were made.
-    return {**bounds, **section.metrics}, " ".join(section.says[1:] if section.metrics else section.says)
-
-
-def _test_rows(settings: Recipe, folder: Path | None) -> Dataset:
+def test_rows(settings: Recipe, folder: Path | None) -> Dataset:
+    """The rows that figures are of."""
     return dataset_of(settings.data, folder, "test")

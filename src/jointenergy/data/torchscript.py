@@ -1,0 +1,147 @@
+"""data: the tensors in a TorchScript archive, read without running or compiling anything of it.
+
+Such an archive is a zip file with a pickle of the module, its tensors as plain bytes, and code. The code is not looked
+at. The pickle's instructions are followed one by one; objects become dicts of what they hold, and names of classes and
+functions are nothing but names.
+"""
+
+from __future__ import annotations
+
+import math
+import zipfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from jointenergy.data.unpickling import Machine, of_kind
+from jointenergy.errors import InputError
+
+_TENSOR = "torch._utils _rebuild_tensor_v2"
+_PARAMETER = "torch._utils _rebuild_parameter"
+_ORDERED, _LISTS = "collections OrderedDict", "torch.jit._pickle build_"
+_CLASSES = "__torch__."
+_DTYPES = {
+    **{"torch FloatStorage": torch.float32, "torch DoubleStorage": torch.float64, "torch HalfStorage": torch.float16},
+    **{"torch BFloat16Storage": torch.bfloat16, "torch LongStorage": torch.int64, "torch IntStorage": torch.int32},
+    **{"torch BoolStorage": torch.bool, "torch ByteStorage": torch.uint8},
+}
+
+
+@dataclass(frozen=True)
+class _Named:
+    name: str
+
+
+@dataclass
+class _Object:
+    """A module or another object of a class of the archive: its attributes alone."""
+
+    held: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class _Storage:
+    dtype: torch.dtype
+    content: bytearray
+
+
+def is_torchscript(path: Path) -> bool:
+    """Whether a file is a zip archive that holds code beside its tensors."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            return any("/code/" in name for name in archive.namelist())
+    except (OSError, zipfile.BadZipFile):
+        return False
+
+
+def torchscript_tensors(path: Path) -> dict[str, Tensor]:
+    """Every tensor of the module under its dotted name, or one sentence naming the file."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            (pickle,) = (name for name in archive.namelist() if name.count("/") == 1 and name.endswith("/data.pkl"))
+            found: dict[str, Tensor] = {}
+            _collect(_Script(str(path), archive, pickle.removesuffix("data.pkl")).module(), "", found)
+            return found
+    except InputError:
+        raise
+    except Exception as error:  # a damaged program may stumble anywhere
+        reason = str(error) or type(error).__name__
+        raise InputError(f"{path} is corrupt, truncated or no TorchScript archive: {reason}") from error
+
+
+class _Script(Machine):
+    """The pickle machine with the few instructions that modules and tensors need."""
+
+    def __init__(self, shown: str, archive: zipfile.ZipFile, root: str) -> None:
+        super().__init__(shown)
+        self.archive, self.root = archive, root
+        order = f"{root}byteorder"
+        if order in archive.namelist() and archive.read(order) != b"little":
+            raise ValueError("its numbers are not in little-endian order")
+
+    def module(self) -> object:
+        return self.run(self.archive.read(f"{self.root}data.pkl"))
+
+    def finished(self, value: object) -> object:
+        return value
+
+    def step(self, name: str, argument: Any) -> None:  # noqa: ANN401 (whatever follows an instruction)
+        stack = self.stack
+        if name == "GLOBAL":
+            known = argument in (_TENSOR, _PARAMETER, _ORDERED, *_DTYPES) or argument.startswith((_CLASSES, _LISTS))
+            self.refuse_unless(known, f"the name {argument.replace(' ', '.')!r}")
+            stack.append(_Named(argument))
+        elif name == "NEWOBJ":
+            of_kind(stack.pop(), tuple)
+            self.refuse_unless(of_kind(stack.pop(), _Named).name.startswith(_CLASSES), "an object of a foreign class")
+            stack.append(_Object())
+        elif name == "BUILD":
+            state = stack.pop()
+            of_kind(stack[-1], _Object).held |= state if isinstance(state, dict) else {}
+        elif name == "BINPERSID":
+            stack.append(self.storage(of_kind(stack.pop(), tuple)))
+        elif name == "REDUCE":
+            arguments = of_kind(stack.pop(), tuple)
+            stack.append(_value(of_kind(stack.pop(), _Named).name, arguments))
+        else:
+            super().step(name, argument)
+
+    def storage(self, described: tuple[Any, ...]) -> _Storage:
+        _, kind, key, _, n = described
+        dtype = _DTYPES[of_kind(kind, _Named).name]
+        info = self.archive.getinfo(f"{self.root}data/{of_kind(key, str)}")
+        if info.file_size != of_kind(n, int) * dtype.itemsize:
+            raise ValueError(f"tensor {key} has {info.file_size} bytes where {n} numbers are announced")
+        return _Storage(dtype, bytearray(self.archive.read(info)))
+
+
+def _value(name: str, arguments: tuple[Any, ...]) -> object:
+    """What a call would give: a tensor, or a plain value; anything else is no call of a weights file."""
+    if name == _TENSOR:
+        storage, offset, shape, stride, *_ = arguments
+        return _tensor(of_kind(storage, _Storage), int(offset), tuple(shape), tuple(stride))
+    if name == _PARAMETER:
+        return of_kind(arguments[0], Tensor)
+    if name == _ORDERED:
+        return {}
+    if name.startswith(_LISTS):
+        return arguments[0]
+    raise TypeError(f"{name.replace(' ', '.')} is not called for a tensor")
+
+
+def _tensor(storage: _Storage, offset: int, shape: tuple[int, ...], stride: tuple[int, ...]) -> Tensor:
+    if math.prod(shape) == 0:
+        return torch.zeros(shape, dtype=storage.dtype)
+    return torch.frombuffer(storage.content, dtype=storage.dtype).as_strided(shape, stride, offset).clone()
+
+
+def _collect(value: object, prefix: str, found: dict[str, Tensor]) -> None:
+    held = value.held if isinstance(value, _Object) else value if isinstance(value, dict) else {}
+    for name, inner in held.items():
+        if isinstance(inner, Tensor):
+            found[f"{prefix}{name}"] = inner
+        else:
+            _collect(inner, f"{prefix}{name}.", found)
