@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from jointenergy import buffers, data, inference, kernels, networks, objectives, starts
+    from jointenergy.buffers import ReplayBuffer, ReservoirBuffer
     from jointenergy.errors import DomainError, EnumerationError, InputError, NormalizerError
     from jointenergy.estimators import JointEnergyClassifier, JointEnergyDetector
     from jointenergy.labels import MISSING, LabelSpace
@@ -22,13 +23,16 @@ if TYPE_CHECKING:
         Product,
         Reals,
     )
-    from jointenergy.runs import Run, load, wrap
+    from jointenergy.runs import Run, fit, load, wrap
+    from jointenergy.training.callbacks import Callback
+    from jointenergy.training.settings import OptimizerSettings
 
 __version__ = "0.1.0.dev0"
 
 __all__ = [
     "MISSING",
     "Box",
+    "Callback",
     "Concat",
     "ConditionalModel",
     "DomainError",
@@ -42,13 +46,17 @@ __all__ = [
     "LabelSpace",
     "LogitModel",
     "NormalizerError",
+    "OptimizerSettings",
     "PairModel",
     "Product",
     "Reals",
+    "ReplayBuffer",
+    "ReservoirBuffer",
     "Run",
     "__version__",
     "buffers",
     "data",
+    "fit",
     "inference",
     "kernels",
     "load",
@@ -75,7 +83,10 @@ _MODULES = {
         "Product",
         "Reals",
     ),
-    "runs": ("Run", "load", "wrap"),
+    "buffers": ("ReplayBuffer", "ReservoirBuffer"),
+    "runs": ("Run", "fit", "load", "wrap"),
+    "training.callbacks": ("Callback",),
+    "training.settings": ("OptimizerSettings",),
 }
 _HOME = {name: module for module, names in _MODULES.items() for name in names}
 

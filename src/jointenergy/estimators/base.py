@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -27,8 +26,7 @@ from jointenergy.estimators.progress import Progress
 from jointenergy.estimators.training import Sizes, Trained, table_trainer, train
 from jointenergy.inputs import check_count
 from jointenergy.labels import MISSING
-from jointenergy.training.callbacks import Callback, Event
-from jointenergy.training.loop import Loop
+from jointenergy.training.callbacks import Printed
 
 LEAST, MOST, PASSES = 100, 500, 5  # iterations and passes over the rows, where max_iter leaves them to the rows
 WEIGHT_DECAY, MANY = 0.5, 10  # of tables with few features; with more it grows as their root does
@@ -282,21 +280,6 @@ class TableEstimator(BaseEstimator):  # type: ignore[misc]
         tags.input_tags.allow_nan = True
         tags.input_tags.categorical = True
         return tags
-
-
-@dataclass(frozen=True)
-class Printed(Callback):
-    """Ten lines of figures in a fit, and one for each event."""
-
-    name: str
-
-    def on_log(self, loop: Loop, values: dict[str, float]) -> None:
-        if loop.trainer.iteration % max(1, loop.trainer.plan.iterations // 10) == 0:
-            what = ", ".join(f"{k} {v:.4g}" for k, v in values.items() if k in ("loss", "gap"))
-            print(f"[{self.name}] iteration {loop.trainer.iteration}: {what}")
-
-    def on_event(self, loop: Loop, event: Event) -> None:
-        print(f"[{self.name}] iteration {event.iteration}: {event.sentence}")
 
 
 def _rows(table: Table, chosen: npt.NDArray[np.bool_]) -> Table:

@@ -1,6 +1,7 @@
 """networks: one network per file, each named after its paper; they know nothing of densities."""
 
 from jointenergy.networks.activations import ACTIVATIONS, activation
+from jointenergy.networks.batch_norm import ChannelAffine, fold_batch_norm
 from jointenergy.networks.cifar_resnet import CifarResNet
 from jointenergy.networks.dsprites_cnn import DSpritesFeatures, dsprites_head
 from jointenergy.networks.folding import fixed
@@ -16,6 +17,7 @@ from jointenergy.networks.wide_resnet import WideResNet
 __all__ = [
     "ACTIVATIONS",
     "MLP",
+    "ChannelAffine",
     "CifarResNet",
     "DSpritesFeatures",
     "GibbsJemCNN",
@@ -28,4 +30,5 @@ __all__ = [
     "activation",
     "dsprites_head",
     "fixed",
+    "fold_batch_norm",
 ]

@@ -1,7 +1,8 @@
-"""runs: `Run`, a trained model with its folder, and `load` and `wrap`, which make one."""
+"""runs: `Run`, a trained model with its folder, and `fit`, `load` and `wrap`, which make one."""
 
 from jointenergy.runs.film import Film
+from jointenergy.runs.fitting import fit
 from jointenergy.runs.loading import load, wrap
 from jointenergy.runs.run import Run
 
-__all__ = ["Film", "Run", "load", "wrap"]
+__all__ = ["Film", "Run", "fit", "load", "wrap"]

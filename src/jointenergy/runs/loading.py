@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import copy
 import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
@@ -11,37 +11,63 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from jointenergy.data import Dataset, View
 from jointenergy.data.augmentations import augmentation
 from jointenergy.data.training import TrainingData
 from jointenergy.errors import InputError
 from jointenergy.inference import Aids
+from jointenergy.inference.chains import NONE
 from jointenergy.inputs import is_number
-from jointenergy.kernels import Langevin
+from jointenergy.kernels import Kernel, Langevin
 from jointenergy.labels import LabelSpace
-from jointenergy.models import Box, JointModel, LogitModel
+from jointenergy.models import Box, EnergyModel, JointModel, LogitModel
+from jointenergy.models.base import Normalizer
 from jointenergy.models.logits import SingleLogit
 from jointenergy.recipes import run_folder
 from jointenergy.recipes.build import kernel_of, x_start_of
 from jointenergy.recipes.data import data_of, view_of
 from jointenergy.recipes.networks import model_of
 from jointenergy.recipes.schema import Recipe, read
-from jointenergy.runs import portable
+from jointenergy.runs import description, portable
+from jointenergy.runs.fitting import best_of
 from jointenergy.runs.origin import Origin, Sampling
 from jointenergy.runs.run import Run
 from jointenergy.runs.thresholds import Thresholds
+from jointenergy.runs.user_data import LabelNames, label_space, rows_of_user, training_data
+from jointenergy.starts import Start, StartSpec, XStart
 from jointenergy.training import checkpoints
-from jointenergy.training.checkpoints import Checkpoint
 from jointenergy.training.distributed import device_of
 from jointenergy.training.state import under
+from jointenergy.training.stores import FolderStore
 
 
-def load(path: Path | str, *, data: Path | str | None = None, device: str = "cpu") -> Run:
-    """A trained run, from its folder or from an exported file.
+def load(
+    path: Path | str,
+    *,
+    network: nn.Module | None = None,
+    kernel: Kernel | None = None,
+    start: StartSpec | XStart | Start | None = None,
+    data: object = None,
+    device: str = "cpu",
+) -> Run:
+    """Open a trained run, from its folder or from an exported file.
 
     Its weights are the averaged ones of the best healthy checkpoint; where no checkpoint was healthy those of the
-    newest, with a warning. `data` is the folder of the data, should it have moved; only what needs data reads them.
+    newest, with a warning.
+
+    A run of `fit` takes the `network` (or model) that `fit` took, whose weights come from the folder, and the `kernel`
+    and `start` where these were your own. `data` are the rows that `fit` took, for what needs them: thresholds,
+    health, nearest neighbors and starts in the classes. Of a run of a recipe `data` is the folder of its data, should
+    it have moved.
     """
-    run = open_run(path, data=data, device=device)
+    if Path(path).is_dir() and (Path(path) / description.FILE).exists():
+        run = _from_fit(Path(path), network, kernel, start, data, device_of(device))
+    elif network is not None or kernel is not None or start is not None:
+        raise InputError(f"{path} is the run of a recipe, which has its own network, kernel and start: leave them out")
+    elif data is None or isinstance(data, str | Path):
+        run = open_run(path, data=data, device=device)
+    else:
+        raise InputError(f"data of a recipe's run is the folder that they lie in, got {type(data).__name__}")
     for note in run.notes:
         warnings.warn(note, stacklevel=2)
     return run
@@ -51,6 +77,11 @@ def open_run(path: Path | str, *, data: Path | str | None = None, device: str = 
     """`load`, its warnings left in `notes`."""
     path, where = Path(path), device_of(device)
     folder = None if data is None else Path(data)
+    if path.is_dir() and (path / description.FILE).exists():
+        raise InputError(
+            f"{path} holds a run of fit, whose network only your code has: open it with "
+            f"jointenergy.load({str(path)!r}, network=...)"
+        )
     if path.is_dir():
         return _from_folder(path, folder, where)
     if path.is_file():
@@ -64,13 +95,98 @@ def _from_folder(folder: Path, data_folder: Path | None, device: torch.device) -
     if data_folder is None and known["data"] is not None and Path(known["data"]).exists():
         data_folder = Path(known["data"])
     labels, event_shape = _labels_and_shape(known, recipe, data_folder)
-    path, checkpoint, notes = _best_checkpoint(folder)
+    best, checkpoint, notes = best_of(FolderStore(folder / "checkpoints"), str(folder))
+    path = folder / "checkpoints" / best
     model = _model(recipe, labels, event_shape, under(checkpoint.tensors, "ema/"), device)
     origin = Origin.of_recipe(
         f"the run {folder}", labels, event_shape, device, recipe, known["seed"], data_folder, path
     )
-    weights = json.loads((path / checkpoints.SUMS).read_text())[checkpoints.TENSORS]
-    return _run_of(model, origin, recipe, Thresholds(folder, weights), [*notes, *known["warnings"]])
+    thresholds = Thresholds(folder, checkpoints.checksum(path))
+    return _run_of(model, origin, recipe, thresholds, [*notes, *known["warnings"]])
+
+
+def _from_fit(
+    folder: Path,
+    network: nn.Module | None,
+    kernel: Kernel | None,
+    start: StartSpec | XStart | Start | None,
+    data: object,
+    device: torch.device,
+) -> Run:
+    """The run of a folder that `fit` has written."""
+    known = description.read(folder)
+    if network is None:
+        raise InputError(f"{folder} holds the weights of a network of your own: pass it as network=, as fit took it")
+    name, checkpoint, notes = best_of(FolderStore(folder / "checkpoints"), str(folder))
+    try:
+        labels, shape = LabelSpace(known["labels"]), tuple(known["event_shape"])
+        bounds, family, normalizer = View(*known["bounds"]), known["family"], known["normalizer"]
+    except (KeyError, TypeError, ValueError) as error:
+        raise InputError(f"{folder / description.FILE} is damaged: {error}") from None
+    model = _model_of_fit(network, family, labels, shape, bounds, normalizer)
+    _load_weights(model, under(checkpoint.tensors, "ema/"), str(folder))
+    moves = kernel or description.rebuild(known["kernel"], "kernel")
+    begins = start or description.rebuild(known["start"], "start")
+    path = folder / "checkpoints" / name
+    origin = Origin(
+        f"the run {folder}",
+        labels,
+        shape,
+        device,
+        seed=known["seed"],
+        checkpoint=path,
+        density=known["density"],
+        read_data=None if data is None else lambda: _rows_of_fit(data, labels, bounds, shape, known["data"], device),
+        read_tensors=lambda: checkpoints.load(path).tensors,
+    )
+    sampling = Sampling.of(moves, known["sampling_steps"], NONE, begins)
+    model = model.to(device).requires_grad_(False).eval()
+    return Run(model, origin, sampling, bounds, Thresholds(folder, checkpoints.checksum(path)), notes)
+
+
+def _model_of_fit(
+    network: nn.Module, family: str, labels: LabelSpace, shape: tuple[int, ...], bounds: View, normalizer: Normalizer
+) -> JointModel:
+    """A copy of the user's network as the model that `fit` made of it."""
+    if not isinstance(network, nn.Module):
+        raise InputError(f"network= takes a torch module, got {type(network).__name__}")
+    if family == "model":
+        if not isinstance(network, JointModel):
+            raise InputError("fit was given a JointModel: pass it as network=, not its network alone")
+        return copy.deepcopy(network)
+    if isinstance(network, JointModel):
+        raise InputError("fit was given a network: pass it as network=, not a model around it")
+    own, domain = copy.deepcopy(network).float(), Box(bounds[0], bounds[1])
+    if family == "energy":
+        return EnergyModel(own, domain=domain, event_shape=shape)
+    return LogitModel(own, labels, domain=domain, event_shape=shape, normalizer=normalizer)
+
+
+def _load_weights(model: JointModel, tensors: dict[str, Tensor], whose: str) -> None:
+    """Load weights, or name the first tensor in which the network differs from that of the run."""
+    own = model.state_dict()
+    for name in {**tensors, **own}:
+        if name not in own or name not in tensors or own[name].shape != tensors[name].shape:
+            here, there = (tuple(t[name].shape) if name in t else "none" for t in (own, tensors))
+            raise InputError(
+                f"the network is another than that of {whose}: {name.removeprefix('network.')!r} has the shape {here} "
+                f"here and {there} in the run"
+            )
+    model.load_state_dict(tensors)
+
+
+def _rows_of_fit(
+    data: object, labels: LabelSpace, bounds: View, shape: tuple[int, ...], checksum: str, device: torch.device
+) -> TrainingData:
+    """The rows that `fit` was given, recognized by their checksum."""
+    if isinstance(data, TrainingData):
+        found = data
+    else:
+        rows = rows_of_user(data, None if isinstance(data, Dataset) else labels if len(labels) else None)
+        found = training_data(rows, bounds, 0.1, None, shape)
+    if description.digest(found) != checksum:
+        warnings.warn("the data are not those that the run was trained on, or other rows are held out", stacklevel=2)
+    return found.to(device)
 
 
 def _from_file(path: Path, data_folder: Path | None, device: torch.device) -> Run:
@@ -100,24 +216,6 @@ def _labels_and_shape(
     return data.labels, data.event_shape
 
 
-def _best_checkpoint(folder: Path) -> tuple[Path, Checkpoint, list[str]]:
-    """The best healthy checkpoint, or the newest that is whole and a sentence that says so."""
-    where, notes = folder / "checkpoints", []
-    best = checkpoints.best(where)
-    if best is None:
-        notes.append(f"no checkpoint of {folder} was found healthy")
-    else:
-        try:
-            return best, checkpoints.load(best), []
-        except InputError as error:
-            notes.append(f"the best weights cannot be read ({error})")
-    newest, _ = checkpoints.newest(where)
-    if newest is None:
-        raise InputError(f"{folder} has no checkpoint that is whole: train it again in a new folder")
-    notes[-1] += f": its newest weights are used, of iteration {newest.iteration}, and their density may mean nothing"
-    return checkpoints.path_of(where, newest.iteration), newest, notes
-
-
 def _model(
     recipe: Recipe,
     labels: LabelSpace,
@@ -137,7 +235,7 @@ def _model(
 
 def wrap(
     classifier: nn.Module,
-    labels: LabelSpace | Mapping[str, int | Sequence[str]] | Sequence[str] | int,
+    labels: LabelNames,
     *,
     bounds: tuple[float, float],
     event_shape: Sequence[int],
@@ -155,7 +253,7 @@ def wrap(
     if not isinstance(classifier, nn.Module):
         raise InputError(f"wrap takes a torch module that gives logits, got {type(classifier).__name__}")
     low, high = _bounds(bounds)
-    space, shape = _space(labels), _shape(event_shape)
+    space, shape = label_space(labels), _shape(event_shape)
     model = LogitModel(classifier, space, single_logit=single_logit, domain=Box(low, high), event_shape=shape).eval()
     weight = next((p for p in model.parameters() if p.is_floating_point()), torch.empty(0))
     middle = torch.full((2, *shape), (low + high) / 2, dtype=weight.dtype, device=weight.device)
@@ -185,9 +283,3 @@ def _shape(event_shape: Iterable[int]) -> tuple[int, ...]:
     if not sizes or not all(is_number(s) and s > 0 and float(s).is_integer() for s in sizes):
         raise InputError(f"event_shape must be the sizes of one row of x, as in (3, 32, 32), got {event_shape!r}")
     return tuple(int(s) for s in sizes)
-
-
-def _space(labels: LabelSpace | Mapping[str, int | Sequence[str]] | Sequence[str] | int) -> LabelSpace:
-    if isinstance(labels, LabelSpace):
-        return labels
-    return LabelSpace(labels) if isinstance(labels, Mapping) else LabelSpace({"class": labels})

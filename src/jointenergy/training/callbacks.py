@@ -43,3 +43,21 @@ class Callback:
 
     def on_end(self, loop: Loop) -> None:
         """Called once, after the last iteration."""
+
+
+@dataclass(frozen=True)
+class Printed(Callback):
+    """Print ten lines of metrics in a run, and one for each event."""
+
+    name: str
+
+    def on_log(self, loop: Loop, values: dict[str, float]) -> None:
+        at, total = loop.trainer.iteration, loop.trainer.plan.iterations
+        every = max(1, total // 10)
+        if at % every < loop.trainer.plan.cadence.log:
+            shown = ("loss", "gap", "accuracy")
+            what = ", ".join(f"{k} {v:.4g}" for k, v in values.items() if k in shown and v == v)
+            print(f"[{self.name}] iteration {at:,} of {total:,}: {what}")
+
+    def on_event(self, loop: Loop, event: Event) -> None:
+        print(f"[{self.name}] iteration {event.iteration:,}: {event.sentence}")

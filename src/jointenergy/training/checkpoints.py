@@ -103,6 +103,14 @@ def load(path: Path) -> Checkpoint:
     return Checkpoint(values.pop("iteration"), tensors, values)
 
 
+def checksum(path: Path) -> str:
+    """That of a checkpoint's tensors, by which its weights are recognized."""
+    try:
+        return str(json.loads((path / SUMS).read_text())[TENSORS])
+    except (OSError, KeyError, TypeError, ValueError):
+        raise InputError(f"the checkpoint {path} is damaged: {SUMS} cannot be read") from None
+
+
 def path_of(folder: Path, iteration: int) -> Path:
     """Where the checkpoint of an iteration lies."""
     return folder / name_of(iteration)

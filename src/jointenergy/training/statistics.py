@@ -9,11 +9,6 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 
-def batch_statistics(model: nn.Module) -> bool:
-    """Whether a row's value depends on the rows beside it while the network trains."""
-    return any(isinstance(m, _BatchNorm) for m in model.modules())
-
-
 def running(model: nn.Module) -> list[Tensor]:
     """The running means and variances."""
     layers = [m for m in model.modules() if isinstance(m, _BatchNorm)]

@@ -18,6 +18,7 @@ from jointenergy.kernels.base import Known
 from jointenergy.labels import MISSING
 from jointenergy.models import JointModel
 from jointenergy.networks.accelerated import hold, together
+from jointenergy.networks.batch_norm import has_batch_norm
 from jointenergy.objectives import Batch, DrawName, Draws, Loss, Objective, Samples
 from jointenergy.streams import seeded
 from jointenergy.training.chains import Chains, Moved
@@ -26,7 +27,7 @@ from jointenergy.training.distributed import World
 from jointenergy.training.engine import Engine, accelerated, arithmetic, by_compiler, compiles, first_line, precision_of
 from jointenergy.training.feeds import Feed
 from jointenergy.training.plan import Plan
-from jointenergy.training.statistics import batch_statistics, frozen
+from jointenergy.training.statistics import frozen
 from jointenergy.training.step import Outcome, step
 from jointenergy.training.update import Update
 
@@ -72,7 +73,7 @@ class Trainer:
         dtype = torch.bfloat16 if self.precision == "bfloat16" else torch.float32
         self.fast = accelerated(self.model, dtype, compiled=self.compiled)
         self.twice = accelerated(self.model, dtype, compiled=False)
-        self.batch_statistics = batch_statistics(self.model)
+        self.batch_statistics = has_batch_norm(self.model)
         self.engine = Engine(
             lambda: step(self),
             recorded=device.type == "cuda" and plan.engine.record == "auto" and self.recordable,

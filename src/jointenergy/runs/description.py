@@ -1,0 +1,125 @@
+"""runs: what a run of `fit` was made of, as plain values in its folder; nothing of a file is imported or run."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import fields, is_dataclass
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from jointenergy.buffers import Buffer, ReplayBuffer, ReservoirBuffer
+from jointenergy.data.training import TrainingData
+from jointenergy.errors import InputError
+from jointenergy.kernels import (
+    MALA,
+    BlockGibbs,
+    ExactGibbs,
+    GibbsWithGradients,
+    Langevin,
+    PolynomialDecay,
+    SingleSiteGibbs,
+)
+from jointenergy.models import Box, Reals
+from jointenergy.starts import ClassGaussians, Uniform
+from jointenergy.training.settings import CadenceSettings, EngineSettings, OptimizerSettings
+
+FILE = "fit.json"
+KNOWN: dict[str, type[Any]] = {
+    kind.__name__: kind
+    for kind in (
+        MALA,
+        BlockGibbs,
+        Box,
+        CadenceSettings,
+        ClassGaussians,
+        EngineSettings,
+        ExactGibbs,
+        GibbsWithGradients,
+        Langevin,
+        OptimizerSettings,
+        PolynomialDecay,
+        Reals,
+        SingleSiteGibbs,
+        Uniform,
+    )
+}
+"""What can be made again from a file, by name; all else is the user's to pass."""
+
+
+def describe(value: Any) -> Any:  # noqa: ANN401 (whatever fit takes)
+    """A plain value: of a part of the library one that `rebuild` makes it of, of another one that tells it apart."""
+    if isinstance(value, str | int | float | bool | None):
+        return value
+    if isinstance(value, Buffer):
+        return {"kind": type(value).__name__, "capacity": value.capacity, "restart": value.restart}
+    if is_dataclass(value) and type(value) is KNOWN.get(type(value).__name__):
+        return {"kind": type(value).__name__, **{f.name: describe(getattr(value, f.name)) for f in fields(value)}}
+    if isinstance(value, list | tuple):
+        return [describe(v) for v in value]
+    if is_dataclass(value):
+        return {"own": type(value).__name__, **{f.name: describe(getattr(value, f.name)) for f in fields(value)}}
+    return {"own": getattr(value, "__qualname__", type(value).__qualname__)}
+
+
+def rebuild(plain: Any, what: str) -> Any:  # noqa: ANN401
+    """The part of the library that was described, or one sentence that asks for the user's own."""
+    if isinstance(plain, list):
+        return tuple(rebuild(v, what) for v in plain)
+    if not isinstance(plain, dict):
+        return plain
+    if "own" in plain:
+        raise InputError(f"the run was made with a {what} of your own, {plain['own']}: pass it as {what}=")
+    kind = plain.get("kind")
+    values = {k: rebuild(v, what) for k, v in plain.items() if k != "kind"}
+    try:
+        if kind in ("ReplayBuffer", "ReservoirBuffer"):
+            return {"ReplayBuffer": ReplayBuffer, "ReservoirBuffer": ReservoirBuffer}[kind](**values)
+        return KNOWN[str(kind)](**values)
+    except (KeyError, TypeError) as error:
+        raise InputError(f"the {what} of the run, {kind!r}, is of another version of jointenergy: {error}") from None
+
+
+def digest(data: TrainingData) -> str:
+    """A checksum of all rows, by which the data of a run are recognized."""
+    found = hashlib.sha256()
+    for tensor in (data.x, data.y, data.x_held, data.y_held, data.mask, data.weight):
+        if isinstance(tensor, Tensor):
+            plain = tensor.detach().cpu().contiguous()
+            found.update(str((tuple(plain.shape), plain.dtype)).encode())
+            found.update(plain.numpy().tobytes())
+    return found.hexdigest()
+
+
+def write(folder: Path, known: dict[str, Any]) -> None:
+    """Write what a run is made of, whole or not at all."""
+    folder.mkdir(parents=True, exist_ok=True)
+    part = folder / f".{FILE}.part"
+    part.write_text(json.dumps(known, indent=1))
+    part.replace(folder / FILE)
+
+
+def read(folder: Path) -> dict[str, Any]:
+    """What the run of a folder is made of, or one sentence."""
+    try:
+        found = json.loads((folder / FILE).read_text())
+        if isinstance(found, dict) and found.get("format") == 1:
+            return found
+    except (OSError, ValueError):
+        pass
+    raise InputError(f"{folder} holds no run of fit: {FILE} is missing or damaged")
+
+
+def difference(one: dict[str, Any], other: dict[str, Any]) -> str | None:
+    """The first setting in which two runs differ, in words."""
+    for key in {**one, **other}:
+        if one.get(key) != other.get(key):
+            return f"{key} was {_short(one.get(key))} and is {_short(other.get(key))}"
+    return None
+
+
+def _short(value: Any) -> str:  # noqa: ANN401
+    text = json.dumps(value)
+    return text if len(text) <= 80 else f"{text[:77]}..."

@@ -1,0 +1,483 @@
+"""runs: `fit` trains a network of your own on data of your own, and returns a run."""
+
+from __future__ import annotations
+
+import copy
+import signal
+import threading
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from jointenergy.buffers import Buffer
+from jointenergy.data import View
+from jointenergy.data.augmentations import Change
+from jointenergy.data.training import Pixels, TrainingData
+from jointenergy.errors import InputError
+from jointenergy.inference import Aids
+from jointenergy.inputs import check_count
+from jointenergy.kernels import BlockGibbs, Kernel, Langevin
+from jointenergy.models import Box, EnergyModel, JointModel, LogitModel
+from jointenergy.networks.batch_norm import has_batch_norm
+from jointenergy.objectives import Objective, Term
+from jointenergy.runs import description
+from jointenergy.runs.origin import Origin, Sampling
+from jointenergy.runs.run import Run
+from jointenergy.runs.thresholds import Thresholds
+from jointenergy.runs.user_data import LabelNames, Rows, bounds_of, candidate_shapes, rows_of_user, training_data
+from jointenergy.starts import Start, StartSpec, XStart
+from jointenergy.training import checkpoints, defaults
+from jointenergy.training.callbacks import Callback, Printed
+from jointenergy.training.checkpoints import Checkpoint
+from jointenergy.training.distributed import device_of
+from jointenergy.training.loop import Diverged, Interrupted, Loop
+from jointenergy.training.plan import Gradients, OptimizerFactory, Plan, make_plan
+from jointenergy.training.recovery import FIRST
+from jointenergy.training.settings import CadenceSettings, EngineSettings, OptimizerSettings
+from jointenergy.training.state import under
+from jointenergy.training.stores import Store
+from jointenergy.training.trainer import Trainer
+
+PROBED = 2  # rows that a network is tried on before anything is trained
+
+
+def fit(
+    model: nn.Module,
+    data: object,
+    *,
+    labels: LabelNames | None = None,
+    validation: float | int | object = 0.1,
+    bounds: tuple[float, float] | None = None,
+    objective: Objective | Term | None = None,
+    label_objective: Objective | Term | None = None,
+    kernel: Kernel | None = None,
+    clamp: bool = True,
+    steps: int | None = None,
+    sampling_steps: int | None = None,
+    completion_steps: int = 10,
+    buffer: Buffer | Literal["auto"] | None = "auto",
+    start: StartSpec | XStart | Start | None = None,
+    start_labels: Literal["uniform", "frequency"] = "uniform",
+    optimizer: OptimizerSettings | OptimizerFactory | None = None,
+    gradients: Gradients | None = None,
+    iterations: int | None = None,
+    batch_size: int | None = None,
+    ema: float | None = None,
+    dequantize: Pixels = "none",
+    augment: Sequence[str | Change] = (),
+    noise: float | None = None,
+    noise_clamp: bool | None = None,
+    chain_augment: Sequence[str | Change] = (),
+    augment_every: int = 0,
+    keep_labels: bool = False,
+    sum_labels: bool = False,
+    folder: Path | str | None = None,
+    callbacks: Sequence[Callback] = (),
+    guard: bool = True,
+    allow_batch_statistics: bool = False,
+    cadence: CadenceSettings | None = None,
+    engine: EngineSettings | None = None,
+    seed: int = 0,
+    device: str = "auto",
+    verbose: bool = True,
+) -> Run:
+    """Train a joint energy-based model and return it as a `Run`.
+
+    `fit(net, (x, y))` is enough: what is not named is chosen from the data and printed.
+
+    Parameters
+    ----------
+    model
+        A network that gives logits (with no y: one value a row), trained or not, or a `JointModel`. It is copied; the
+        caller's stays as it is. The copy is used in eval mode, in which a row does not depend on the rows beside it.
+    data
+        (x, y), x alone, a torch `Dataset` of such items, or a data set of `jointenergy.data`. x may be numpy or torch,
+        uint8 pixels or floats, with NaN where it is not known; y has whole numbers or names, one column for each
+        label, -1 (`MISSING`), NaN or None where it is missing.
+    labels
+        The names of the classes, their number, or a mapping from label to values; read off y where it is not given.
+    validation
+        A share or a number of rows to hold out, or held-out data of the same form. Health, thresholds and the best
+        checkpoint are judged on them.
+    bounds
+        The range (low, high) of x. uint8 pixels are scaled to it.
+    objective
+        `JEM()`, `GibbsJEM()`, `Mixed()`, `IGEBM()`, `CrossEntropy()` or a weighted sum of terms.
+    label_objective
+        Terms that get batches of their own, the augmented ones: usually `LogPYGivenX()`.
+    kernel, clamp, steps, sampling_steps
+        How chains move. In a box, a Langevin kernel without bounds gets those of the box unless `clamp=False`.
+    buffer, start, start_labels
+        Where chains are kept (None: each begins afresh), and where fresh ones begin.
+    optimizer, gradients, iterations, batch_size, ema
+        A function of the parameters that returns a torch optimizer, or `OptimizerSettings`. The guard scales its rates.
+        `gradients` replaces the backward pass, as sharpness-aware minimization does.
+    folder
+        Where the run is kept. The same call goes on after an interruption; of a finished run it returns the result.
+    callbacks, guard, cadence, engine, seed, device, verbose
+        Callbacks and trackers, whether the run is watched and mended, how often it is checked, how it is computed.
+
+    Returns
+    -------
+    Run
+        The averaged weights of the best healthy checkpoint.
+    """
+    where = device_of(device)
+    known = _prepared(model, data, labels, validation, bounds, objective)
+    _check_network(known.model, allow_batch_statistics=allow_batch_statistics)
+    trained, rows, view = known.model, known.data.to(where), known.bounds
+    trained = trained.to(where).to(memory_format=torch.channels_last).eval()  # type: ignore[call-overload]
+    numbers = defaults.default_settings(rows, view, on_gpu=where.type == "cuda")
+    settings = numbers["optimizer"] if optimizer is None else optimizer
+    n_iterations = check_count("iterations", numbers["iterations"] if iterations is None else iterations)
+    if isinstance(settings, OptimizerSettings) and ema is not None:
+        settings = replace(settings, ema=ema)
+    moves = kernel or defaults.default_kernel(trained, known.objective, view)
+    plan = make_plan(
+        trained,
+        rows,
+        objective=known.objective,
+        label_objective=None if label_objective is None else _objective(label_objective),
+        kernel=within(moves, view, trained) if clamp else moves,
+        bounds=view,
+        iterations=n_iterations,
+        batch_size=check_count("batch_size", numbers["batch_size"] if batch_size is None else batch_size),
+        steps=check_count("steps", numbers["steps"] if steps is None else steps),
+        sampling_steps=check_count(
+            "sampling_steps", numbers["sampling_steps"] if sampling_steps is None else sampling_steps
+        ),
+        completion_steps=check_count("completion_steps", completion_steps),
+        buffer=numbers["buffer"] if buffer == "auto" else buffer,
+        start=defaults.default_start(rows) if start is None else start,
+        start_labels=start_labels,
+        dequantize=dequantize,
+        augment=augment,
+        noise=numbers["noise"] if noise is None else noise,
+        noise_clamp=numbers["noise_clamp"] if noise_clamp is None else noise_clamp,
+        chain_augment=chain_augment,
+        augment_every=augment_every,
+        keep_labels=keep_labels,
+        sum_labels=sum_labels,
+        optimizer=settings,
+        gradients=gradients,
+        cadence=cadence or defaults.default_cadence(n_iterations),
+        engine=engine,
+        seed=check_count("seed", seed, least=0),
+        guarded=guard,
+    )
+    if not isinstance(settings, OptimizerSettings) and ema is not None:
+        plan = replace(plan, optimizer=replace(plan.optimizer, ema=ema))
+    spec = defaults.default_start(rows) if start is None else start
+    place = None if folder is None else Path(folder)
+    about = _description(known, plan, spec)
+    loop = _loop(plan, place, about)
+    loop.callbacks = [*callbacks, *([Printed("fit")] if verbose else [])]
+    if verbose:
+        _say(known, plan, spec, where, loop)
+    if not loop.ended:
+        _train(loop)
+    return _run(loop, known.family, spec, place)
+
+
+# What is trained, made of what a user passes.
+
+
+class _Known:
+    """A copy of the user's model with the rows in its shape."""
+
+    def __init__(
+        self,
+        model: JointModel,
+        data: TrainingData,
+        bounds: View,
+        objective: Objective,
+        family: str,
+        notes: Sequence[str],
+    ) -> None:
+        self.model, self.data, self.bounds, self.objective = model, data, bounds, objective
+        self.family, self.notes = family, tuple(notes)
+
+
+def _prepared(
+    model: nn.Module,
+    data: object,
+    labels: LabelNames | None,
+    validation: float | int | object,
+    bounds: tuple[float, float] | None,
+    objective: Objective | Term | None,
+) -> _Known:
+    if not isinstance(model, nn.Module):
+        raise InputError(f"fit takes a torch module that gives logits, or a JointModel, got {type(model).__name__}")
+    if isinstance(data, TrainingData):
+        if not isinstance(model, JointModel):
+            raise InputError("prepared data go with a JointModel, which says their labels and range")
+        view = View(*_range(bounds or _box(model) or bounds_of(data.x)))
+        chosen = defaults.default_objective(model) if objective is None else _objective(objective)
+        return _Known(copy.deepcopy(model), data, view, chosen, "model", ())
+    rows = rows_of_user(data, labels if not isinstance(model, JointModel) else _own_labels(model, labels))
+    low, high = _range(bounds or (_box(model) if isinstance(model, JointModel) else None) or bounds_of(rows.x))
+    view, notes = View(low, high), []
+    asked = None if objective is None else _objective(objective)
+    if isinstance(model, JointModel):
+        built, family = copy.deepcopy(model), "model"
+        shape = model.event_shape or tuple(rows.x.shape[1:])
+    else:
+        built, shape, family, said = _model_of(copy.deepcopy(model), rows, view, asked)
+        notes += [said] if said else []
+    found = training_data(rows, view, validation, labels, shape)
+    return _Known(built, found, view, asked or defaults.default_objective(built), family, notes)
+
+
+def _own_labels(model: JointModel, labels: LabelNames | None) -> LabelNames | None:
+    if labels is not None:
+        raise InputError("a JointModel has labels of its own: leave labels= out")
+    return model.labels if len(model.labels) else None
+
+
+def _range(bounds: tuple[float, float]) -> tuple[float, float]:
+    low, high = (float(b) for b in bounds)
+    if not low < high:
+        raise InputError(f"bounds must be (low, high) with low < high, got {bounds}")
+    return low, high
+
+
+def _box(model: JointModel) -> tuple[float, float] | None:
+    return (model.domain.low, model.domain.high) if isinstance(model.domain, Box) else None
+
+
+def _model_of(
+    network: nn.Module, rows: Rows, bounds: View, objective: Objective | None
+) -> tuple[JointModel, tuple[int, ...], str, str]:
+    """A network as a model of the rows, in the first shape of x that it takes."""
+    # p(x | y) alone leaves an unknown normalizer to each label.
+    alone = objective is not None and {t.name for t in objective.terms} <= {"log_p_x_given_y", "energy_l2", "kl"}
+    domain, labels = Box(bounds[0], bounds[1]), rows.labels
+    # Weights are float32, as x is; a copy was made.
+    network = network.float().cpu().eval()
+    first: Exception | None = None
+    for said, x in candidate_shapes(rows.x[:PROBED]):
+        shape = tuple(x.shape[1:])
+        probe = (bounds.of_pixels(x) if x.dtype == torch.uint8 else x.nan_to_num()).float()
+        model: JointModel
+        if len(labels) == 0:
+            model, family = EnergyModel(network, domain=domain, event_shape=shape), "energy"
+        else:
+            normalizer: Literal["joint", "conditional"] = "conditional" if alone else "joint"
+            model = LogitModel(network, labels, domain=domain, event_shape=shape, normalizer=normalizer)
+            family = "logits"
+        try:
+            with torch.no_grad():
+                model.log_density_unchecked(probe, torch.zeros(len(probe), len(labels), dtype=torch.int64))
+        except InputError:
+            raise  # it takes such x, and gives what does not fit the labels
+        except Exception as error:  # a network of another may raise anything
+            first = first or error
+            continue
+        return model, shape, family, f"x is passed to the network {said}" if said else ""
+    reason = str(first).partition("\n")[0] or type(first).__name__
+    raise InputError(f"the network cannot take x of shape [n, {', '.join(map(str, rows.x.shape[1:]))}]: {reason}")
+
+
+def _objective(given: Objective | Term) -> Objective:
+    if isinstance(given, Term):
+        return Objective((given,))
+    if not isinstance(given, Objective):
+        raise InputError(f"an objective is JEM(), or a sum of terms such as LogPX(), got {given!r}")
+    return given
+
+
+def _check_network(model: JointModel, *, allow_batch_statistics: bool) -> None:
+    if not any(p.requires_grad for p in model.parameters()):
+        raise InputError("no parameter of the network requires a gradient: nothing could be trained")
+    if has_batch_norm(model) and not allow_batch_statistics:
+        raise InputError(
+            "batch norm makes each row's density depend on the rows beside it: fold it into fixed weights first, with "
+            "net = jointenergy.networks.fold_batch_norm(net)"
+        )
+
+
+def within(kernel: Kernel, bounds: View, model: JointModel) -> Kernel:
+    """A kernel that keeps to the model's box: Langevin is clamped to it, exact kernels reject what lies outside."""
+    if not isinstance(kernel, Kernel):
+        raise InputError(f"kernel= takes a kernel such as Langevin(1.0, 0.01), got {type(kernel).__name__}")
+    if not isinstance(model.domain, Box):
+        return kernel
+    if isinstance(kernel, Langevin) and kernel.bounds is None:
+        return replace(kernel, bounds=(bounds[0], bounds[1]))
+    if isinstance(kernel, BlockGibbs):
+        return replace(kernel, x_kernel=within(kernel.x_kernel, bounds, model))
+    return kernel
+
+
+# The run's folder, and training in it.
+
+
+def _description(known: _Known, plan: Plan, spec: StartSpec | XStart | Start) -> dict[str, Any]:
+    """What a run is made of, all but its weights and rows."""
+    labels = plan.model.labels
+    return {
+        "format": 1,
+        "family": known.family,
+        "labels": dict(zip(labels.names, labels.values, strict=True)),
+        "event_shape": list(plan.data.event_shape),
+        "bounds": list(plan.bounds),
+        "normalizer": plan.model.normalizer,
+        "tensors": {name: list(t.shape) for name, t in plan.model.state_dict().items()},
+        "data": description.digest(plan.data),
+        "objectives": [[description.describe(t) for t in o.terms] for o in plan.objectives],
+        "density": any(t.name != "log_p_y_given_x" for o in plan.objectives for t in o.terms),
+        "kernel": description.describe(plan.kernel),
+        "start": description.describe(spec),
+        "buffer": description.describe(plan.buffer),
+        "changes": description.describe([list(c) for c in plan.changes]),
+        "optimizer": description.describe(plan.optimizer if plan.make_optimizer is None else plan.make_optimizer),
+        "cadence": description.describe(plan.cadence),
+        **{
+            name: getattr(plan, name)
+            for name in ("iterations", "batch_size", "steps", "sampling_steps", "completion_steps", "seed", "guarded")
+        },
+    }
+
+
+def _loop(plan: Plan, folder: Path | None, about: dict[str, Any]) -> Loop:
+    """A new run, or that of the folder where it stands."""
+    loop = Loop(Trainer(plan), folder)
+    if folder is None or not folder.exists() or not any(folder.iterdir()):
+        if folder is not None:
+            description.write(folder, about)
+        loop.begin()
+        return loop
+    before = description.read(folder)
+    if (other := description.difference(before, about)) is not None:
+        raise InputError(f"{folder} holds another run ({other}): choose another folder, or pass what that run had")
+    if not loop.store.names():
+        loop.begin()
+    else:
+        loop.resume()
+    return loop
+
+
+@contextmanager
+def _saved_on_interrupt(loop: Loop) -> Iterator[None]:
+    """Ctrl-C ends the run after the present iteration, saved; a second one ends it at once."""
+    if loop.folder is None or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def ask(*_: object) -> None:
+        loop.stop = True
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    before = signal.signal(signal.SIGINT, ask)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def _train(loop: Loop) -> None:
+    try:
+        with _saved_on_interrupt(loop):
+            loop.fit()
+    except Interrupted as stopped:
+        raise KeyboardInterrupt(f"{stopped}; the same call of fit goes on from there") from None
+    except Diverged as diverged:
+        if loop.last_healthy == FIRST:
+            raise
+        warnings.warn(f"{diverged}; the run returned has its last healthy weights", stacklevel=3)
+
+
+def _say(known: _Known, plan: Plan, spec: object, device: torch.device, loop: Loop) -> None:
+    """Print what was chosen."""
+    data, labels = plan.data, plan.model.labels
+    terms = [f"{t.weight:g} {t.name}" for o in plan.objectives for t in o.terms]
+    lines = [
+        f"{len(data.x):,} rows of {data.event_shape} in [{plan.bounds[0]:g}, {plan.bounds[1]:g}], {len(data.x_held):,} "
+        f"held out, {labels!r}",
+        *known.notes,
+        f"objective {' + '.join(terms)}",
+        f"{plan.kernel}, {plan.steps} steps, start {spec}, buffer {plan.buffer}",
+        f"{plan.optimizer.name if plan.make_optimizer is None else 'your optimizer'}, batches of {plan.batch_size}, "
+        f"{plan.iterations:,} iterations on {device.type}",
+    ]
+    if loop.trainer.iteration:
+        ended = loop.trainer.iteration >= plan.iterations
+        lines.append("the run is complete" if ended else f"going on from iteration {loop.trainer.iteration:,}")
+    for line in lines:
+        print(f"fit: {line}")
+
+
+def _run(loop: Loop, family: str, spec: StartSpec | XStart | Start, folder: Path | None) -> Run:
+    """The run with the averaged weights of its best healthy checkpoint."""
+    plan = loop.trainer.plan
+    name, checkpoint, notes = best_of(loop.store, loop.where)
+    model = copy.deepcopy(loop.trainer.ema)
+    model.load_state_dict(under(checkpoint.tensors, "ema/"))
+    path = None if folder is None else folder / "checkpoints" / name
+    store = loop.store
+    return run_of(
+        model.requires_grad_(False).eval(),
+        plan,
+        spec,
+        "the run of fit" if folder is None else f"the run {folder}",
+        path,
+        lambda: store.load(name).tensors,
+        [*notes, *loop.trainer.warnings],
+    )
+
+
+def best_of(store: Store, whose: str) -> tuple[str, Checkpoint, list[str]]:
+    """The best healthy checkpoint, or the newest that is whole and a sentence that says so."""
+    best, notes = store.best(), []
+    if best is None:
+        notes.append(f"no checkpoint of {whose} was found healthy")
+    else:
+        try:
+            return best, store.load(best), []
+        except InputError as error:
+            notes.append(f"the best weights cannot be read ({error})")
+    newest, _ = store.newest()
+    if newest is None:
+        raise InputError(f"{whose} has no checkpoint that is whole: train it again in a new folder")
+    notes[-1] += f": its newest weights are used, of iteration {newest.iteration}, and their density may mean nothing"
+    return checkpoints.name_of(newest.iteration), newest, notes
+
+
+def run_of(
+    model: JointModel,
+    plan: Plan,
+    spec: StartSpec | XStart | Start,
+    name: str,
+    checkpoint: Path | None,
+    read_tensors: Callable[[], dict[str, Tensor]],
+    notes: Sequence[str],
+) -> Run:
+    """A run of a plan, in memory or in a folder."""
+    data = plan.data
+    origin = Origin(
+        name,
+        data.labels,
+        data.event_shape,
+        data.x.device,
+        None,
+        plan.seed,
+        None,
+        checkpoint,
+        density=any(t.name != "log_p_y_given_x" for o in plan.objectives for t in o.terms),
+        read_data=lambda: data,
+        make_plan=lambda _: plan,
+        read_tensors=read_tensors,
+    )
+    every = plan.augment_every if plan.chain_augment else 0
+    aids = Aids(augmentations=plan.chain_augment if every else (), augment_every=every)
+    sampling = Sampling.of(plan.kernel, plan.sampling_steps, aids, spec)
+    thresholds = Thresholds()
+    if checkpoint is not None:
+        thresholds = Thresholds(checkpoint.parent.parent, checkpoints.checksum(checkpoint))
+    return Run(model, origin, sampling, plan.bounds, thresholds, notes)
