@@ -15,9 +15,10 @@ import torch
 from jointenergy.data import Dataset
 from jointenergy.data.own import Found
 from jointenergy.labels import MISSING
+from jointenergy.recipes import FOLDER
 from jointenergy.training.feeds import TrainingData, data_of
 from jointenergy.training.measure import HELD_ROWS
-from jointenergy.training.recipe import Recipe, parse
+from jointenergy.training.recipe import Recipe, parse, values_of
 from jointenergy.training.trainer import Trainer
 
 SIDES = {"cpu": 32, "cuda": 64}
@@ -52,34 +53,35 @@ def recipe_values(found: Found, name: str, device: torch.device) -> Table:
 def _images(train: Dataset, *, on_gpu: bool) -> Table:
     """Settings of `cifar10-jem` on a GPU; on a CPU a small network, so that chains have time to run."""
     augment = ["crop", "flip"] if train.event_shape[0] == 3 else ["crop"]
+    data = {"noise": 0.03 if on_gpu else 0.05, "augment": augment, "separate_batches": True}
+    if on_gpu:
+        values = values_of(FOLDER / "cifar10-jem.toml")
+        kept = ("batch_size", "model", "objective", "chain", "buffer", "start", "optimizer")
+        return {"data": data, **{key: values[key] for key in kept}}
     return {
-        "batch_size": 128 if on_gpu else 64,
-        "data": {"noise": 0.03, "augment": augment, "separate_batches": True},
-        "model": {
-            "network": {"kind": "nf-wide-resnet", "depth": 16, "width": 4, "activation": "leaky_relu"}
-            if on_gpu
-            else {"kind": "image-cnn", "hidden": [256]}
-        },
+        "batch_size": 64,
+        "data": data,
+        "model": {"network": {"kind": "image-cnn", "hidden": [256]}},
         # Several labels weigh more by themselves.
-        "objective": {"energy_l2": 0.05, "log_p_y_given_x": 1.0 if on_gpu or len(train.labels) > 1 else 4.0},
+        "objective": {"energy_l2": 0.2, "log_p_y_given_x": 1.0 if len(train.labels) > 1 else 3.0},
         "chain": {
-            "steps": 20,
-            "step_size": 1.0,
-            "noise_scale": 0.01,
+            "steps": 10,
+            "step_size": 0.5,
+            "noise_scale": 0.02,
             "gradient_clamp": 1.0,
             "clamp": True,
-            "sampling_steps": 40,
+            "sampling_steps": 20,
         },
         # Few, so that each is moved often enough in a short run to get as far as samples do.
-        "buffer": {"size": 5000 if on_gpu else 500, "restart": 0.02},
+        "buffer": {"size": 500, "restart": 0.05},
         "start": {"x": "class-gaussians", "uniform": 0.1},
         "optimizer": {
             "name": "adamw",
-            "learning_rate": 1e-3 if on_gpu else 2e-3,
+            "learning_rate": 2e-3,
             "weight_decay": 0.01,
             "clip_norm": 1.0,
             "decay": "cosine",
-            "ema": 0.999 if on_gpu else 0.99,
+            "ema": 0.99,
         },
     }
 
@@ -155,7 +157,7 @@ def with_iterations(values: Table, seconds: float, place: Path, device: torch.de
     n = int(min(enough, max(FEWEST, float(f"{seconds / each - checks:.1e}"))))
     every = -(-n // CHECKS)
     cadence = {"log": max(1, n // 40), "check": every, "checkpoint": every}
-    optimizer = {**values["optimizer"], "warmup": min(100, n // 10)}
+    optimizer = {**values["optimizer"], "warmup": min(values["optimizer"].get("warmup", 100), n // 10)}
     return {**values, "iterations": n, "optimizer": optimizer, "cadence": cadence}, (n + checks) * each
 
 
