@@ -27,7 +27,7 @@ SIDES = {"cpu": 32, "cuda": 64}
 CHECKS = 4  # of health in a run
 WARM, MEASURED = 2, 5  # iterations
 FEWEST, MOST = 100, 20_000  # iterations
-EPOCHS = 300  # that are enough
+EPOCHS = 60  # that are enough: with few rows more of them overfit
 SMALL = 400  # values of an image that an MLP is enough for
 GAUSSIANS = 1.5e8  # entries of the covariances of all classes, for fresh chains to begin in them: 600 MB
 
@@ -42,11 +42,11 @@ def recipe_values(found: Found, name: str, device: torch.device) -> Table:
     image = len(shape) == 3 and shape[0] in (1, 3)
     kind = _images if image and math.prod(shape) > SMALL else _vectors
     values = kind(train, on_gpu=on_gpu)
+    _label_terms(values, train)
     values["name"] = name
     values["batch_size"] = min(values["batch_size"], max(2, n // 2))
     options: Table = {key: getattr(found.options, key) for key in found.options.changed()}
     values["data"] = {"name": found.name, **_bounds(train), **values["data"], "options": options}
-    _label_terms(values, train)
     return values
 
 
@@ -62,8 +62,7 @@ def _images(train: Dataset, *, on_gpu: bool) -> Table:
         "batch_size": 64,
         "data": data,
         "model": {"network": {"kind": "image-cnn", "hidden": [256]}},
-        # Several labels weigh more by themselves.
-        "objective": {"energy_l2": 0.2, "log_p_y_given_x": 1.0 if len(train.labels) > 1 else 3.0},
+        "objective": {"energy_l2": 0.2, "log_p_y_given_x": 3.0},
         "chain": {
             "steps": 10,
             "step_size": 0.5,
@@ -123,13 +122,18 @@ def _label_terms(values: Table, train: Dataset) -> None:
     if n_labels == 0:
         values["model"]["family"] = "unconditional"
         objective |= {"log_p_x": 1.0, "log_p_y_given_x": 0.0}
-        values["data"]["separate_batches"] = False
     elif n_labels == 1:
         objective |= {"log_p_x": 1.0}
     else:
-        objective |= {"log_p_x": 0.0, "log_p_xy": 1.0}
+        # log p(x, y) has all labels in it. Energies are sums over labels, which an L2 as of one label would crush.
+        objective |= {"log_p_x": 0.0, "log_p_xy": 1.0, "log_p_y_given_x": 0.0, "energy_l2": 0.01}
         values["chain"] |= {"label_kernel": "exact", "sum_labels": True}
+        if len(train.event_shape) == 3:  # without class Gaussians chains have a longer way
+            values["chain"] |= {"steps": 20, "step_size": 1.0, "noise_scale": 0.01, "sampling_steps": 40}
+            values["optimizer"]["learning_rate"] /= 4
         values["start"] |= {"labels": "frequency"}
+    if objective["log_p_y_given_x"] == 0:  # no batches of the classifier's own, which would be augmented
+        values["data"] = {"noise": values["data"]["noise"]}
     if not _gaussian_classes(train):
         values["start"] |= {"x": "batch"}
         values["start"].pop("uniform", None)
