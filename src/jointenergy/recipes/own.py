@@ -129,7 +129,7 @@ def _label_terms(values: Table, train: Dataset) -> None:
         objective |= {"log_p_x": 0.0, "log_p_xy": 1.0, "log_p_y_given_x": 0.0, "energy_l2": 0.01}
         values["chain"] |= {"label_kernel": "exact", "sum_labels": True}
         if len(train.event_shape) == 3:  # without class Gaussians chains have a longer way
-            values["chain"] |= {"steps": 20, "step_size": 1.0, "noise_scale": 0.01, "sampling_steps": 40}
+            values["chain"] |= {"steps": 20, "step_size": 1.0, "noise_scale": 0.01, "sampling_steps": 80}
             values["optimizer"]["learning_rate"] /= 4
         values["start"] |= {"labels": "frequency"}
     if objective["log_p_y_given_x"] == 0:  # no batches of the classifier's own, which would be augmented
