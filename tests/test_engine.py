@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import math
 import weakref
 from contextvars import ContextVar
@@ -244,10 +245,12 @@ def test_a_process_has_room_for_the_programs_of_several_runs():
 
 
 def test_rows_of_a_run_that_is_gone_are_let_go():
-    data = images()
-    assert data.share_at((-1.0, 1.0)) is data.share_at((-1.0, 1.0))
-    rows = weakref.ref(data)
-    del data
+    trainer = made()
+    plan = trainer.plan
+    assert plan.share_at_bounds is plan.share_at_bounds
+    rows = weakref.ref(trainer.data)
+    del trainer, plan
+    gc.collect()
     assert rows() is None
 
 

@@ -82,12 +82,14 @@ def test_passes_go_on_with_the_weights_and_the_optimizer_of_the_last_and_not_wit
     assert all(torch.equal(v, trainers[3].weights[k]) for k, v in progress.weights.items())
     assert all(torch.equal(v.float(), trainers[3].averaged[k]) for k, v in law.items())
     assert len({t.seed for t in trainers}) == 4
-    assert [t.trainer.n_before for t in trainers] == [0, 1, 2, 3]
+    # The n-th step of all calls forgets where the average began as the n-th of one call would.
+    assert [t.trainer.plan.ema_of(0) for t in trainers] == [unbiased(0.99, n) for n in (1, 2, 3, 4)]
 
 
 def test_a_fit_from_the_beginning_keeps_its_plain_average(trainers):
     Quick(warm_start=True).fit(*crossed(60))
-    assert trainers[0].trainer.ema_decay == 0.99
+    assert trainers[0].trainer.plan.ema_of is None
+    assert trainers[0].trainer.update.decay == 0.99
 
 
 @pytest.mark.slow

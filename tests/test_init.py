@@ -15,7 +15,9 @@ from jointenergy.data.own import look
 from jointenergy.errors import InputError
 from jointenergy.labels import MISSING
 from jointenergy.recipes import own, run_folder
-from jointenergy.recipes.schema import Recipe
+from jointenergy.recipes.build import trainer_of
+from jointenergy.recipes.data import data_of
+from jointenergy.recipes.schema import Recipe, parse
 from tests import generated_data as made
 
 TINY = ("iterations=3", "chain.steps=2", "chain.sampling_steps=2", "buffer.size=64", "batch_size=8", "cadence.check=3")
@@ -72,6 +74,19 @@ def test_each_kind_of_place_gets_a_recipe_that_trains(what, tmp_path, monkeypatc
     assert dict(zip(known.names, known.cardinalities, strict=True)) == labels
     assert all(f"{name}: {known.values[k][0]}" in said for k, name in enumerate(known.names))
     assert (run.trainer.data.x.amin() >= settings.data.low) & (run.trainer.data.x.amax() <= settings.data.high)
+
+
+@pytest.mark.parametrize("what", PLACES)
+def test_a_gpu_gets_a_recipe_that_can_be_read(what, tmp_path):
+    place = PLACES[what][0](tmp_path)
+    settings = parse(own.recipe_values(look(place, 64), "mine", torch.device("cuda")), "mine")
+    assert settings.model.network.kind == PLACES[what][2].replace("image-cnn", "nf-wide-resnet")
+    assert settings.data.name in ("images", "image-attributes", "npz", "csv")
+
+
+def test_the_small_cnn_takes_images_alone():
+    with pytest.raises(InputError, match="the image-cnn takes images, and rows of 'digits' are"):
+        trainer_of(recipes.load("digits-jem", ["model.network.kind=image-cnn"]), data_of(recipes.load("digits-jem")), 0)
 
 
 def test_iterations_are_chosen_for_a_time(tmp_path, monkeypatch):

@@ -43,7 +43,7 @@ class Known(JointModel):
 
 def made(model: JointModel, shape: tuple[int, ...], bounds: tuple[float, float], label_kernel: Kernel | None) -> Run:
     """A run of a model that was not trained; its data are noise."""
-    origin = Origin("a test's", model.labels, shape, torch.device("cpu"), recipes.load("digits-jem"))
+    origin = Origin.of_recipe("a test's", model.labels, shape, torch.device("cpu"), recipes.load("digits-jem"), 0, None)
     x = torch.rand(40, *shape, generator=torch.Generator().manual_seed(0)) * (bounds[1] - bounds[0]) + bounds[0]
     y = torch.arange(40)[:, None] % torch.tensor(model.labels.cardinalities, dtype=torch.int64)
     vars(origin)["data"] = TrainingData(x, y, x, y, model.labels)

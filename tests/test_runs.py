@@ -22,6 +22,7 @@ from jointenergy.kernels import ExactGibbs, GibbsWithGradients, Langevin
 from jointenergy.labels import MISSING
 from jointenergy.networks import MLP
 from jointenergy.recipes import run_folder
+from jointenergy.recipes.schema import read
 from jointenergy.runs import Film
 from jointenergy.runs.thresholds import FILE
 from jointenergy.starts import UniformStart
@@ -92,7 +93,7 @@ class TestLoad:
         assert not all(torch.equal(own[k], newest[k]) for k in best)  # or the test above could see no difference
         assert not run.model.training
         assert run.notes == ()
-        assert run.recipe == fit.trainer.recipe
+        assert run.recipe == read(run.origin.checkpoint.parent.parent / run_folder.RECIPE)
         assert run.labels == LabelSpace({"digit": 10})
         assert (run.event_shape, run.bounds) == ((64,), (-1.0, 1.0))
 
@@ -110,7 +111,7 @@ class TestLoad:
 
     def test_weights_are_loaded_where_the_data_are_not(self, fit, tmp_path, monkeypatch, x):
         folder = shutil.copytree(fit.folder, tmp_path / "run")
-        monkeypatch.setattr("jointenergy.training.feeds.load", lambda *_: pytest.fail("the data were read"))
+        monkeypatch.setattr("jointenergy.recipes.data.load", lambda *_: pytest.fail("the data were read"))
         assert jointenergy.load(folder).predict(x).shape == (12, 1)
 
     def test_a_run_that_did_not_note_its_labels_asks_its_data(self, fit, run, tmp_path, x):
@@ -489,9 +490,12 @@ class TestWrap:
                 lambda: wrapped.sample(2),
                 "steps is a recipe's, and a wrapped classifier has none: pass steps=",
             ),
-            (lambda: wrapped.sample(2, steps=2, start="buffer"), "a wrapped classifier has no recipe"),
-            (lambda: wrapped.sample(2, steps=2, start="class"), "a wrapped classifier has no recipe"),
-            (lambda: wrapped.neighbors(x), "the training data are named by a recipe"),
+            (
+                lambda: wrapped.sample(2, steps=2, start="buffer"),
+                "a wrapped classifier holds weights and no persistent chains",
+            ),
+            (lambda: wrapped.sample(2, steps=2, start="class"), "a wrapped classifier does not know its training data"),
+            (lambda: wrapped.neighbors(x), "does not know its training data"),
             (lambda: wrapped.export(tmp_path / "a.safetensors"), "holds the recipe that rebuilds the network"),
         ):
             with pytest.raises(InputError, match=sentence):
@@ -601,7 +605,7 @@ def test_other_systems_are_loaded_with_their_own_ways(system, tmp_path):
         batch, begun = run.data.x[:64], run.sample(50, steps=0).x
         assert bool(((begun >= batch.amin(0)) & (begun <= batch.amax(0))).all())
     elif system == "short-run":
-        with pytest.raises(InputError, match=r"has no persistent chains: buffer\.kind is 'none'"):
+        with pytest.raises(InputError, match=r"has no persistent chains: it was trained without a buffer"):
             run.sample(2, start="buffer")
     elif system == "mixed":
         assert isinstance(run.sampling.y_kernel, GibbsWithGradients)

@@ -163,7 +163,7 @@ def test_settings_that_contradict_each_other_are_refused(data, sentence):
 
 def test_the_logit_takes_pixels_alone():
     settings = DataSettings(transform="logit", dequantize="bytes", low=-14.0, high=14.0)
-    with pytest.raises(InputError, match=r"data.transform takes pixels, and 'digits' has numbers"):
+    with pytest.raises(InputError, match=r"the logit takes pixels, and 'digits' has numbers"):
         dataset_of(settings, None, "train")
 
 

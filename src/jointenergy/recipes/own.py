@@ -16,9 +16,10 @@ from jointenergy.data import Dataset
 from jointenergy.data.own import Found
 from jointenergy.data.training import TrainingData
 from jointenergy.labels import MISSING
+from jointenergy.recipes import FOLDER
 from jointenergy.recipes.build import trainer_of
 from jointenergy.recipes.data import data_of
-from jointenergy.recipes.schema import Recipe, parse
+from jointenergy.recipes.schema import Recipe, parse, values_of
 from jointenergy.training.measure import HELD_ROWS
 
 SIDES = {"cpu": 32, "cuda": 64}
@@ -27,7 +28,7 @@ SIDES = {"cpu": 32, "cuda": 64}
 CHECKS = 4  # of health in a run
 WARM, MEASURED = 2, 5  # iterations
 FEWEST, MOST = 100, 20_000  # iterations
-EPOCHS = 300  # that are enough
+EPOCHS = 60  # that are enough: with few rows more of them overfit
 SMALL = 400  # values of an image that an MLP is enough for
 GAUSSIANS = 1.5e8  # entries of the covariances of all classes, for fresh chains to begin in them: 600 MB
 
@@ -42,45 +43,45 @@ def recipe_values(found: Found, name: str, device: torch.device) -> Table:
     image = len(shape) == 3 and shape[0] in (1, 3)
     kind = _images if image and math.prod(shape) > SMALL else _vectors
     values = kind(train, on_gpu=on_gpu)
+    _label_terms(values, train)
     values["name"] = name
     values["batch_size"] = min(values["batch_size"], max(2, n // 2))
     options: Table = {key: getattr(found.options, key) for key in found.options.changed()}
     values["data"] = {"name": found.name, **_bounds(train), **values["data"], "options": options}
-    _label_terms(values, train)
     return values
 
 
 def _images(train: Dataset, *, on_gpu: bool) -> Table:
     """Settings of `cifar10-jem` on a GPU; on a CPU a small network, so that chains have time to run."""
     augment = ["crop", "flip"] if train.event_shape[0] == 3 else ["crop"]
+    data = {"noise": 0.03 if on_gpu else 0.05, "augment": augment, "separate_batches": True}
+    if on_gpu:
+        values = values_of(FOLDER / "cifar10-jem.toml")
+        kept = ("batch_size", "model", "objective", "chain", "buffer", "start", "optimizer")
+        return {"data": data, **{key: values[key] for key in kept}}
     return {
-        "batch_size": 128 if on_gpu else 64,
-        "data": {"noise": 0.03, "augment": augment, "separate_batches": True},
-        "model": {
-            "network": {"kind": "nf-wide-resnet", "depth": 16, "width": 4, "activation": "leaky_relu"}
-            if on_gpu
-            else {"kind": "image-cnn", "hidden": [256]}
-        },
-        # Several labels weigh more by themselves.
-        "objective": {"energy_l2": 0.05, "log_p_y_given_x": 1.0 if on_gpu or len(train.labels) > 1 else 4.0},
+        "batch_size": 64,
+        "data": data,
+        "model": {"network": {"kind": "image-cnn", "hidden": [256]}},
+        "objective": {"energy_l2": 0.2, "log_p_y_given_x": 3.0},
         "chain": {
-            "steps": 20,
-            "step_size": 1.0,
-            "noise_scale": 0.01,
+            "steps": 10,
+            "step_size": 0.5,
+            "noise_scale": 0.02,
             "gradient_clamp": 1.0,
             "clamp": True,
-            "sampling_steps": 40,
+            "sampling_steps": 20,
         },
         # Few, so that each is moved often enough in a short run to get as far as samples do.
-        "buffer": {"size": 5000 if on_gpu else 500, "restart": 0.02},
+        "buffer": {"size": 500, "restart": 0.05},
         "start": {"x": "class-gaussians", "uniform": 0.1},
         "optimizer": {
             "name": "adamw",
-            "learning_rate": 1e-3 if on_gpu else 2e-3,
+            "learning_rate": 2e-3,
             "weight_decay": 0.01,
             "clip_norm": 1.0,
             "decay": "cosine",
-            "ema": 0.999 if on_gpu else 0.99,
+            "ema": 0.99,
         },
     }
 
@@ -122,13 +123,18 @@ def _label_terms(values: Table, train: Dataset) -> None:
     if n_labels == 0:
         values["model"]["family"] = "unconditional"
         objective |= {"log_p_x": 1.0, "log_p_y_given_x": 0.0}
-        values["data"]["separate_batches"] = False
     elif n_labels == 1:
         objective |= {"log_p_x": 1.0}
     else:
-        objective |= {"log_p_x": 0.0, "log_p_xy": 1.0}
+        # log p(x, y) has all labels in it. Energies are sums over labels, which an L2 as of one label would crush.
+        objective |= {"log_p_x": 0.0, "log_p_xy": 1.0, "log_p_y_given_x": 0.0, "energy_l2": 0.01}
         values["chain"] |= {"label_kernel": "exact", "sum_labels": True}
+        if len(train.event_shape) == 3:  # without class Gaussians chains have a longer way
+            values["chain"] |= {"steps": 20, "step_size": 1.0, "noise_scale": 0.01, "sampling_steps": 80}
+            values["optimizer"]["learning_rate"] /= 4
         values["start"] |= {"labels": "frequency"}
+    if objective["log_p_y_given_x"] == 0:  # no batches of the classifier's own, which would be augmented
+        values["data"] = {"noise": values["data"]["noise"]}
     if not _gaussian_classes(train):
         values["start"] |= {"x": "batch"}
         values["start"].pop("uniform", None)
@@ -156,7 +162,7 @@ def with_iterations(values: Table, seconds: float, place: Path, device: torch.de
     n = int(min(enough, max(FEWEST, float(f"{seconds / each - checks:.1e}"))))
     every = -(-n // CHECKS)
     cadence = {"log": max(1, n // 40), "check": every, "checkpoint": every}
-    optimizer = {**values["optimizer"], "warmup": min(100, n // 10)}
+    optimizer = {**values["optimizer"], "warmup": min(values["optimizer"].get("warmup", 100), n // 10)}
     return {**values, "iterations": n, "optimizer": optimizer, "cadence": cadence}, (n + checks) * each
 
 
