@@ -20,6 +20,7 @@ from jointenergy.training.loop import Loop
 from jointenergy.training.trainer import ALONE
 
 RECIPE = "recipe.toml"
+FIT = "fit.json"  # in its place where `fit` has made the run
 ABOUT = "run.json"  # what a run is beside its recipe: seed, guard, where its data lies, what must be said of it
 MEASURED = 30  # iterations that a time is measured by
 
@@ -75,6 +76,8 @@ def about(folder: Path) -> dict[str, Any]:
     try:
         found: dict[str, Any] = json.loads((folder / ABOUT).read_text())
     except (OSError, ValueError):
+        if (folder / FIT).exists():
+            raise InputError(f"{folder} holds a run of fit, whose network only your code has: call fit again") from None
         raise InputError(f"{folder} is no run folder: {ABOUT} is missing or damaged") from None
     return found
 

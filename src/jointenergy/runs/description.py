@@ -23,10 +23,11 @@ from jointenergy.kernels import (
     SingleSiteGibbs,
 )
 from jointenergy.models import Box, Reals
+from jointenergy.recipes.run_folder import FIT
 from jointenergy.starts import ClassGaussians, Uniform
 from jointenergy.training.settings import CadenceSettings, EngineSettings, OptimizerSettings
 
-FILE = "fit.json"
+FILE = FIT
 KNOWN: dict[str, type[Any]] = {
     kind.__name__: kind
     for kind in (
@@ -114,8 +115,11 @@ def read(folder: Path) -> dict[str, Any]:
 
 def difference(one: dict[str, Any], other: dict[str, Any]) -> str | None:
     """The first setting in which two runs differ, in words."""
+    one, other = (json.loads(json.dumps(known)) for known in (one, other))  # as a file holds them
     for key in {**one, **other}:
         if one.get(key) != other.get(key):
+            if key == "data":
+                return "the rows of data are others"
             return f"{key} was {_short(one.get(key))} and is {_short(other.get(key))}"
     return None
 

@@ -1,0 +1,433 @@
+"""`fit`: any network on any data from Python, resumed exactly, opened again; and what is refused, a sentence each."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.data import Dataset, TensorDataset
+
+import jointenergy as je
+from jointenergy.errors import InputError
+from jointenergy.kernels import MALA, BlockGibbs, ExactGibbs, Langevin
+from jointenergy.labels import MISSING
+from jointenergy.objectives import IGEBM, JEM, CrossEntropy, GibbsJEM, LogPX, LogPYGivenX, Mixed
+from jointenergy.runs.user_data import bounds_of, label_columns
+from jointenergy.starts import ClassGaussians, Uniform
+from jointenergy.training.callbacks import Event
+from jointenergy.training.loop import Loop
+from jointenergy.training.step import Outcome
+
+QUICK = {"iterations": 6, "batch_size": 16, "steps": 2, "sampling_steps": 2, "verbose": False, "device": "cpu"}
+
+
+def blobs(n: int = 120, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Three groups of points in a plane."""
+    random = np.random.default_rng(seed)
+    y = random.integers(0, 3, n)
+    centers = np.array([[-2.0, 0.0], [2.0, 0.0], [0.0, 2.0]])
+    return (centers[y] + 0.4 * random.normal(size=(n, 2))).astype(np.float32), y
+
+
+def network(n_in: int = 2, n_out: int = 3, seed: int = 0) -> nn.Sequential:
+    with torch.random.fork_rng():
+        torch.manual_seed(seed)
+        return nn.Sequential(nn.Linear(n_in, 16), nn.SiLU(), nn.Linear(16, n_out))
+
+
+def weights(run: je.Run) -> Tensor:
+    return torch.cat([p.flatten() for p in run.model.parameters()])
+
+
+class TestData:
+    def test_arrays_tensors_datasets_and_data_sets_of_the_library_train_alike(self):
+        x, y = blobs()
+        forms = [
+            (x, y),
+            (x.astype(np.float64), y.astype(np.int32)),
+            (torch.from_numpy(x), torch.from_numpy(y)),
+            TensorDataset(torch.from_numpy(x), torch.from_numpy(y)),
+            je.data.Dataset(torch.from_numpy(x), torch.from_numpy(y)[:, None], je.LabelSpace({"class": 3}), "mine"),
+        ]
+        found = [weights(je.fit(network(), data, **QUICK)) for data in forms]
+        assert all(torch.equal(found[0], other) for other in found[1:])
+
+    def test_labels_are_read_off_names_and_missing_ones_are_kept(self):
+        names = np.array(["dog", "cat", None, "dog", "cat"], dtype=object)
+        codes, space = label_columns(names, None)
+        assert space.values == (("cat", "dog"),)
+        assert codes[:, 0].tolist() == [1, 0, MISSING, 1, 0]
+        codes, space = label_columns(np.array([[0.0, 1.0], [np.nan, 2.0]]), {"a": 2, "b": ["x", "y", "z"]})
+        assert codes.tolist() == [[0, 1], [MISSING, 2]]
+        assert space.names == ("a", "b")
+        assert label_columns(np.array([0, 3]), None)[1].cardinalities == (4,)
+
+    def test_missing_labels_and_entries_of_x_are_learned_from(self):
+        x, y = blobs()
+        x[::5, 0], y[::3] = np.nan, MISSING
+        run = je.fit(network(), (x, y), **QUICK, kernel=BlockGibbs(ExactGibbs(), Langevin(0.1, 0.1)), objective=Mixed())
+        data = run.data
+        assert data.mask is not None
+        assert bool((~data.mask).any())
+        assert bool(data.x_held.isfinite().all())
+        assert bool((data.y == MISSING).any())
+        assert bool(weights(run).isfinite().all())
+
+    def test_without_labels_a_density_is_trained(self):
+        run = je.fit(network(n_out=1), blobs()[0], **QUICK)
+        assert len(run.labels) == 0
+        assert run.log_density(blobs()[0]).shape == (120,)
+
+    def test_pixels_are_scaled_and_shaped_as_the_network_takes_them(self):
+        images = np.random.default_rng(0).integers(0, 256, (40, 8, 8, 3), dtype=np.uint8)
+        y = np.arange(40) % 2
+        convolution = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(144, 2))
+        run = je.fit(convolution, (images, y), **QUICK)
+        assert run.event_shape == (3, 8, 8)
+        assert run.bounds == (-1.0, 1.0)
+        assert run.predict(images[:2]).shape == (2, 1)
+        flat = je.fit(network(64, 2), (images[..., 0], y), **QUICK)
+        assert flat.event_shape == (64,)
+        one = nn.Sequential(nn.Conv2d(1, 2, 3), nn.Flatten(), nn.Linear(72, 2))
+        assert je.fit(one, (images[..., 0], y), **QUICK).event_shape == (1, 8, 8)
+
+    def test_held_out_rows_may_be_given(self):
+        x, y = blobs()
+        run = je.fit(network(), (x[:100], y[:100]), validation=(x[100:], y[100:]), **QUICK)
+        assert torch.equal(run.data.x_held, torch.from_numpy(x[100:]))
+        assert len(run.data.x) == 100
+
+    @pytest.mark.parametrize(
+        ("x", "wanted"),
+        [
+            (torch.zeros(2, 3, dtype=torch.uint8), (-1.0, 1.0)),
+            (torch.tensor([[0.2, 0.9]]), (0.0, 1.0)),
+            (torch.tensor([[-0.2, 0.9]]), (-1.0, 1.0)),
+            (torch.tensor([[-5.0, 5.0]]), (-6.0, 6.0)),
+            (torch.tensor([[[[-5.0, 5.0]]]]), (-5.0, 5.0)),
+            (torch.tensor([[0.0, torch.nan, 4.0]]), (-0.4, 4.4)),
+        ],
+    )
+    def test_the_range_of_x_is_read_off_the_data(self, x, wanted):
+        assert bounds_of(x) == pytest.approx(wanted)
+
+
+class TestArguments:
+    @pytest.mark.parametrize(
+        "objective", [JEM(), GibbsJEM(), Mixed(), IGEBM(), CrossEntropy(), LogPX() + 2 * LogPYGivenX()]
+    )
+    def test_objectives_of_the_papers_and_sums_of_terms(self, objective):
+        run = je.fit(network(), blobs(), objective=objective, **QUICK)
+        assert bool(weights(run).isfinite().all())
+        assert run.is_cross_entropy == (objective == CrossEntropy())
+        assert (run.model.normalizer == "conditional") == (objective == IGEBM())
+
+    def test_kernels_buffers_and_starts_of_the_library_and_of_the_user(self):
+        class Mine:
+            def draw(self, y, *, generator):
+                return torch.zeros(len(y), 2)
+
+        for more in (
+            {"kernel": Langevin(0.1, 0.1)},
+            {"kernel": MALA(0.1)},
+            {"kernel": BlockGibbs(ExactGibbs(), MALA(0.1))},
+            {"buffer": je.ReservoirBuffer(50, restart=0.1)},
+            {"buffer": None},
+            {"start": ClassGaussians()},
+            {"start": Uniform(rows=20)},
+            {"start": Mine()},
+        ):
+            run = je.fit(network(), blobs(), **QUICK, **more)
+            assert run.sample(3, given={"class": 1}).x.shape == (3, 2)
+        assert torch.equal(run.sample(2, steps=0).x, torch.zeros(2, 2))
+
+    def test_chains_keep_to_the_box_unless_told(self):
+        kernel = Langevin(0.1, 0.1)
+        assert je.fit(network(), blobs(), kernel=kernel, **QUICK).sampling.langevin.bounds is not None
+        assert je.fit(network(), blobs(), kernel=kernel, clamp=False, **QUICK).sampling.langevin.bounds is None
+
+    def test_one_specification_serves_two_fits(self):
+        buffer, start = je.ReplayBuffer(64, restart=0.1), ClassGaussians(uniform=0.1)
+        one, two = (je.fit(network(), blobs(), buffer=buffer, start=start, **QUICK) for _ in range(2))
+        assert torch.equal(weights(one), weights(two))
+        assert len(buffer) == 0
+
+    def test_an_optimizer_of_the_users_own_is_scaled_and_skips_what_is_not_finite(self):
+        rates = []
+
+        class Seen(je.Callback):
+            def before_step(self, loop: Loop) -> None:
+                if loop.trainer.iteration == 3:
+                    loop.trainer.learning_rate_scale = 0.5
+                if loop.trainer.iteration == 4:
+                    self.before = [p.detach().clone() for p in loop.trainer.model.parameters()]
+                    self.right = loop.trainer.data.x.clone()
+                    loop.trainer.data.x.fill_(torch.nan)
+
+            def on_step(self, loop: Loop, outcome: Outcome) -> None:
+                rates.append(loop.trainer.update.optimizer.param_groups[0]["lr"])
+                if loop.trainer.iteration == 5:
+                    loop.trainer.data.x.copy_(self.right)
+                    now = list(loop.trainer.model.parameters())
+                    assert all(torch.equal(a, b) for a, b in zip(self.before, now, strict=True))
+
+        je.fit(network(), blobs(), optimizer=lambda p: torch.optim.RMSprop(p, 0.01), callbacks=[Seen()], **QUICK)
+        assert rates == pytest.approx([0.01] * 3 + [0.005] * 3)
+
+    def test_frozen_layers_stay_as_they_are(self):
+        net = network()
+        net[0].requires_grad_(False)
+        run = je.fit(net, blobs(), **QUICK)
+        after = run.model.state_dict()
+        assert torch.equal(after["network.0.weight"], net[0].weight)
+        assert not torch.equal(after["network.2.weight"], net[2].weight)
+
+    def test_the_callers_network_is_left_alone_and_its_weights_are_begun_with(self):
+        net = network()
+        before = [p.clone() for p in net.parameters()]
+        run = je.fit(net, blobs(), optimizer=lambda p: torch.optim.SGD(p, 1e-9), ema=0.0, **QUICK)
+        assert all(torch.equal(a, b) for a, b in zip(before, net.parameters(), strict=True))
+        assert torch.allclose(run.model.state_dict()["network.0.weight"], net[0].weight, atol=1e-6)
+
+    def test_callbacks_are_called_in_their_places(self):
+        seen: list[str] = []
+
+        class Mine(je.Callback):
+            def on_step(self, loop: Loop, outcome: Outcome) -> None:
+                seen.append("step")
+
+            def on_check(self, loop: Loop) -> None:
+                seen.append("check")
+
+            def on_event(self, loop: Loop, event: Event) -> None:
+                seen.append(event.kind)
+
+            def on_end(self, loop: Loop) -> None:
+                seen.append("end")
+
+        je.fit(network(), blobs(), callbacks=[Mine()], **QUICK)
+        assert seen.count("step") == 6
+        assert "check" in seen
+        assert seen[-1] == "end"
+
+    def test_what_is_chosen_is_printed(self, capsys):
+        je.fit(network(), blobs(), **{**QUICK, "verbose": True})
+        said = capsys.readouterr().out
+        for word in ("108 rows of (2,)", "12 held out", "log_p_x", "Langevin(", "ReplayBuffer(", "6 iterations on cpu"):
+            assert word in said
+
+
+KILLED = """
+import os, signal, sys
+import torch
+torch.set_num_threads(1)
+import jointenergy as je
+from tests.test_fit import QUICK, blobs, network
+class Kill(je.Callback):
+    def before_step(self, loop):
+        if loop.trainer.iteration == 7:
+            os.kill(os.getpid(), getattr(signal, sys.argv[2]))
+try:
+    je.fit(network(), blobs(), folder=sys.argv[1], callbacks=[Kill()], **{**QUICK, "iterations": 12})
+except KeyboardInterrupt as stopped:
+    print(stopped)
+    sys.exit(130)
+"""
+
+
+class TestFolder:
+    more: ClassVar[dict[str, object]] = {**QUICK, "iterations": 12}
+
+    @pytest.mark.parametrize("how", ["SIGKILL", "SIGINT"])
+    def test_a_call_that_was_killed_goes_on_bit_for_bit(self, tmp_path, how):
+        whole = je.fit(network(), blobs(), folder=tmp_path / "whole", **self.more)
+        root = Path(__file__).parent.parent
+        ended = subprocess.run(
+            [sys.executable, "-c", KILLED, str(tmp_path / "killed"), how],
+            cwd=root,
+            timeout=120,
+            check=False,
+            capture_output=True,
+            text=True,
+        )
+        assert ended.returncode == (-signal.SIGKILL if how == "SIGKILL" else 130), ended.stderr
+        assert how == "SIGKILL" or "the same call of fit goes on" in ended.stdout
+        seen = []
+
+        class Seen(je.Callback):
+            def on_step(self, loop: Loop, outcome: Outcome) -> None:
+                seen.append(loop.trainer.iteration)
+
+        again = je.fit(network(), blobs(), folder=tmp_path / "killed", callbacks=[Seen()], **self.more)
+        assert len(seen) < 12
+        assert torch.equal(weights(again), weights(whole))
+        assert (tmp_path / "killed" / "metrics.csv").read_text().count("\n") == (
+            tmp_path / "whole" / "metrics.csv"
+        ).read_text().count("\n")
+
+    def test_a_finished_folder_is_returned_as_it_is(self, tmp_path):
+        one = je.fit(network(), blobs(), folder=tmp_path / "run", **QUICK)
+        stamp = (tmp_path / "run" / "metrics.csv").stat().st_mtime_ns
+        two = je.fit(network(), blobs(), folder=tmp_path / "run", **QUICK)
+        assert torch.equal(weights(one), weights(two))
+        assert (tmp_path / "run" / "metrics.csv").stat().st_mtime_ns == stamp
+
+    def test_a_folder_gives_the_weights_that_memory_gives(self, tmp_path):
+        one, two = (je.fit(network(), blobs(), folder=f, **QUICK) for f in (tmp_path / "run", None))
+        assert torch.equal(weights(one), weights(two))
+        assert one.health() == two.health()
+
+    @pytest.mark.parametrize(
+        ("change", "sentence"),
+        [
+            ({"seed": 1}, "seed was 0 and is 1"),
+            ({"batch_size": 8}, "batch_size was 16 and is 8"),
+            ({"kernel": Langevin(0.1, 0.2)}, "kernel was"),
+        ],
+    )
+    def test_a_folder_of_another_run_is_refused(self, tmp_path, change, sentence):
+        je.fit(network(), blobs(), folder=tmp_path / "run", **QUICK)
+        with pytest.raises(InputError, match=sentence):
+            je.fit(network(), blobs(), folder=tmp_path / "run", **{**QUICK, **change})
+        x, y = blobs()
+        with pytest.raises(InputError, match="the rows of data are others"):
+            je.fit(network(), (x[::-1], y[::-1]), folder=tmp_path / "run", **QUICK)
+        (tmp_path / "notes").mkdir()
+        (tmp_path / "notes" / "mine.txt").write_text("mine")
+        with pytest.raises(InputError, match="holds no run of fit"):
+            je.fit(network(), blobs(), folder=tmp_path / "notes", **QUICK)
+
+    def test_load_takes_the_network_and_gives_the_same_run(self, tmp_path):
+        made = je.fit(network(), blobs(), folder=tmp_path / "run", **QUICK)
+        x = blobs()[0][:7]
+        opened = je.load(tmp_path / "run", network=network(seed=9))
+        assert torch.equal(opened.log_density(x), made.log_density(x))
+        assert torch.equal(opened.sample(4, start="noise", seed=3).x, made.sample(4, start="noise", seed=3).x)
+        assert opened.buffer.state_dict()["x"].shape == made.buffer.state_dict()["x"].shape
+        with pytest.raises(InputError, match="pass them as data= when it is loaded"):
+            opened.neighbors(x)
+        whole = je.load(tmp_path / "run", network=network(), data=blobs())
+        assert torch.equal(whole.data.x, made.data.x)
+        assert torch.equal(whole.sample(4, seed=3).x, made.sample(4, seed=3).x)
+
+    def test_load_says_what_it_misses(self, tmp_path):
+        folder = tmp_path / "run"
+        je.fit(network(), blobs(), folder=folder, **QUICK)
+        with pytest.raises(InputError, match="pass it as network=, as fit took it"):
+            je.load(folder)
+        with pytest.raises(InputError, match=r"'0\.weight' has the shape \(16, 3\) here and \(16, 2\) in the run"):
+            je.load(folder, network=network(3))
+        with pytest.raises(InputError, match="not a model around it"):
+            je.load(folder, network=je.LogitModel(network(), je.LabelSpace({"class": 3})))
+        known = json.loads((folder / "fit.json").read_text())
+        (folder / "fit.json").write_text(json.dumps({**known, "kernel": {"own": "Mine"}}))
+        with pytest.raises(InputError, match="kernel of your own, Mine: pass it as kernel="):
+            je.load(folder, network=network())
+        assert je.load(folder, network=network(), kernel=Langevin(0.1, 0.1)).sampling.langevin.step_size == 0.1
+        (folder / "fit.json").write_text("{")
+        with pytest.raises(InputError, match="missing or damaged"):
+            je.load(folder, network=network())
+
+    def test_nothing_of_a_file_is_imported(self, tmp_path):
+        folder = tmp_path / "run"
+        je.fit(network(), blobs(), folder=folder, **QUICK)
+        known = json.loads((folder / "fit.json").read_text())
+        for kind in ("os.system", "Trainer", "__import__"):
+            (folder / "fit.json").write_text(json.dumps({**known, "kernel": {"kind": kind, "command": "true"}}))
+            with pytest.raises(InputError, match="of another version of jointenergy"):
+                je.load(folder, network=network())
+
+    def test_a_callback_that_raises_is_shown_and_the_run_is_saved(self, tmp_path):
+        class Broken(je.Callback):
+            def on_step(self, loop: Loop, outcome: Outcome) -> None:
+                if loop.trainer.iteration == 5:
+                    raise ZeroDivisionError("of mine")
+
+        with pytest.raises(ZeroDivisionError, match="of mine"):
+            je.fit(network(), blobs(), folder=tmp_path / "run", callbacks=[Broken()], **self.more)
+        assert (tmp_path / "run" / "checkpoints" / "iteration-00000005").exists()
+        again = je.fit(network(), blobs(), folder=tmp_path / "run", **self.more)
+        whole = je.fit(network(), blobs(), **self.more)
+        assert torch.equal(weights(again), weights(whole))
+
+
+class Odd(Dataset[object]):
+    def __init__(self, items):
+        self.items = items
+
+    def __len__(self):
+        return len(self.items)
+
+    def __getitem__(self, i):
+        return self.items[i]
+
+
+X, Y = blobs(40)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "more", "sentence"),
+    [
+        ((network(n_out=4), (X, Y)), {}, r"returned shape \[2, 4\]; LabelSpace\(\{'class': 3\}\) needs \[2, 3\]"),
+        ((network(5), (X, Y)), {}, r"cannot take x of shape \[n, 2\]"),
+        (("net", (X, Y)), {}, "a torch module that gives logits, or a JointModel, got str"),
+        ((network(), (X, Y[:5])), {}, "x has 40 rows and y has 5"),
+        ((network(), (X, Y + 0.5)), {}, "whole numbers from 0, or -1 where missing"),
+        ((network(), (X, Y * 10**6)), {}, "number the classes from 0"),
+        ((network(), (X, np.full(40, MISSING))), {}, "no row has a label 'class'"),
+        ((network(), (X, Y)), {"labels": ["a", "b"]}, "class"),
+        ((network(), (X, np.array(["a", "b"] * 20))), {"labels": ["a", "c", "d"]}, "y has the value 'b'"),
+        ((network(), (X, Y)), {"labels": {"a": 3, "b": 2}}, r"y has 1 column\(s\) and labels= names 2"),
+        ((network(), X), {"labels": 3}, "there is no y"),
+        ((network(), (X, Y, Y)), {}, "got 3 parts"),
+        ((network(), X[0]), {}, r"a shape \[n, \*event\]"),
+        ((network(), (np.full_like(X, np.inf), Y)), {}, "an infinite value in row 0"),
+        ((network(), (np.full_like(X, 5.0), Y)), {}, "every value of x is 5"),
+        ((network(), Odd([(X[0], 0, 1)] * 4)), {}, "item 0 is a tuple of 3"),
+        ((network(), Odd([(X[0], 0), (X[0, :1], 1)])), {}, "item 1 of the Dataset has the shape"),
+        ((network(), Odd([])), {}, "has no items"),
+        ((network(), Odd([(object(), 0)] * 4)), {}, "x of item 0 is a object"),
+        ((network(), (X, Y)), {"optimizer": lambda p: None}, "it returned NoneType"),
+        ((network(), (X, Y)), {"kernel": "langevin"}, "takes a kernel such as Langevin"),
+        ((network(), (X, Y)), {"objective": "jem"}, r"an objective is JEM\(\)"),
+        ((network(), (X, Y)), {"iterations": 0}, "iterations"),
+        ((network(), (X, Y)), {"validation": 2.0}, "a fraction between 0 and 1"),
+        ((network(), (X, Y)), {"augment": ["flip"]}, "changes images"),
+        ((network(), (X, Y)), {"bounds": (1.0, -1.0)}, "low < high"),
+        ((network(), (X, Y)), {"device": "tpu9"}, "no device called 'tpu9'"),
+        ((nn.Sequential(network(), nn.BatchNorm1d(3)), (X, Y)), {}, r"fold_batch_norm\(net\)"),
+        ((network().requires_grad_(False), (X, Y)), {}, "nothing could be trained"),
+    ],
+)
+def test_what_does_not_fit_is_one_sentence(arguments, more, sentence):
+    with pytest.raises(InputError, match=sentence) as caught:
+        je.fit(*arguments, **{**QUICK, **more})
+    assert "\n" not in str(caught.value)
+
+
+def test_the_shell_says_how_a_run_of_fit_is_opened(tmp_path):
+    je.fit(network(), blobs(), folder=tmp_path / "run", **QUICK)
+    environment = {k: v for k, v in os.environ.items() if k != "JOINTENERGY_DATA"}
+    for words in (["score", str(tmp_path / "run"), "x.npy"], ["resume", str(tmp_path / "run")]):
+        command = [sys.executable, "-m", "jointenergy", *words]
+        ended = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, env=environment)
+        assert ended.returncode == 2
+        assert "fit" in ended.stderr
+        assert "Traceback" not in ended.stderr
+
+
+@pytest.mark.slow
+def test_defaults_are_healthy_on_points_they_were_not_chosen_on():
+    run = je.fit(network(), blobs(1000), verbose=False, device="cpu")
+    x, y = blobs(500, seed=7)
+    assert (run.predict(x)[:, 0].numpy() == y).mean() > 0.97
+    assert run.health().complaints == []
