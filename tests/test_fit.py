@@ -21,7 +21,7 @@ from jointenergy.errors import InputError
 from jointenergy.kernels import MALA, BlockGibbs, ExactGibbs, Langevin
 from jointenergy.labels import MISSING
 from jointenergy.objectives import IGEBM, JEM, CrossEntropy, GibbsJEM, LogPX, LogPYGivenX, Mixed
-from jointenergy.runs.user_data import bounds_of, label_columns
+from jointenergy.runs.user_data import domain_of, label_columns
 from jointenergy.starts import ClassGaussians, Uniform
 from jointenergy.training.callbacks import Event
 from jointenergy.training.loop import Loop
@@ -112,13 +112,15 @@ class TestData:
             (torch.zeros(2, 3, dtype=torch.uint8), (-1.0, 1.0)),
             (torch.tensor([[0.2, 0.9]]), (0.0, 1.0)),
             (torch.tensor([[-0.2, 0.9]]), (-1.0, 1.0)),
-            (torch.tensor([[-5.0, 5.0]]), (-6.0, 6.0)),
+            (torch.tensor([[-5.0, 5.0]]), (-5.0 * 200**0.5, 5.0 * 200**0.5)),
+            (torch.cat((torch.full((1, 500), -5.0), torch.full((1, 500), 5.0)), 1), (-6.0, 6.0)),
             (torch.tensor([[[[-5.0, 5.0]]]]), (-5.0, 5.0)),
-            (torch.tensor([[0.0, torch.nan, 4.0]]), (-0.4, 4.4)),
         ],
     )
     def test_the_range_of_x_is_read_off_the_data(self, x, wanted):
-        assert bounds_of(x) == pytest.approx(wanted)
+        domain, view = domain_of(x, None)
+        assert tuple(view) == pytest.approx(wanted)
+        assert isinstance(domain, je.Reals) == (x.ndim == 2 and float(x.max()) > 1)
 
 
 class TestArguments:
@@ -152,8 +154,10 @@ class TestArguments:
 
     def test_chains_keep_to_the_box_unless_told(self):
         kernel = Langevin(0.1, 0.1)
-        assert je.fit(network(), blobs(), kernel=kernel, **QUICK).sampling.langevin.bounds is not None
-        assert je.fit(network(), blobs(), kernel=kernel, clamp=False, **QUICK).sampling.langevin.bounds is None
+        box = {**QUICK, "bounds": (-4.0, 4.0), "kernel": kernel}
+        assert je.fit(network(), blobs(), **box).sampling.langevin.bounds == (-4.0, 4.0)
+        assert je.fit(network(), blobs(), **box, clamp=False).sampling.langevin.bounds is None
+        assert je.fit(network(), blobs(), kernel=kernel, **QUICK).sampling.langevin.bounds is None  # a table
 
     def test_one_specification_serves_two_fits(self):
         buffer, start = je.ReplayBuffer(64, restart=0.1), ClassGaussians(uniform=0.1)

@@ -23,14 +23,14 @@ from jointenergy.errors import InputError
 from jointenergy.inference import Aids
 from jointenergy.inputs import check_count
 from jointenergy.kernels import BlockGibbs, Kernel, Langevin
-from jointenergy.models import Box, EnergyModel, JointModel, LogitModel
+from jointenergy.models import Box, Domain, EnergyModel, JointModel, LogitModel
 from jointenergy.networks.batch_norm import has_batch_norm
 from jointenergy.objectives import Objective, Term
 from jointenergy.runs import description
 from jointenergy.runs.origin import Origin, Sampling
 from jointenergy.runs.run import Run
 from jointenergy.runs.thresholds import Thresholds
-from jointenergy.runs.user_data import LabelNames, Rows, bounds_of, candidate_shapes, rows_of_user, training_data
+from jointenergy.runs.user_data import LabelNames, Rows, candidate_shapes, domain_of, rows_of_user, training_data
 from jointenergy.starts import Start, StartSpec, XStart
 from jointenergy.training import checkpoints, defaults
 from jointenergy.training.callbacks import Callback, Printed
@@ -133,12 +133,13 @@ def fit(
     _check_network(known.model, allow_batch_statistics=allow_batch_statistics)
     trained, rows, view = known.model, known.data.to(where), known.bounds
     trained = trained.to(where).to(memory_format=torch.channels_last).eval()  # type: ignore[call-overload]
-    numbers = defaults.default_settings(rows, view, on_gpu=where.type == "cuda")
+    numbers = defaults.default_settings(trained, rows, view, on_gpu=where.type == "cuda")
     settings = numbers["optimizer"] if optimizer is None else optimizer
     n_iterations = check_count("iterations", numbers["iterations"] if iterations is None else iterations)
     if isinstance(settings, OptimizerSettings) and ema is not None:
         settings = replace(settings, ema=ema)
-    moves = kernel or defaults.default_kernel(trained, known.objective, view)
+    spec = defaults.default_start(trained, rows) if start is None else start
+    moves = kernel or defaults.default_kernel(trained, known.objective, rows, view)
     plan = make_plan(
         trained,
         rows,
@@ -154,7 +155,7 @@ def fit(
         ),
         completion_steps=check_count("completion_steps", completion_steps),
         buffer=numbers["buffer"] if buffer == "auto" else buffer,
-        start=defaults.default_start(rows) if start is None else start,
+        start=spec,
         start_labels=start_labels,
         dequantize=dequantize,
         augment=augment,
@@ -173,7 +174,6 @@ def fit(
     )
     if not isinstance(settings, OptimizerSettings) and ema is not None:
         plan = replace(plan, optimizer=replace(plan.optimizer, ema=ema))
-    spec = defaults.default_start(rows) if start is None else start
     place = None if folder is None else Path(folder)
     about = _description(known, plan, spec)
     loop = _loop(plan, place, about)
@@ -217,18 +217,19 @@ def _prepared(
     if isinstance(data, TrainingData):
         if not isinstance(model, JointModel):
             raise InputError("prepared data go with a JointModel, which says their labels and range")
-        view = View(*_range(bounds or _box(model) or bounds_of(data.x)))
+        view = domain_of(data.x, _range(bounds) if bounds is not None else _box(model))[1]
         chosen = defaults.default_objective(model) if objective is None else _objective(objective)
         return _Known(copy.deepcopy(model), data, view, chosen, "model", ())
     rows = rows_of_user(data, labels if not isinstance(model, JointModel) else _own_labels(model, labels))
-    low, high = _range(bounds or (_box(model) if isinstance(model, JointModel) else None) or bounds_of(rows.x))
-    view, notes = View(low, high), []
+    own = _box(model) if isinstance(model, JointModel) else None
+    domain, view = domain_of(rows.x, _range(bounds) if bounds is not None else own)
+    notes: list[str] = []
     asked = None if objective is None else _objective(objective)
     if isinstance(model, JointModel):
         built, family = copy.deepcopy(model), "model"
         shape = model.event_shape or tuple(rows.x.shape[1:])
     else:
-        built, shape, family, said = _model_of(copy.deepcopy(model), rows, view, asked)
+        built, shape, family, said = _model_of(copy.deepcopy(model), rows, domain, view, asked)
         notes += [said] if said else []
     found = training_data(rows, view, validation, labels, shape)
     return _Known(built, found, view, asked or defaults.default_objective(built), family, notes)
@@ -252,12 +253,12 @@ def _box(model: JointModel) -> tuple[float, float] | None:
 
 
 def _model_of(
-    network: nn.Module, rows: Rows, bounds: View, objective: Objective | None
+    network: nn.Module, rows: Rows, domain: Domain, bounds: View, objective: Objective | None
 ) -> tuple[JointModel, tuple[int, ...], str, str]:
     """A network as a model of the rows, in the first shape of x that it takes."""
     # p(x | y) alone leaves an unknown normalizer to each label.
     alone = objective is not None and {t.name for t in objective.terms} <= {"log_p_x_given_y", "energy_l2", "kl"}
-    domain, labels = Box(bounds[0], bounds[1]), rows.labels
+    labels = rows.labels
     # Weights are float32, as x is; a copy was made.
     network = network.float().cpu().eval()
     first: Exception | None = None
@@ -327,6 +328,7 @@ def _description(known: _Known, plan: Plan, spec: StartSpec | XStart | Start) ->
         "labels": dict(zip(labels.names, labels.values, strict=True)),
         "event_shape": list(plan.data.event_shape),
         "bounds": list(plan.bounds),
+        "domain": description.describe(plan.model.domain),
         "normalizer": plan.model.normalizer,
         "tensors": {name: list(t.shape) for name, t in plan.model.state_dict().items()},
         "data": description.digest(plan.data),

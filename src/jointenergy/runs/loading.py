@@ -20,7 +20,7 @@ from jointenergy.inference.chains import NONE
 from jointenergy.inputs import is_number
 from jointenergy.kernels import Kernel, Langevin
 from jointenergy.labels import LabelSpace
-from jointenergy.models import Box, EnergyModel, JointModel, LogitModel
+from jointenergy.models import Box, Domain, EnergyModel, JointModel, LogitModel
 from jointenergy.models.base import Normalizer
 from jointenergy.models.logits import SingleLogit
 from jointenergy.recipes import run_folder
@@ -123,7 +123,7 @@ def _from_fit(
         bounds, family, normalizer = View(*known["bounds"]), known["family"], known["normalizer"]
     except (KeyError, TypeError, ValueError) as error:
         raise InputError(f"{folder / description.FILE} is damaged: {error}") from None
-    model = _model_of_fit(network, family, labels, shape, bounds, normalizer)
+    model = _model_of_fit(network, family, labels, shape, description.rebuild(known["domain"], "domain"), normalizer)
     _load_weights(model, under(checkpoint.tensors, "ema/"), str(folder))
     moves = kernel or description.rebuild(known["kernel"], "kernel")
     begins = start or description.rebuild(known["start"], "start")
@@ -145,7 +145,7 @@ def _from_fit(
 
 
 def _model_of_fit(
-    network: nn.Module, family: str, labels: LabelSpace, shape: tuple[int, ...], bounds: View, normalizer: Normalizer
+    network: nn.Module, family: str, labels: LabelSpace, shape: tuple[int, ...], domain: Domain, normalizer: Normalizer
 ) -> JointModel:
     """A copy of the user's network as the model that `fit` made of it."""
     if not isinstance(network, nn.Module):
@@ -156,7 +156,7 @@ def _model_of_fit(
         return copy.deepcopy(network)
     if isinstance(network, JointModel):
         raise InputError("fit was given a network: pass it as network=, not a model around it")
-    own, domain = copy.deepcopy(network).float(), Box(bounds[0], bounds[1])
+    own = copy.deepcopy(network).float()
     if family == "energy":
         return EnergyModel(own, domain=domain, event_shape=shape)
     return LogitModel(own, labels, domain=domain, event_shape=shape, normalizer=normalizer)

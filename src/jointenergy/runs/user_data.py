@@ -16,12 +16,15 @@ from jointenergy.data.base import split_rows
 from jointenergy.data.training import TrainingData, filled
 from jointenergy.errors import InputError
 from jointenergy.labels import MISSING, LabelSpace
+from jointenergy.models import Box, Domain, Reals
 from jointenergy.runs.arrays import tensor_of
 
 LabelNames = LabelSpace | Mapping[str, int | Sequence[str]] | Sequence[str] | int
 MOST_CLASSES = 10_000  # of one label: more are identifiers, not classes
 COLORS = (1, 3)  # channels of an image
-MARGIN = 0.1  # of the range of numbers, kept free on either side of them
+MARGIN = 0.2  # of the range of numbers in a table, kept free around them at least
+SMALL_SHARE = 200.0  # and in few columns so much that the box of the numbers is this part of the range
+REFERENCE = 1.5  # standard deviations of x that the Gaussian around a table has
 
 
 @dataclass(frozen=True, eq=False)
@@ -173,21 +176,28 @@ def _column(column: np.ndarray[Any, Any], name: str, known: Sequence[str] | None
     return torch.from_numpy(whole), known
 
 
-def bounds_of(x: Tensor) -> tuple[float, float]:
-    """The range of x: -1 to 1 for pixels, the usual one that holds floats, or their own, with a margin for tables."""
+def domain_of(x: Tensor, bounds: tuple[float, float] | None) -> tuple[Domain, View]:
+    """Where x lives, and its range: a box for pixels and x between usual bounds, R^D for the columns of a table.
+
+    Around a table stands a Gaussian reference; its range is so wide that uniform noise hardly ever looks like a row.
+    """
+    if bounds is not None:
+        return Box(*bounds), View(*bounds)
     if x.dtype == torch.uint8:
-        return -1.0, 1.0
+        return Box(-1.0, 1.0), View(-1.0, 1.0)
     known = x[~x.isnan()]
     if known.numel() == 0:
         raise InputError("x has no value that is known")
     low, high = float(known.min()), float(known.max())
-    for usual in ((0.0, 1.0), (-1.0, 1.0)):
-        if usual[0] <= low and high <= usual[1]:
-            return usual
     if low == high:
         raise InputError(f"every value of x is {low:g}: there is nothing to learn from")
-    margin = MARGIN * (high - low) if x.ndim == 2 else 0.0
-    return low - margin, high + margin
+    for usual in ((0.0, 1.0), (-1.0, 1.0)):
+        if usual[0] <= low and high <= usual[1]:
+            return Box(*usual), View(*usual)
+    if x.ndim > 2:
+        return Box(low, high), View(low, high)
+    middle, half = (low + high) / 2, (high - low) / 2 * max(1.0 + MARGIN, SMALL_SHARE ** (1.0 / x.shape[1]))
+    return Reals(REFERENCE * float(known.std()), float(known.mean())), View(middle - half, middle + half)
 
 
 def training_data(

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import Any, Literal
 
 from jointenergy.buffers import ReplayBuffer
 from jointenergy.data.training import TrainingData
 from jointenergy.data.views import View
 from jointenergy.kernels import BlockGibbs, ExactGibbs, GibbsWithGradients, Kernel, Langevin
 from jointenergy.labels import MISSING
-from jointenergy.models import JointModel
+from jointenergy.models import JointModel, Reals
 from jointenergy.objectives import EnergyL2, LogPX, LogPYGivenX, Objective
 from jointenergy.starts import ClassGaussians, StartSpec, Uniform
 from jointenergy.training.settings import CadenceSettings, OptimizerSettings
@@ -20,43 +20,56 @@ EPOCHS, FEWEST, MOST = 200, 2000, 10_000  # passes over the rows, and the iterat
 GAUSSIANS = 1.5e8  # entries of the covariances of all classes, for fresh chains to begin in them: 600 MB
 LEAST_ROWS = 10  # of each class, likewise
 CHECKS = 8  # of health in a run
+WIDE = 1.5  # standard deviations of x that its unit has at most
 
 
 def default_objective(model: JointModel) -> Objective:
     """JEM with an L2 on energies; of a model without labels log p(x) alone."""
-    small = _small(model.event_shape or ())
-    l2 = EnergyL2(0.1 if small else 0.2)
-    return LogPX() + l2 if len(model.labels) == 0 else LogPX() + LogPYGivenX(2.0 if small else 3.0) + l2
+    weight, l2 = {"table": (1.0, 0.001), "small": (2.0, 0.1), "image": (3.0, 0.2)}[kind_of(model)]
+    return LogPX() + EnergyL2(l2) if len(model.labels) == 0 else LogPX() + LogPYGivenX(weight) + EnergyL2(l2)
 
 
-def default_kernel(model: JointModel, objective: Objective, bounds: View) -> Kernel:
-    """Langevin with the steps of JEM, brought to the range of x; with labels of its own where the objective has a
-    joint density."""
-    half = (bounds[1] - bounds[0]) / 2
-    if _small(model.event_shape or ()):
-        langevin = Langevin(0.5 * half**2, 0.1 * half, bounds=(bounds[0], bounds[1]))
+def unit_of(data: TrainingData, bounds: View) -> float:
+    """The scale of x that step sizes and noise are in: 1 for pixels in [-1, 1], less where a range is wide and x is
+    not."""
+    return min((bounds[1] - bounds[0]) / 2, WIDE * float(data.x_held.std()))
+
+
+def default_kernel(model: JointModel, objective: Objective, data: TrainingData, bounds: View) -> Kernel:
+    """Langevin, brought to the scale of x: at temperature 1 around a table, cold in a box, as in the papers.
+
+    Where the objective has a joint density, labels move in turn with x.
+    """
+    unit, box, kind = unit_of(data, bounds), (bounds[0], bounds[1]), kind_of(model)
+    if kind == "table":
+        langevin = Langevin.at_temperature(0.02 * unit**2)
+    elif kind == "small":
+        langevin = Langevin(0.5 * unit**2, 0.1 * unit, bounds=box)
     else:
-        langevin = Langevin(0.5 * half**2, 0.02 * half, gradient_clamp=1.0 / half, bounds=(bounds[0], bounds[1]))
+        langevin = Langevin(0.5 * unit**2, 0.02 * unit, gradient_clamp=1.0 / unit, bounds=box)
     if not any(term.name == "log_p_xy" for term in objective.terms):
         return langevin
     return BlockGibbs(ExactGibbs() if model.can_sum() else GibbsWithGradients(), langevin)
 
 
-def default_start(data: TrainingData) -> StartSpec:
+def default_start(model: JointModel, data: TrainingData) -> StartSpec:
     """Gaussians of the classes, where each has rows enough and there is memory for them; else uniform."""
+    share = {"table": 0.0, "small": 0.2, "image": 0.1}[kind_of(model)]
+    elsewhere = Uniform(rows=len(data.x)) if kind_of(model) == "table" else Uniform()
     if len(data.labels) != 1:
-        return Uniform()
+        return elsewhere
     y = data.y[:, 0]
     counts = y[y != MISSING].bincount(minlength=data.labels.cardinalities[0])
     size = math.prod(data.event_shape)
     if int(counts.min()) < LEAST_ROWS or len(counts) * size**2 > GAUSSIANS:
-        return Uniform()
-    return ClassGaussians(uniform=0.2 if _small(data.event_shape) else 0.1)
+        return elsewhere
+    return ClassGaussians(uniform=share)
 
 
-def default_settings(data: TrainingData, bounds: View, *, on_gpu: bool) -> dict[str, Any]:
+def default_settings(model: JointModel, data: TrainingData, bounds: View, *, on_gpu: bool) -> dict[str, Any]:
     """The numbers of a run: steps, batches, iterations, noise, optimizer."""
-    small, half = _small(data.event_shape), (bounds[1] - bounds[0]) / 2
+    kind, unit = kind_of(model), unit_of(data, bounds)
+    small = kind != "image"
     n = len(data.x)
     batch_size = min(128 if small or on_gpu else 64, max(2, n // 2))
     iterations = min(MOST, max(FEWEST, EPOCHS * n // batch_size))
@@ -65,12 +78,12 @@ def default_settings(data: TrainingData, bounds: View, *, on_gpu: bool) -> dict[
         "iterations": iterations,
         "steps": 20 if small else 10,
         "sampling_steps": 100 if small else 20,
-        "noise": (0.1 if small else 0.05) * half,
-        "noise_clamp": True,
+        "noise": (0.1 if small else 0.05) * unit,
+        "noise_clamp": kind != "table",
         "buffer": ReplayBuffer(5000 if small or on_gpu else 500, restart=0.05),
         "optimizer": OptimizerSettings(
             name="adamw",
-            learning_rate=1e-3 if small or on_gpu else 2e-3,
+            learning_rate=1e-3 if kind == "small" or on_gpu else 2e-3,
             weight_decay=0.05 if small else 0.01,
             clip_norm=1.0,
             warmup=min(100, iterations // 10),
@@ -86,5 +99,8 @@ def default_cadence(iterations: int) -> CadenceSettings:
     return CadenceSettings(log=max(1, iterations // 50), check=every, checkpoint=every, keep=2)
 
 
-def _small(event_shape: tuple[int, ...]) -> bool:
-    return math.prod(event_shape) <= SMALL
+def kind_of(model: JointModel) -> Literal["table", "small", "image"]:
+    """A table with a reference around it, a small row in a box, or a large one."""
+    if isinstance(model.domain, Reals):
+        return "table"
+    return "small" if math.prod(model.event_shape or ()) <= SMALL else "image"
