@@ -116,10 +116,10 @@ def read(folder: Path) -> dict[str, Any]:
 def difference(one: dict[str, Any], other: dict[str, Any]) -> str | None:
     """The first setting in which two runs differ, in words."""
     one, other = (json.loads(json.dumps(known)) for known in (one, other))  # as a file holds them
+    if one.get("data") != other.get("data"):
+        return "the rows of data are others"
     for key in {**one, **other}:
         if one.get(key) != other.get(key):
-            if key == "data":
-                return "the rows of data are others"
             return f"{key} was {_short(one.get(key))} and is {_short(other.get(key))}"
     return None
 
