@@ -134,11 +134,15 @@ class Buffer(ABC):
                 f"the buffer holds {len(self):,} states and {n:,} were asked for: "
                 "store more states before drawing, or start fresh chains"
             )
-        wanted = self.labels.given(given, n, self.device).to(self.device)
         if given is None or len(self.labels) == 0:
-            slots = self._shuffled(len(self), generator)[:n]
-        else:
-            slots = self._assigned(wanted, generator)
+            return self.draw_unchecked(n, generator=generator)
+        slots = self._assigned(self.labels.given(given, n, self.device).to(self.device), generator)
+        return Drawn(self._x[slots], self._y[slots], self._age[slots], slots)
+
+    @final
+    def draw_unchecked(self, n: int, *, generator: torch.Generator) -> Drawn:
+        """`draw` for callers inside, of no more states than there are."""
+        slots = torch.randperm(len(self), generator=generator, device=generator.device)[:n].to(self.device)
         return Drawn(self._x[slots], self._y[slots], self._age[slots], slots)
 
     @final

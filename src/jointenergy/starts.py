@@ -183,7 +183,7 @@ class MixedStart:
         # All rows of both, so that a row does not depend on what the others begin with.
         one, other = self.one.draw(y, generator=generator), self.other.draw(y, generator=generator)
         chosen = torch.rand(len(y), generator=generator, device=generator.device).to(one.device) < self.share
-        return torch.where(chosen.view(-1, *(1 for _ in one.shape[1:])), one, other)
+        return torch.where(chosen.view(-1, *(1,) * (one.ndim - 1)), one, other)
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from jointenergy.fusing import make_room
-from jointenergy.networks.folding import fixed
+from jointenergy.networks.folding import FoldedConv2d, fixed
 
 
 class Accelerated(nn.Module):
@@ -85,6 +85,11 @@ def together(module: nn.Module, points: Sequence[Tensor]) -> AbstractContextMana
     if len(parts) == 1 and isinstance(parts[0], Accelerated) and len(points) > 1:
         return parts[0].together(points)
     return nullcontext()
+
+
+def can_hold(module: nn.Module) -> bool:
+    """Whether `hold` makes anything ready in a module."""
+    return any(isinstance(part, Accelerated | FoldedConv2d) for part in module.modules())
 
 
 def hold(module: nn.Module) -> AbstractContextManager[object]:

@@ -87,6 +87,11 @@ class SpectralLinear(nn.Module):
             return F.linear(x.to(self.weight.dtype), self.bound(self.weight), self.bias)
 
 
+def has_spectral_bounds(module: nn.Module) -> bool:
+    """Whether any weights are bounded."""
+    return any(isinstance(part, SpectralConv2d | SpectralLinear) for part in module.modules())
+
+
 def refresh(module: nn.Module) -> None:
     """After a training step: the bounds of all weights in `module` follow them. Other modules are left as they are."""
     for part in module.modules():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -68,7 +69,7 @@ class Chains:
             raise InputError(f"the KL term is computed by a last Langevin step, and x is moved by {kernel!r}")
         return kernel
 
-    @property
+    @functools.cached_property
     def known(self) -> Known:
         """Which labels chains miss that are given none: all, where they sample log p(x), or none."""
         start = self.start.label_start
@@ -84,7 +85,7 @@ class Chains:
         if self.buffer is None:
             return fresh, fresh
         if given is None:
-            drawn, unmatched = self.buffer.draw(n, generator=self.generator), None
+            drawn, unmatched = self.buffer.draw_unchecked(n, generator=self.generator), None
         else:
             drawn, unmatched = self.buffer.draw_matching(given, generator=self.generator)
         for change in self.augmentation:

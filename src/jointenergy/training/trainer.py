@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Collection, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -17,7 +17,7 @@ from jointenergy.kernels import BlockGibbs, ExactGibbs, Target
 from jointenergy.kernels.base import Known
 from jointenergy.labels import MISSING
 from jointenergy.models import JointModel
-from jointenergy.networks.accelerated import hold, together
+from jointenergy.networks.accelerated import can_hold, hold, together
 from jointenergy.networks.batch_norm import has_batch_norm
 from jointenergy.objectives import Batch, DrawName, Draws, Loss, Objective, Samples
 from jointenergy.streams import seeded
@@ -74,6 +74,10 @@ class Trainer:
         self.fast = accelerated(self.model, dtype, compiled=self.compiled)
         self.twice = accelerated(self.model, dtype, compiled=False)
         self.batch_statistics = has_batch_norm(self.model)
+        self.holds = self.batch_statistics or can_hold(self.fast)
+        # Whether the engine has nothing to add: no compiler, no recording, no other precision.
+        usual = plan.engine.convolutions == "chosen" and self.precision == "float32"
+        self.plain = device.type == "cpu" and not self.compiled and usual
         self.engine = Engine(
             lambda: step(self),
             recorded=device.type == "cuda" and plan.engine.record == "auto" and self.recordable,
@@ -137,11 +141,11 @@ class Trainer:
         for part in self.parts:
             part.feed.advance()
         self.update.begin(self.iteration, self.learning_rate_scale)
-        outcome = self.without_failing_compiler(self._step)
+        outcome = step(self) if self.plain else self.without_failing_compiler(self._engine_step)
         self.iteration += 1
         return outcome
 
-    def _step(self) -> Outcome:
+    def _engine_step(self) -> Outcome:
         with fusing(self.compiled), arithmetic(self.plan.engine, self.precision):
             return self.engine()
 
@@ -161,13 +165,13 @@ class Trainer:
 
     def complete(self, draws: Draws, name: DrawName, batch: Batch, rows: Tensor) -> Draws:
         """Rows of data with what they miss drawn."""
-        with self._chains_alone(), hold(self.fast):
+        with self._held():
             found = self.completions.draw(name, self.fast, batch, rows, generator=self.chains.generator)
         return replace(draws, given_x=found) if name == "given_x" else replace(draws, given_xy=found)
 
     def move(self, given: Batch | None, n: int) -> Moved:
         """Chains of the buffer, moved; on p(x | y) with the labels of each row of a batch."""
-        with self._chains_alone(), hold(self.fast):
+        with self._held():
             if given is None or given.y is None:
                 return self.chains.move(Target(self.fast), *self.chains.draw(n), known=self.chains.known)
             y, complete = given.y, given.complete
@@ -185,7 +189,7 @@ class Trainer:
         if name == "negatives":
             weight = (~moved.sick).to(moved.state.x.dtype)
             # By the sound chains of all processes: the average of their losses is then the loss of one with all chains.
-            divisor = self.world.sum(weight.sum()) / self.world.size
+            divisor = weight.sum() if self.world.size == 1 else self.world.sum(weight.sum()) / self.world.size
         known = moved.state.known
         # Without labels nobody looks for what is missing; labels that are kept, or summed, are thrown away here.
         unseen = self.plan.keep_labels or (self.plan.sum_labels and name == "negatives")
@@ -194,7 +198,7 @@ class Trainer:
         draws = replace(draws, negatives=drawn) if name == "negatives" else replace(draws, given_y=drawn)
         if "last_step" in needs:
             before = replace(moved.before_last, y=moved.state.y)
-            with self._chains_alone():
+            with frozen(self.model) if self.batch_statistics else nullcontext():
                 recomputed = self.chains.langevin.recompute(Target(self.twice), before)
             draws = replace(draws, last_step=Samples(recomputed, moved.state.y, weight, divisor=divisor))
         if "neighbors" in needs:
@@ -203,19 +207,28 @@ class Trainer:
 
     def compare(self, compared: Sequence[tuple[Objective, Batch, Draws]]) -> Loss:
         """The loss of each objective on its batch and draws, added up; one pass through the network where it can be."""
-        points = [batch.x for _, batch, _ in compared]
-        points += [draws.negatives.x for _, _, draws in compared if draws.negatives is not None]
-        with together(self.fast, [] if self.batch_statistics else points):
-            # Unchecked: a batch that is not finite gives a loss that is not, and changes nothing.
-            losses = [objective.unchecked(self.fast, batch, draws) for objective, batch, draws in compared]
+        points, losses = [], []
+        for _, batch, draws in compared if self.fast is not self.model and not self.batch_statistics else ():
+            points += [batch.x] if draws.negatives is None else [batch.x, draws.negatives.x]
+        with together(self.fast, points) if points else nullcontext():
+            for objective, batch, draws in compared:
+                # Unchecked: a batch that is not finite gives a loss that is not, and changes nothing.
+                losses.append(objective.unchecked(self.fast, batch, draws))
         if len(losses) == 1:
             return losses[0]
         parts = {name: part for loss in losses for name, part in loss.parts.items()}
         return Loss(torch.stack([loss.total for loss in losses]).sum(), parts)
 
-    def _chains_alone(self) -> AbstractContextManager[None]:
-        """Inside, the network's running statistics stay those of data, where it has any."""
-        return frozen(self.model) if self.batch_statistics else nullcontext()
+    def _held(self) -> AbstractContextManager[object]:
+        """Inside, weights are made ready once for chains, and running statistics stay those of data."""
+        if not self.holds:
+            return nullcontext()
+        return self._frozen_and_held() if self.batch_statistics else hold(self.fast)
+
+    @contextmanager
+    def _frozen_and_held(self) -> Iterator[None]:
+        with frozen(self.model), hold(self.fast):
+            yield
 
     # What is asked of it from outside.
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from jointenergy.errors import InputError
 from jointenergy.models import JointModel
-from jointenergy.networks.spectral import refresh
+from jointenergy.networks.spectral import has_spectral_bounds, refresh
 from jointenergy.objectives import Loss
 from jointenergy.training.clipping import clip_adaptive, clip_sigma
 from jointenergy.training.distributed import World
@@ -33,6 +33,8 @@ class Update:
         ]
         self.matrices: list[Tensor] = [p for p in self.parameters if p.ndim > 1]
         self.inner = inner_parameters(model)
+        self.statistics = running(model)
+        self.bounded = has_spectral_bounds(model)
         device = plan.data.x.device
         self.rate = torch.zeros((), device=device)
         self.optimizer = (
@@ -59,12 +61,12 @@ class Update:
     def __call__(self, loss: Callable[[], Loss]) -> tuple[Loss, Tensor]:
         """Make one step; returns the loss and the norm of its gradient."""
         settings, parameters = self.settings, self.parameters
-        statistics = running(self.model)
-        before = [t.clone() for t in statistics]
+        before = [t.clone() for t in self.statistics] if self.statistics else []
         first = self._gradients(loss)
         gradients = [p.grad for p in parameters if p.grad is not None]
         # One message: all processes then clip, skip and step alike.
-        self.world.mean([*gradients, first.total, *first.parts.values(), *statistics])
+        if self.world.size > 1:
+            self.world.mean([*gradients, first.total, *first.parts.values(), *self.statistics])
         if settings.clip_adaptive is not None:
             clip_adaptive(self.inner, settings.clip_adaptive)
         if settings.clip_sigma is not None:
@@ -77,8 +79,9 @@ class Update:
             fine = norm.isfinite() & first.total.isfinite()
             fine = fine if self.plan.guarded else torch.ones_like(fine)
             self._apply(fine)
-            refresh(self.model)
-            for now, then in zip(statistics, before, strict=True):
+            if self.bounded:
+                refresh(self.model)
+            for now, then in zip(self.statistics, before, strict=True):
                 now.copy_(torch.where(fine, now, then))
             for kept, now in zip(self.ema.buffers(), self.model.buffers(), strict=True):
                 kept.copy_(now)
