@@ -197,7 +197,7 @@ def test_a_process_has_a_session_of_its_own_and_one_thread(monkeypatch, tmp_path
     monkeypatch.setenv("OMP_NUM_THREADS", "7")
     plan = tiny(device="cpu")
     for one_thread, threads in ((True, "1"), (False, "7")):
-        process = Worker.start(SeedFolder(1, plan.folder), plan.settings, device="cpu", one_thread=one_thread)
+        process = Worker.start(SeedFolder(1, plan.folder), plan.settings, None, "cpu", one_thread=one_thread)
         assert os.getsid(process.process.pid) != os.getsid(0)  # Ctrl-C at the terminal does not reach it twice
         process.ended()
         file = plan.folder / "worker-1.json"

@@ -169,7 +169,8 @@ def reproduce(plan: Reproduction, report: Callable[[SeedsProgress], None] = lamb
     _check_all_are_named(plan)
     for seed in seeds:
         seed.check(plan.settings, source)
-    paper = PAPERS.get(plan.result_name) or _paper_before(plan)
+    before = plan.results / f"{plan.result_name}.json"  # what it says of a paper that is not ours to know stays
+    paper = PAPERS.get(plan.result_name) or (results.read(before).paper if before.exists() else {})
     _Workers(plan, seeds, SeedRecord(commit, source), report).go()
     result = _result(plan, seeds, paper)
     results.write(result, plan.results)
@@ -219,19 +220,12 @@ class _Workers:
             seed.remember(self.fresh)
         plan = self.plan
         self.workers.append(
-            Worker.start(
-                seed,
-                plan.settings,
-                data=plan.data,
-                device=plan.device,
-                guarded=plan.guard,
-                one_thread=plan.jobs > 1,
-            )
+            Worker.start(seed, plan.settings, plan.data, plan.device, guarded=plan.guard, one_thread=plan.jobs > 1)
         )
 
     def _end(self, worker: Worker) -> None:
         self.workers.remove(worker)
-        worker.close()
+        worker.ended()
         code = worker.process.returncode
         if code not in (0, DIVERGED):
             raise InputError(
@@ -262,17 +256,8 @@ class _Workers:
                 figures, remark = figures_of(seed, settings, plan.data, plan.judge_of(seed.number), small=not full)
             record = replace(record, figures=figures, remark=remark)
             seed.remember(record)
-        return add_asked(
-            seed,
-            record,
-            settings,
-            plan.data,
-            plan.device,
-            "full" if full else "quick",
-            ood=plan.ood,
-            bounds=plan.likelihood,
-            extractor=plan.extractor,
-        )
+        asked = (plan.ood, plan.likelihood, plan.extractor)
+        return add_asked(seed, record, settings, plan.data, plan.device, *asked, full=full)
 
     def _tell(self, event: str | None = None) -> None:
         end = self.plan.settings.iterations
@@ -310,12 +295,6 @@ def _result(plan: Reproduction, seeds: Sequence[SeedFolder], paper: Mapping[str,
         notes=" ".join(dict.fromkeys(record.remark for record in records if record.remark)),
         protocols={name: how for record in records for name, how in record.protocols.items()},
     )
-
-
-def _paper_before(plan: Reproduction) -> dict[str, float | str]:
-    """What the file that is replaced says of the paper."""
-    path = plan.results / f"{plan.result_name}.json"
-    return dict(results.read(path).paper) if path.exists() else {}
 
 
 def _check_all_are_named(plan: Reproduction) -> None:

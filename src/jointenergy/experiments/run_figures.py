@@ -68,10 +68,6 @@ def _has_density(subject: Subject) -> bool:
     return tells_labels(subject) and not subject.run.is_cross_entropy
 
 
-def _sums(subject: Subject) -> bool:
-    return subject.run.model.can_sum()
-
-
 def _by_energy(subject: Subject) -> Taken:
     """Exact: accuracy, likelihood and calibration; of several labels how they are told one by one and together."""
     run, labels = subject.run, subject.run.labels
@@ -95,10 +91,6 @@ def _by_energy(subject: Subject) -> Taken:
             names = parts_of_names([a.name for a in each])
             figures |= {f"accuracy_of.{part}": a.accuracy for part, a in zip(names, each, strict=True)}
     return figures, ""
-
-
-def _is_baseline(subject: Subject) -> bool:
-    return tells_labels(subject) and subject.run.is_cross_entropy
 
 
 def _scaled(subject: Subject) -> Taken:
@@ -147,10 +139,6 @@ def _by_sampling(subject: Subject) -> Taken:
     return {**figures}, remark
 
 
-def _law_is_known(subject: Subject) -> bool:
-    return _has_density(subject) and subject.test.name in truth.TRUTHS
-
-
 def _law(subject: Subject) -> Taken:
     run, law = subject.run, truth.TRUTHS[subject.test.name]
     temperature = run.sampling.temperature
@@ -162,15 +150,7 @@ def _law(subject: Subject) -> Taken:
 
 
 def _tells_pairs(subject: Subject) -> bool:
-    return tells_labels(subject) and 1 < len(subject.run.labels) <= FEW and _sums(subject)
-
-
-def _has_pairs(subject: Subject) -> bool:
-    return _has_density(subject) and _tells_pairs(subject)
-
-
-def _has_structure(subject: Subject) -> bool:
-    return _has_density(subject) and len(subject.run.labels) > FEW
+    return tells_labels(subject) and 1 < len(subject.run.labels) <= FEW and subject.run.model.can_sum()
 
 
 def _from_labels(subject: Subject) -> Taken:
@@ -296,11 +276,11 @@ def _error(guess: Tensor, x: Tensor) -> float:
 # What is measured, and of which runs.
 MEASURES: tuple[tuple[Callable[[Subject], bool], Callable[[Subject], Taken]], ...] = (
     (tells_labels, _by_energy),
-    (_is_baseline, _scaled),
+    (lambda s: tells_labels(s) and s.run.is_cross_entropy, _scaled),
     (_has_unknown_constants, _as_if_equal),
     (_draws_labels, _by_sampling),
-    (_law_is_known, _law),
+    (lambda s: _has_density(s) and s.test.name in truth.TRUTHS, _law),
     (_tells_pairs, rows_of_pairs),
-    (_has_pairs, samples_of_pairs),
-    (_has_structure, _from_labels),
+    (lambda s: _has_density(s) and _tells_pairs(s), samples_of_pairs),
+    (lambda s: _has_density(s) and len(s.run.labels) > FEW, _from_labels),
 )

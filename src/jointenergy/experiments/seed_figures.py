@@ -115,16 +115,17 @@ def add_asked(
     settings: Recipe,
     data: Path | None,
     device: str,
-    suite: Suite,
-    *,
     ood: Sequence[tuple[str, Path]],
     bounds: bool,
     extractor: str | None,
+    *,
+    full: bool,
 ) -> SeedRecord:
     """Measure the run that a user loads against OOD sets, for bounds on its likelihood, and by an extractor's features.
 
     What the record has already is not measured again; the seed remembers each part as soon as it is found.
     """
+    suite: Suite = "full" if full else "quick"
     known = record.figures or {}
     unseen = [(n, p) for n, p in ood if f"ood_auroc.{n}.log_density" not in known]
     bounded = bounds and "log_likelihood_upper_nats" not in known

@@ -41,6 +41,13 @@ def seeds_text(seeds: Sequence[int]) -> str:
     return ",".join(map(str, seeds)) + ("," if len(seeds) == 1 else "")
 
 
+def write_whole(path: Path, values: Mapping[str, Any]) -> None:
+    """Write a JSON file whole or not at all."""
+    temporary = path.with_suffix(".part")
+    temporary.write_text(json.dumps(values, default=str))
+    temporary.replace(path)
+
+
 @dataclass(frozen=True)
 class SeedRecord:
     """What is remembered of a seed beside its run: the code that trains it, its time, its figures once taken."""
@@ -86,18 +93,8 @@ class SeedFolder:
             raise InputError(f"{self.record_path} is damaged: remove it together with {self.run}") from None
 
     def remember(self, record: SeedRecord) -> None:
-        self._write(self.record_path, asdict(record))
-
-    def give(self, values: Mapping[str, Any]) -> None:
-        """Write what the process that trains it is given."""
-        self._write(self.worker_path, values)
-
-    def _write(self, path: Path, values: Mapping[str, Any]) -> None:
-        """Whole or not at all."""
         self.folder.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_suffix(".part")
-        temporary.write_text(json.dumps(values, default=str))
-        temporary.replace(path)
+        write_whole(self.record_path, asdict(record))
 
     def check(self, settings: Recipe | Study, source: str) -> None:
         """What is there must be these settings, trained by this code: else the result would name the wrong commit."""

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from jointenergy.errors import InputError
-from jointenergy.experiments.seeds import SeedFolder
+from jointenergy.experiments.seeds import SeedFolder, write_whole
 from jointenergy.experiments.study import Study, from_values, to_values
 from jointenergy.experiments.study_parts import StudySeed
 from jointenergy.recipes import run_folder
@@ -45,9 +45,9 @@ class Worker:
         cls,
         seed: SeedFolder,
         settings: Recipe | Study,
-        *,
         data: Path | None = None,
         device: str = "auto",
+        *,
         guarded: bool = True,
         one_thread: bool = False,
     ) -> Worker:
@@ -59,16 +59,8 @@ class Worker:
         except BlockingIOError:
             log.close()
             raise InputError(f"seed {seed.number} in {seed.folder} is being trained by another process") from None
-        seed.give(
-            {
-                "folder": seed.folder,
-                "number": seed.number,
-                "data": data,
-                "device": device,
-                "guarded": guarded,
-                "settings": to_values(settings),
-            }
-        )
+        given = {"folder": seed.folder, "number": seed.number, "data": data, "device": device, "guarded": guarded}
+        write_whole(seed.worker_path, {**given, "settings": to_values(settings)})
         # In a session of its own: Ctrl-C reaches it once, from here, and a second signal would end it unsaved.
         process = subprocess.Popen(
             [sys.executable, "-u", "-m", "jointenergy.experiments.worker", str(seed.worker_path)],
@@ -91,9 +83,6 @@ class Worker:
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
-        self.close()
-
-    def close(self) -> None:
         self.log.close()
         record = self.seed.record()
         if record is not None:
