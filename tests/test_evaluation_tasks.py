@@ -1,7 +1,5 @@
 """How well a run does its tasks: each figure is what its name says, and goes to results by its own name."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
@@ -33,14 +31,8 @@ def few(monkeypatch):
         monkeypatch.setattr(tasks, name, value)
 
 
-def settings_of(seed: SeedFolder):
-    recipe = jointenergy.load(seed.run).recipe
-    assert recipe is not None
-    return recipe
-
-
 def test_the_figures_are_what_their_names_say(seed):
-    figures, remark = task_figures_of(seed, settings_of(seed), None)
+    figures, remark = task_figures_of(seed)
     for name, value in figures.items():
         assert value is not None
         metrics.check_value(name, value)
@@ -85,16 +77,9 @@ def test_the_judge_knows_digits_and_is_not_the_model():
 def test_a_run_that_was_never_healthy_has_no_figures(tmp_path):
     trained(tmp_path / "seed-1", *TINY, "iterations=2", "cadence.check=2")
     checkpoints.mark_best(tmp_path / "seed-1" / "checkpoints", None)
-    figures, remark = task_figures_of(SeedFolder(1, tmp_path), settings_of_folder(tmp_path / "seed-1"), None)
+    figures, remark = task_figures_of(SeedFolder(1, tmp_path))
     assert figures == {"healthy": 0.0}
     assert "never healthy" in remark
-
-
-def settings_of_folder(folder: Path):
-    with pytest.warns(UserWarning, match="newest weights"):
-        recipe = jointenergy.load(folder).recipe
-    assert recipe is not None
-    return recipe
 
 
 def test_the_plan_names_them(tmp_path):

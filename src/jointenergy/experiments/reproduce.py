@@ -174,9 +174,8 @@ def reproduce(plan: Reproduction, report: Callable[[SeedsProgress], None] = lamb
     _Workers(plan, seeds, SeedRecord(commit, source), report).go()
     result = _result(plan, seeds, paper)
     results.write(result, plan.results)
-    if plan.gallery is not None and isinstance(plan.settings, Recipe):
-        picture = plan.gallery / f"{plan.result_name}.png"
-        draw_portrait(seeds[0], plan.settings, plan.data, picture, plan.device)
+    if plan.gallery is not None:
+        draw_portrait(seeds[0], plan.gallery / f"{plan.result_name}.png", plan.data, plan.device)
     return result
 
 
@@ -238,26 +237,24 @@ class _Workers:
         """The test rows are looked at once for each seed; what was seen then is kept."""
         record = seed.record()
         assert record is not None  # written before a seed is started
-        if isinstance(self.plan.settings, Recipe):  # a study is measured where it is trained
-            record = self._with_figures(seed, record, self.plan.settings)
+        plan, full = self.plan, self.plan.size == "full"
+        if record.figures is None:
+            assert isinstance(plan.settings, Recipe)  # a study is measured where it is trained
+            record = replace(record, diverged=seed.state(plan.settings) == "diverged")
+            seed.remember(record)
+            if plan.tasks:
+                figures, remark = task_figures_of(seed, plan.data, plan.device)
+            else:
+                judge = plan.judge_of(seed.number)
+                figures, remark = figures_of(seed, plan.settings, plan.data, judge, small=not full)
+            record = replace(record, figures=figures, remark=remark)
+            seed.remember(record)
+        asked = (plan.ood, plan.likelihood, plan.extractor)
+        record = add_asked(seed, record, plan.data, plan.device, *asked, full=full)
         self.n_ended += 1
         accuracy = (record.figures or {}).get("accuracy")
         shown = "no accuracy" if accuracy is None else f"accuracy {accuracy:.4f}"
         self._tell(f"seed {seed.number} {how}: {shown}")
-
-    def _with_figures(self, seed: SeedFolder, record: SeedRecord, settings: Recipe) -> SeedRecord:
-        plan, full = self.plan, self.plan.size == "full"
-        if record.figures is None:
-            record = replace(record, diverged=seed.state(settings) == "diverged")
-            seed.remember(record)
-            if plan.tasks:
-                figures, remark = task_figures_of(seed, settings, plan.data, plan.device)
-            else:
-                figures, remark = figures_of(seed, settings, plan.data, plan.judge_of(seed.number), small=not full)
-            record = replace(record, figures=figures, remark=remark)
-            seed.remember(record)
-        asked = (plan.ood, plan.likelihood, plan.extractor)
-        return add_asked(seed, record, settings, plan.data, plan.device, *asked, full=full)
 
     def _tell(self, event: str | None = None) -> None:
         end = self.plan.settings.iterations

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import torch
 
-from jointenergy.data import Dataset
 from jointenergy.evaluation import extractors, gallery, likelihood, samples, tasks
 from jointenergy.evaluation.metrics import Figures, Taken
 from jointenergy.evaluation.ood import aurocs
@@ -16,6 +15,7 @@ from jointenergy.evaluation.outside import read_outside
 from jointenergy.evaluation.samples_quality import features
 from jointenergy.evaluation.samples_sets import sets_of
 from jointenergy.evaluation.sections import Extractor, Subject, Suite
+from jointenergy.evaluation.suite import subject_of
 from jointenergy.experiments import run_figures
 from jointenergy.experiments.seeds import SeedFolder, SeedRecord
 from jointenergy.recipes import run_folder
@@ -26,8 +26,6 @@ from jointenergy.training import checkpoints, loop, state
 
 SHOWN = ("fid.", "kid.", "inception_score")  # of what is known of features; the rest is in an evaluation
 COMPARED = ("fresh", "train", "buffer", "buffer_filtered")
-
-
 SMALL_ROWS = 100  # test rows that a quick or smoke size is measured on
 TASKS = (
     f"Of the best healthy weights, as loaded: {tasks.PER_CLASS} samples of each class from noise, unfiltered; "
@@ -63,7 +61,7 @@ def figures_of(
     # What has chains is measured as it ends; a baseline at its best on held-out rows, as it judges others.
     subject = Subject(
         opened.with_weights_of(run.trainer.ema) if run.trainer.uses_chains else opened,
-        test_rows(settings, data_folder),
+        dataset_of(settings.data, data_folder, "test"),
         None if judge is None else open_run(judge, data=data_folder, device=device),
         seed=seed.number,
     )
@@ -84,35 +82,31 @@ def figures_of(
     return taken, " ".join(remarks)
 
 
-def draw_portrait(
-    seed: SeedFolder, settings: Recipe, data_folder: Path | None, path: Path, device: str = "cpu"
-) -> None:
-    """A picture of the run that a user loads, as a PNG file, unless there is nothing to see."""
-    run = open_run(seed.run, data=data_folder, device=device)
-    png = gallery.portrait(Subject(run, test_rows(settings, data_folder), seed=seed.number))
+def _loaded(seed: SeedFolder, data: Path | None, device: str) -> Subject:
+    """The run that a user loads, with its test rows."""
+    return subject_of(open_run(seed.run, data=data, device=device), seed=seed.number)
+
+
+def draw_portrait(seed: SeedFolder, path: Path, data: Path | None = None, device: str = "cpu") -> None:
+    """Draw the run that a user loads as a PNG file, unless there is nothing to see."""
+    png = gallery.portrait(_loaded(seed, data, device))
     if png is not None:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(png)
 
 
-def task_figures_of(seed: SeedFolder, settings: Recipe, data_folder: Path | None, device: str = "cpu") -> Taken:
+def task_figures_of(seed: SeedFolder, data: Path | None = None, device: str = "cpu") -> Taken:
     """How well the run that a user loads does its tasks on the test rows, and what must be said of it."""
-    run = open_run(seed.run, data=data_folder, device=device)
+    subject = _loaded(seed, data, device)
     if checkpoints.best(seed.run / "checkpoints") is None:
         return {"healthy": 0.0}, f"Seed {seed.number} was never healthy: its tasks are not measured."
-    figures: Figures = {**tasks.measure(run, test_rows(settings, data_folder), seed.number), "healthy": 1.0}
-    return figures, " ".join([TASKS, *run.notes])
-
-
-def test_rows(settings: Recipe, folder: Path | None) -> Dataset:
-    """The rows that figures are of."""
-    return dataset_of(settings.data, folder, "test")
+    figures: Figures = {**tasks.measure(subject.run, subject.test, seed.number), "healthy": 1.0}
+    return figures, " ".join([TASKS, *subject.run.notes])
 
 
 def add_asked(
     seed: SeedFolder,
     record: SeedRecord,
-    settings: Recipe,
     data: Path | None,
     device: str,
     ood: Sequence[tuple[str, Path]],
@@ -131,11 +125,11 @@ def add_asked(
     bounded = bounds and "log_likelihood_upper_nats" not in known
     if not (unseen or bounded or extractor):
         return record
-    run = open_run(seed.run, data=data, device=device)
-    subject = Subject(run, test_rows(settings, data), seed=seed.number)
+    subject = _loaded(seed, data, device)
+    run = subject.run
     if unseen:
         outside = [read_outside(name, place, run) for name, place in unseen]
-        record = _with(record, aurocs(run, run.rows(subject.test.x), outside, seed.number))
+        record = _with(record, aurocs(run, subject.test.x, outside, seed.number))
         seed.remember(record)
     if bounded:
         record = _with(record, *_bounds(subject, suite))
