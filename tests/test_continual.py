@@ -19,6 +19,7 @@ from jointenergy.errors import InputError
 from jointenergy.evaluation import results
 from jointenergy.experiments import continual, study
 from jointenergy.experiments.reproduce import Reproduction, reproduce
+from jointenergy.experiments.seeds import SeedFolder
 from jointenergy.experiments.study_parts import StudySeed
 from jointenergy.recipes.build import trainer_of
 from jointenergy.recipes.data import data_of
@@ -191,6 +192,8 @@ def test_one_command_writes_the_result():
     assert result.seeds == (0, 1)
     assert result.command.startswith("jointenergy study digits-continual --seeds 2 --name tiny --set iterations=6")
     assert "equal constants" in result.notes
+    # Progress counts the iterations of all tasks.
+    assert SeedFolder(1, log.parent).iteration() == tiny().iterations == 30
     # Again: nothing is trained.
     before = log.read_text()
     again = CliRunner().invoke(app, words, catch_exceptions=False)
@@ -303,6 +306,8 @@ def test_a_study_is_no_recipe_and_a_name_is_of_the_study_as_shipped():
     with pytest.raises(InputError, match="give the changed one a name with --name"):
         Reproduction("digits-continual", (0,), overrides=("iterations=3",))
     assert Reproduction("digits-continual", (0,), baseline=True).result_name == "digits-continual-baseline"
+    for file, is_one in ((study.FOLDER / "split-mnist.toml", True), (recipes.FOLDER / "digits-jem.toml", False)):
+        assert study.is_study(str(file)) == is_one
     listed = CliRunner().invoke(app, ["recipes"]).output
     assert all(name in listed for name in study.names())
 

@@ -474,7 +474,7 @@ def test_a_smaller_size_has_one_seed_unless_asked(monkeypatch, words, seeds):
         plans.append(plan)
         raise InputError("enough")
 
-    monkeypatch.setattr("jointenergy.cli.reproduce.run", stop)
+    monkeypatch.setattr("jointenergy.cli.reproduce._reproduce_one", stop)
     CliRunner().invoke(app, ["reproduce", *words])
     assert [plan.seeds for plan in plans] == [tuple(seeds)]
 

@@ -124,7 +124,7 @@ def reproduce(
         for recipe in named
     ]
     for plan in plans:
-        run(plan)
+        _reproduce_one(plan)
 
 
 def _overview(folder: Path) -> None:
@@ -153,7 +153,7 @@ def _overview(folder: Path) -> None:
     say("Make one with `jointenergy reproduce NAME`; each recipe's head says what it costs.")
 
 
-def run(plan: work.Reproduction) -> None:
+def _reproduce_one(plan: work.Reproduction) -> None:
     """Reproduce with progress on the screen, then show the result."""
     # A plain kill is as good as Ctrl-C: the runs are saved, not left behind without anyone.
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
