@@ -17,12 +17,15 @@ from jointenergy.errors import InputError
 from jointenergy.evaluation import results
 from jointenergy.evaluation.tasks import Judge
 from jointenergy.experiments import composition, study
-from jointenergy.experiments.parts import Place, plainly
+from jointenergy.experiments.reproduce import Reproduction
+from jointenergy.experiments.seeds import SeedFolder
+from jointenergy.experiments.study_parts import StudySeed
 from jointenergy.kernels import Langevin, Target
 from jointenergy.models import ConditionalModel, Product
 from jointenergy.objectives import regularizers
 from jointenergy.recipes.data import data_of
 from jointenergy.starts import UniformStart
+from tests.small import plainly
 
 TINY = (
     "iterations=6",
@@ -182,7 +185,8 @@ def test_one_command_writes_the_result_and_a_stopped_one_goes_on():
     words = ["study", "digits-composition", "--seeds", "1", "--name", "tiny", *SET]
     shown = CliRunner().invoke(app, words, catch_exceptions=False)
     assert shown.exit_code == 0, shown.output
-    assert "seed 0, factor 2 of 2 (size)" in shown.output
+    log = Path("runs/study/tiny/seed-0.log")
+    assert log.read_text().count("seed 0, factor 2 of 2 (size): 6 iterations") == 1
     result = results.read(Path("results/tiny.json"))
     for when in ("before", "after", "after_without_entropy"):
         for name in ("consistency_composed.svm", "diversity_composed.mean", "composed_log_density_nats"):
@@ -191,9 +195,13 @@ def test_one_command_writes_the_result_and_a_stopped_one_goes_on():
             assert math.isfinite(value)
     assert "equal" in result.notes
     # The factors of a seed that was stopped while its product was fine-tuned are not trained again.
-    Path("runs/study/tiny/seed-0.json").unlink()
-    again = CliRunner().invoke(app, words, catch_exceptions=False)
-    assert "factor" not in again.output
+    seed = SeedFolder(0, Path("runs/study/tiny"))
+    record = seed.record()
+    assert record is not None
+    seed.remember(replace(record, figures=None))
+    before = log.read_text()
+    assert CliRunner().invoke(app, words, catch_exceptions=False).exit_code == 0
+    assert log.read_text() == before
     assert results.read(Path("results/tiny.json")).metrics == result.metrics
 
 
@@ -244,14 +252,14 @@ def test_attributes_are_factors_of_their_own_and_the_judge_sees_them():
 
 def test_a_composition_has_no_baseline():
     with pytest.raises(InputError, match="has no baseline"):
-        study.Plan("digits-composition", (0,), baseline=True)
+        Reproduction("digits-composition", (0,), baseline=True)
 
 
 @pytest.mark.slow
 def test_composed_digits_fulfil_more_conditions_after_fine_tuning():
     """One seed, 100 samples of each of four combinations: a standard error of .025; the rise was seen to be .25."""
     chosen = study.load("digits-composition")
-    figures, _ = chosen.kind.measure(chosen.recipe, Place(Path("runs"), 0), plainly)
+    figures, _ = chosen.kind.measure(chosen.recipe, StudySeed(Path("runs"), 0), plainly)
     before, after = (figures[f"consistency_composed.svm.{when}"] for when in ("before", "after"))
     assert before is not None
     assert after is not None

@@ -18,7 +18,9 @@ from jointenergy.data import load
 from jointenergy.errors import InputError
 from jointenergy.evaluation import results
 from jointenergy.experiments import continual, study
-from jointenergy.experiments.parts import Place, plainly
+from jointenergy.experiments.reproduce import Reproduction, reproduce
+from jointenergy.experiments.seeds import SeedFolder
+from jointenergy.experiments.study_parts import StudySeed
 from jointenergy.recipes.build import trainer_of
 from jointenergy.recipes.data import data_of
 from jointenergy.recipes.schema import read
@@ -26,7 +28,7 @@ from jointenergy.training import checkpoints, loop
 from jointenergy.training.loop import Loop
 from jointenergy.training.state import under
 from jointenergy.training.trainer import Trainer
-from tests.small import Before
+from tests.small import Before, plainly
 
 TINY = (
     "iterations=6",
@@ -72,7 +74,7 @@ def watched(chosen: study.Study, folder: Path) -> list[Loop]:
         seen.append(run)
         run.fit()
 
-    of_learning(chosen).measure(chosen.recipe, Place(folder, 0), fit)
+    of_learning(chosen).measure(chosen.recipe, StudySeed(folder, 0), fit)
     return seen
 
 
@@ -117,7 +119,7 @@ def test_weights_and_moments_are_carried_over_and_the_schedule_begins_anew():
 
 def test_a_seed_that_is_stopped_goes_on_to_the_same_end():
     chosen = tiny()
-    whole, said = of_learning(chosen).measure(chosen.recipe, Place(Path("whole"), 0), plainly)
+    whole, said = of_learning(chosen).measure(chosen.recipe, StudySeed(Path("whole"), 0), plainly)
     count = 0
 
     def stopping(run: Loop, part: str) -> None:
@@ -133,8 +135,8 @@ def test_a_seed_that_is_stopped_goes_on_to_the_same_end():
 
     for _ in range(2):
         with pytest.raises(loop.Interrupted):
-            of_learning(chosen).measure(chosen.recipe, Place(Path("parts"), 0), stopping)
-    again, _ = of_learning(chosen).measure(chosen.recipe, Place(Path("parts"), 0), stopping)
+            of_learning(chosen).measure(chosen.recipe, StudySeed(Path("parts"), 0), stopping)
+    again, _ = of_learning(chosen).measure(chosen.recipe, StudySeed(Path("parts"), 0), stopping)
     assert again == whole
     assert count == 30
     assert "all labels have equal constants" in said
@@ -147,7 +149,7 @@ def test_a_seed_that_is_stopped_goes_on_to_the_same_end():
 
 def test_figures_compare_the_classes_so_far():
     chosen = tiny()
-    figures, _ = of_learning(chosen).measure(chosen.recipe, Place(Path("runs"), 0), plainly)
+    figures, _ = of_learning(chosen).measure(chosen.recipe, StudySeed(Path("runs"), 0), plainly)
     assert list(figures)[:6] == ["accuracy", *(f"accuracy_so_far.{k}" for k in range(1, 6))]
     test = load("digits", split="test")
     for k in range(1, 6):
@@ -183,27 +185,33 @@ def test_one_command_writes_the_result():
     words = ["study", "digits-continual", "--seeds", "2", "--name", "tiny", *SET]
     shown = CliRunner().invoke(app, words, catch_exceptions=False)
     assert shown.exit_code == 0, shown.output
-    assert "seed 1, task 5 of 5 (8, 9)" in shown.output
+    assert "seed 1 is trained: accuracy" in shown.output
+    log = Path("runs/study/tiny/seed-1.log")
+    assert "seed 1, task 5 of 5 (8, 9): 6 iterations" in log.read_text()
     result = results.read(Path("results/tiny.json"))
     assert result.seeds == (0, 1)
     assert result.command.startswith("jointenergy study digits-continual --seeds 2 --name tiny --set iterations=6")
     assert "equal constants" in result.notes
+    # Progress counts the iterations of all tasks.
+    assert SeedFolder(1, log.parent).iteration() == tiny().iterations == 30
     # Again: nothing is trained.
+    before = log.read_text()
     again = CliRunner().invoke(app, words, catch_exceptions=False)
-    assert "task" not in again.output.replace("accuracy_of_task", "")
+    assert "seed 1 was complete" in again.output
+    assert log.read_text() == before
     assert results.read(Path("results/tiny.json")).metrics == result.metrics
     for change, sentence in (
         ({"seeds": (0,)}, "were started in runs/study/tiny too"),
-        ({"overrides": (*TINY, "batch_size=15")}, "holds another study"),
+        ({"overrides": (*TINY, "batch_size=15")}, "seed-0 holds another run"),
     ):
         with pytest.raises(InputError, match=sentence):
-            study.measure(
-                study.Plan("digits-continual", **{"seeds": (0, 1), "overrides": TINY, "name": "tiny", **change})
+            reproduce(
+                Reproduction("digits-continual", **{"seeds": (0, 1), "overrides": TINY, "name": "tiny", **change})
             )
     record = json.loads(Path("runs/study/tiny/seed-1.json").read_text())
     Path("runs/study/tiny/seed-1.json").write_text(json.dumps({**record, "source": "another"}))
-    with pytest.raises(InputError, match="was begun by other code"):
-        study.measure(study.Plan("digits-continual", (0, 1), overrides=TINY, name="tiny"))
+    with pytest.raises(InputError, match="was trained by other code"):
+        reproduce(Reproduction("digits-continual", (0, 1), overrides=TINY, name="tiny"))
 
 
 def test_ctrl_c_saves_and_says_how_to_go_on():
@@ -234,7 +242,7 @@ def test_mnist_is_learned_from_its_files():
     for prefix, n in (("train", 200), ("t10k", 50)):
         write_digits(Path("files"), prefix, n)
     chosen = study.load("split-mnist", TINY)
-    figures, _ = of_learning(chosen).measure(chosen.recipe, Place(Path("runs"), 0, Path("files")), plainly)
+    figures, _ = of_learning(chosen).measure(chosen.recipe, StudySeed(Path("runs"), 0, Path("files")), plainly)
     assert figures["accuracy"] is not None
     assert read(Path("runs/task-5/recipe.toml")).data.name == "mnist"
 
@@ -258,7 +266,7 @@ def test_a_run_that_diverges_ends_the_seed_without_an_accuracy():
         if part.startswith("task 2"):
             raise loop.Diverged("what happened is in /some/folder")
 
-    figures, remark = of_learning(chosen).measure(chosen.recipe, Place(Path("runs"), 3), fit)
+    figures, remark = of_learning(chosen).measure(chosen.recipe, StudySeed(Path("runs"), 3), fit)
     assert figures["accuracy"] is None
     assert figures["accuracy_so_far.1"] is not None
     assert "accuracy_so_far.2" not in figures
@@ -295,9 +303,11 @@ def test_a_study_is_no_recipe_and_a_name_is_of_the_study_as_shipped():
         study.load("digits-continal")
     with pytest.raises(InputError, match=r"needs one of the tables \[continual\], \[composition\]"):
         study.load(str(recipes.FOLDER / "digits-jem.toml"))
-    with pytest.raises(InputError, match="belongs to the study of the library"):
-        study.Plan("digits-continual", (0,), overrides=("iterations=3",))
-    assert study.Plan("digits-continual", (0,), baseline=True).result_name == "digits-continual-baseline"
+    with pytest.raises(InputError, match="give the changed one a name with --name"):
+        Reproduction("digits-continual", (0,), overrides=("iterations=3",))
+    assert Reproduction("digits-continual", (0,), baseline=True).result_name == "digits-continual-baseline"
+    for file, is_one in ((study.FOLDER / "split-mnist.toml", True), (recipes.FOLDER / "digits-jem.toml", False)):
+        assert study.is_study(str(file)) == is_one
     listed = CliRunner().invoke(app, ["recipes"]).output
     assert all(name in listed for name in study.names())
 
@@ -320,7 +330,7 @@ def test_energies_of_digits_forget_less_than_cross_entropy():
         ("energies", study.load("digits-continual")),
         ("baseline", study.load("digits-continual").baseline()),
     ):
-        figures, _ = of_learning(chosen).measure(chosen.recipe, Place(Path(name), 0), plainly)
+        figures, _ = of_learning(chosen).measure(chosen.recipe, StudySeed(Path(name), 0), plainly)
         accuracies[name] = figures["accuracy"]
     assert accuracies["baseline"] is not None
     assert accuracies["baseline"] < 0.22
@@ -335,4 +345,4 @@ def test_reproduce_takes_a_study_too():
     assert Path("results/tiny.json").exists()
     assert Path("runs/study/tiny").is_dir()
     refused = CliRunner().invoke(app, [*words, "--likelihood"])
-    assert "is a study, which trains several models: reproduce it by itself" in str(refused.exception)
+    assert "is a study, which trains several models: leave --likelihood out" in str(refused.exception)

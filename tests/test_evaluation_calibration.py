@@ -35,7 +35,7 @@ from jointenergy.evaluation.confidence import (
 )
 from jointenergy.evaluation.metrics import check_value
 from jointenergy.evaluation.sections import Subject
-from jointenergy.experiments import measures
+from jointenergy.experiments import run_figures
 from jointenergy.labels import LabelSpace
 from jointenergy.models import LogitModel
 from jointenergy.recipes.build import kernel_of
@@ -334,14 +334,14 @@ class TestSection:
 
     def test_what_is_published_of_a_baseline_is_what_the_page_says_of_it(self, subject, section):
         baseline = digits_run(12.0, "objective=baseline")
-        figures, remark = measures.take_all(Subject(baseline, subject.test))
+        figures, remark = run_figures.take_all(Subject(baseline, subject.test))
         for name in ("logit_temperature", "ece_scaled", "nll_scaled"):
             assert figures[name] == pytest.approx(section.metrics[f"baseline.{name}"], rel=1e-6)
         assert "suits held-out training rows best" in remark
 
     def test_a_baseline_whose_temperature_is_not_determined_says_so(self, subject, monkeypatch):
         monkeypatch.setattr("jointenergy.evaluation.calibration.fit_temperature", lambda *_: TEMPERATURES[0])
-        figures, remark = measures.take_all(Subject(digits_run(12.0, "objective=baseline"), subject.test))
+        figures, remark = run_figures.take_all(Subject(digits_run(12.0, "objective=baseline"), subject.test))
         assert figures["ece_scaled"] is figures["logit_temperature"] is None
         assert "do not determine a temperature" in remark
 

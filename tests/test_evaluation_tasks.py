@@ -1,7 +1,5 @@
 """How well a run does its tasks: each figure is what its name says, and goes to results by its own name."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
@@ -11,19 +9,20 @@ import jointenergy
 from jointenergy.data import load
 from jointenergy.errors import InputError
 from jointenergy.evaluation import metrics, tasks
-from jointenergy.experiments.reproduce import Plan
-from jointenergy.experiments.seeds import Seed, task_figures_of
+from jointenergy.experiments.reproduce import Reproduction
+from jointenergy.experiments.seed_figures import task_figures_of
+from jointenergy.experiments.seeds import SeedFolder
 from jointenergy.training import checkpoints
 from tests.small import trained
 from tests.test_runs import TINY
 
 
 @pytest.fixture(scope="module")
-def seed(tmp_path_factory: pytest.TempPathFactory) -> Seed:
+def seed(tmp_path_factory: pytest.TempPathFactory) -> SeedFolder:
     folder = tmp_path_factory.mktemp("measured")
     fit = trained(folder / "seed-0", *TINY, "iterations=80", "cadence.check=80")
     checkpoints.mark_best(fit.checkpoint_folder, fit.checkpoint_folder / "iteration-00000080")
-    return Seed(0, folder)
+    return SeedFolder(0, folder)
 
 
 @pytest.fixture(autouse=True)
@@ -32,14 +31,8 @@ def few(monkeypatch):
         monkeypatch.setattr(tasks, name, value)
 
 
-def settings_of(seed: Seed):
-    recipe = jointenergy.load(seed.run).recipe
-    assert recipe is not None
-    return recipe
-
-
 def test_the_figures_are_what_their_names_say(seed):
-    figures, remark = task_figures_of(seed, settings_of(seed), None)
+    figures, remark = task_figures_of(seed)
     for name, value in figures.items():
         assert value is not None
         metrics.check_value(name, value)
@@ -84,25 +77,17 @@ def test_the_judge_knows_digits_and_is_not_the_model():
 def test_a_run_that_was_never_healthy_has_no_figures(tmp_path):
     trained(tmp_path / "seed-1", *TINY, "iterations=2", "cadence.check=2")
     checkpoints.mark_best(tmp_path / "seed-1" / "checkpoints", None)
-    figures, remark = task_figures_of(Seed(1, tmp_path), settings_of_folder(tmp_path / "seed-1"), None)
+    figures, remark = task_figures_of(SeedFolder(1, tmp_path))
     assert figures == {"healthy": 0.0}
     assert "never healthy" in remark
 
 
-def settings_of_folder(folder: Path):
-    with pytest.warns(UserWarning, match="newest weights"):
-        recipe = jointenergy.load(folder).recipe
-    assert recipe is not None
-    return recipe
-
-
 def test_the_plan_names_them(tmp_path):
-    plan = Plan("digits-jem", (0, 1), tasks=True)
+    plan = Reproduction("digits-jem", (0, 1), tasks=True)
     assert plan.result_name == "digits-jem-tasks"
     assert plan.command()[-1] == "--tasks"
-    assert "--tasks" not in plan.train_words()
     with pytest.raises(InputError, match="a baseline has no chains"):
-        Plan("digits-jem", (0,), tasks=True, baseline=True)
+        Reproduction("digits-jem", (0,), tasks=True, baseline=True)
 
 
 def test_upper_halves():

@@ -18,7 +18,7 @@ from jointenergy.data.training import TrainingData
 from jointenergy.evaluation import by_sampling, consistency, gallery, truth
 from jointenergy.evaluation.metrics import check_value
 from jointenergy.evaluation.sections import Subject
-from jointenergy.experiments import measures, pairs, papers
+from jointenergy.experiments import papers, run_figures
 from jointenergy.kernels import ExactGibbs, GibbsWithGradients, Kernel, Langevin, SingleSiteGibbs
 from jointenergy.models import Concat, EnergyModel
 from jointenergy.models.base import JointModel
@@ -135,9 +135,9 @@ def attributes_run(n: int, label_kernel: Kernel | None) -> tuple[Run, Dataset]:
     ],
 )
 def test_measures_follow_from_labels_and_chains(n, kernel, has, lacks, monkeypatch):
-    monkeypatch.setattr(pairs, "PER_PAIR", 2)
+    monkeypatch.setattr(run_figures, "PER_PAIR", 2)
     run, test = attributes_run(n, kernel)
-    figures, remark = measures.take_all(Subject(run, test))
+    figures, remark = run_figures.take_all(Subject(run, test))
     assert set(has) <= set(figures)
     assert not [name for name in figures if any(part in name for part in lacks)]
     assert ("too many states" in remark) == (n == 40)
@@ -150,22 +150,22 @@ def test_a_small_size_takes_short_chains_of_few_rows(monkeypatch):
     run, test = attributes_run(40, GibbsWithGradients())
     asked = {}
     monkeypatch.setattr(by_sampling, "by_sampling", lambda *args, **kwargs: asked.update(kwargs) or {})
-    _, remark = measures._by_sampling(Subject(run, test, small=True))
+    _, remark = run_figures._by_sampling(Subject(run, test, small=True))
     assert asked == {"n_rows": 10, "n_chains": 2, "steps": 20}
     assert "2 chains of 20 steps a row" in remark
-    _, remark = measures._by_sampling(Subject(run, test))
+    _, remark = run_figures._by_sampling(Subject(run, test))
     assert asked["steps"] == by_sampling.n_steps(40)
     assert f"chains of {by_sampling.n_steps(40)} steps" in remark
 
 
 def test_pairs_of_attributes_that_are_there_have_a_figure_of_their_own(monkeypatch):
     """The judge sees all attributes in every sample, so of the pairs asked for it sees the one of both there."""
-    monkeypatch.setattr(pairs, "PER_PAIR", 2)
+    monkeypatch.setattr(run_figures, "PER_PAIR", 2)
     monkeypatch.setattr(consistency, "judge_of", lambda run: lambda x: torch.ones(len(x), 2, dtype=torch.int64))
     run, test = attributes_run(2, ExactGibbs())
-    figures, remark = pairs.samples_of_pairs(Subject(run, test))
+    figures, remark = run_figures.samples_of_pairs(Subject(run, test))
     shown = {name: value for name, value in figures.items() if name in ("consistency_pairs", "consistency_present")}
-    patterns, _ = pairs.asked_pairs(run)
+    patterns, _ = run_figures.asked_pairs(run)
     assert shown == {"consistency_pairs": pytest.approx(1 / len(patterns)), "consistency_present": 1.0}
     assert len(patterns) > 1
     assert "both there" in remark
@@ -177,11 +177,11 @@ def test_rows_that_have_a_pair_are_judged_as_samples_of_it_are():
     y = torch.tensor([[1, 1]] * 4 + [[0, 0]] + [[1, 0]])
     x = 2.0 * y - 1.0
     x[3] *= -1.0  # has none of the labels that it says
-    figures, remark = pairs.rows_of_pairs(Subject(run, Dataset(x, y, run.labels, "signs")))
+    figures, remark = run_figures.rows_of_pairs(Subject(run, Dataset(x, y, run.labels, "signs")))
     assert figures == {"consistency_pairs_rows": pytest.approx((3 / 4 + 1) / 2)}
     assert "test rows that have the pairs" in remark
     y = torch.full_like(y, MISSING)
-    assert pairs.rows_of_pairs(Subject(run, Dataset(x, y, run.labels, "signs"))) == ({}, "")
+    assert run_figures.rows_of_pairs(Subject(run, Dataset(x, y, run.labels, "signs"))) == ({}, "")
 
 
 def holding_out(monkeypatch, run, *pairs):
@@ -192,13 +192,13 @@ def holding_out(monkeypatch, run, *pairs):
 
 
 def test_pairs_that_were_held_out_are_judged_one_by_one(monkeypatch):
-    monkeypatch.setattr(pairs, "PER_PAIR", 2)
-    monkeypatch.setattr(pairs, "FREE", 20)
-    monkeypatch.setattr(pairs, "SPREAD", 10)
+    monkeypatch.setattr(run_figures, "PER_PAIR", 2)
+    monkeypatch.setattr(run_figures, "FREE", 20)
+    monkeypatch.setattr(run_figures, "SPREAD", 10)
     run, test = attributes_run(2, ExactGibbs())  # its training rows have both labels or none
     holding_out(monkeypatch, run, ("a0", "not a1"), ("a0", "unknown"))
     assert consistency.held_out(run)[1].tolist() == [[1, 0]]
-    figures, remark = pairs.samples_of_pairs(Subject(run, test, baseline=run))
+    figures, remark = run_figures.samples_of_pairs(Subject(run, test, baseline=run))
     names = {f"consistency_novel{judge}" for judge in ("", "_baseline")} | {"diversity"}
     names |= {f"consistency_novel.{j}.noise.marginalize" for j in ("model", "baseline")}
     names |= {f"novel_share{j}.{kind}.a0_not_a1" for kind in ("given", "free") for j in ("", "_baseline")}
@@ -208,7 +208,7 @@ def test_pairs_that_were_held_out_are_judged_one_by_one(monkeypatch):
     assert figures["consistency_novel"] == figures["consistency_novel_baseline"]
     assert figures["novel_share.given.a0_not_a1"] == figures["consistency_novel"]
     assert "judged those" not in remark
-    assert "The model itself judged those that were held out" in pairs.samples_of_pairs(Subject(run, test))[1]
+    assert "The model itself judged those that were held out" in run_figures.samples_of_pairs(Subject(run, test))[1]
 
 
 def test_rows_that_have_a_pair_that_was_held_out_are_judged(monkeypatch):
@@ -217,50 +217,50 @@ def test_rows_that_have_a_pair_that_was_held_out_are_judged(monkeypatch):
     y = torch.tensor([[1, 0], [1, 0], [1, 1]])
     x = 2.0 * y - 1.0
     x[1] *= -1.0
-    figures, remark = pairs.rows_of_pairs(Subject(run, Dataset(x, y, run.labels, "signs")))
+    figures, remark = run_figures.rows_of_pairs(Subject(run, Dataset(x, y, run.labels, "signs")))
     assert figures == {"consistency_novel_rows": pytest.approx(1 / 2)}
     assert "consistency_novel_rows" in remark
 
 
 def test_pairs_that_no_row_happens_to_have_are_not_asked_for():
     run, test = attributes_run(2, ExactGibbs())
-    assert not [name for name in pairs.samples_of_pairs(Subject(run, test))[0] if "novel" in name]
+    assert not [name for name in run_figures.samples_of_pairs(Subject(run, test))[0] if "novel" in name]
 
 
 def test_where_no_row_has_a_pair_none_is_asked_for(monkeypatch):
     run, test = attributes_run(2, ExactGibbs())
-    monkeypatch.setattr(pairs, "asked_pairs", lambda run: (torch.empty(0, 2, dtype=torch.int64), "labels"))
-    assert pairs.samples_of_pairs(Subject(run, test)) == ({}, "")
+    monkeypatch.setattr(run_figures, "asked_pairs", lambda run: (torch.empty(0, 2, dtype=torch.int64), "labels"))
+    assert run_figures.samples_of_pairs(Subject(run, test)) == ({}, "")
 
 
 def test_a_small_size_draws_few_samples(monkeypatch):
     run, test = attributes_run(2, ExactGibbs())
-    drawn, samples = [], pairs.fresh_samples
+    drawn, samples = [], run_figures.fresh_samples
 
     def noted(subject, n, given, *method):
         drawn.append(n)
         return samples(subject, n, given, *method)
 
-    monkeypatch.setattr(pairs, "fresh_samples", noted)
-    _, remark = pairs.samples_of_pairs(Subject(run, test, small=True))
+    monkeypatch.setattr(run_figures, "fresh_samples", noted)
+    _, remark = run_figures.samples_of_pairs(Subject(run, test, small=True))
     assert drawn == [2, 2]  # its rows have two of the four pairs; free labels are redrawn, and summed out
     assert "1 of each" in remark
 
 
 def test_of_many_pairs_only_attributes_that_are_there_are_asked_for(monkeypatch):
-    monkeypatch.setattr(pairs, "PER_PAIR", 2)
-    monkeypatch.setattr(pairs, "SPREAD", 10)
+    monkeypatch.setattr(run_figures, "PER_PAIR", 2)
+    monkeypatch.setattr(run_figures, "SPREAD", 10)
     run, test = attributes_run(2, ExactGibbs())  # its training rows have both labels or none
-    asked, samples = [], pairs.fresh_samples
+    asked, samples = [], run_figures.fresh_samples
 
     def noted(subject, n, given, *method):
         asked.append(None if given is None else given.unique(dim=0).tolist())
         return samples(subject, n, given, *method)
 
-    monkeypatch.setattr(pairs, "fresh_samples", noted)
-    _, all_pairs = pairs.samples_of_pairs(Subject(run, test))
-    monkeypatch.setattr(pairs, "MANY", 1)
-    _, some_pairs = pairs.samples_of_pairs(Subject(run, test))
+    monkeypatch.setattr(run_figures, "fresh_samples", noted)
+    _, all_pairs = run_figures.samples_of_pairs(Subject(run, test))
+    monkeypatch.setattr(run_figures, "MANY", 1)
+    _, some_pairs = run_figures.samples_of_pairs(Subject(run, test))
     assert asked == 2 * [[[0, 0], [1, 1]]] + 2 * [[[1, 1]]]  # by either method
     assert "attributes that are both there, and their diversity" in some_pairs
     assert "consistency_present" not in some_pairs  # it would be the same

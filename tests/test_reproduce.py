@@ -26,11 +26,14 @@ from jointenergy.errors import InputError
 from jointenergy.evaluation import bounds, inception, likelihood, provenance, results, samples
 from jointenergy.evaluation.classification import classify
 from jointenergy.evaluation.sections import Subject
-from jointenergy.experiments import further, measures
-from jointenergy.experiments.reproduce import Plan, reproduce
-from jointenergy.experiments.seeds import Child, Record, Seed, figures_of, parse_seeds
+from jointenergy.experiments import run_figures, seed_figures, study, worker
+from jointenergy.experiments.reproduce import Reproduction, reproduce
+from jointenergy.experiments.seed_figures import figures_of
+from jointenergy.experiments.seeds import SeedFolder, SeedRecord, parse_seeds
+from jointenergy.experiments.worker import Worker
 from jointenergy.recipes import run_folder
 from jointenergy.recipes.data import dataset_of
+from jointenergy.recipes.schema import Recipe
 from jointenergy.runs.loading import open_run
 from jointenergy.training import checkpoints, loop
 from tests.conftest import COMMIT
@@ -54,14 +57,14 @@ SET = tuple(word for override in TINY for word in ("--set", override))
 pytestmark = pytest.mark.usefixtures("copied_tree")
 
 
-def tiny(*overrides: str, seeds: tuple[int, ...] = (0, 1), **options: object) -> Plan:
-    return Plan("digits-jem", seeds, name="tiny", overrides=(*TINY, *overrides), **options)
+def tiny(*overrides: str, seeds: tuple[int, ...] = (0, 1), **options: object) -> Reproduction:
+    return Reproduction("digits-jem", seeds, name="tiny", overrides=(*TINY, *overrides), **options)
 
 
-def stopped_at(plan: Plan, seed: int, iteration: int, last_healthy: str | None = None) -> None:
+def stopped_at(plan: Reproduction, seed: int, iteration: int, last_healthy: str | None = None) -> None:
     """A run of the plan, stopped on its way as Ctrl-C does it."""
-    place = Seed(seed, plan.folder)
-    place.remember(Record(COMMIT, provenance.source_digest(), seconds=60.0))
+    place = SeedFolder(seed, plan.folder)
+    place.remember(SeedRecord(COMMIT, provenance.source_digest(), seconds=60.0))
     run = run_folder.create(place.run, plan.settings, seed, data_folder=plan.data)
 
     def stop(trainer: object) -> None:
@@ -78,6 +81,15 @@ def invoke(*words: str) -> str:
     outcome = CliRunner().invoke(app, list(words), catch_exceptions=False)
     assert outcome.exit_code == 0, outcome.output
     return outcome.output
+
+
+@pytest.fixture
+def listens_to_ctrl_c() -> Iterator[None]:
+    """A shell that starts the tests in the background has them ignore Ctrl-C, as it does with any program."""
+    before = [signal.signal(kind, signal.default_int_handler) for kind in worker.STOPS]
+    yield
+    for kind, handler in zip(worker.STOPS, before, strict=True):
+        signal.signal(kind, handler)
 
 
 def test_seeds_are_trained_measured_and_published():
@@ -117,24 +129,23 @@ def test_seeds_are_trained_measured_and_published():
         reproduce(tiny(seeds=(0,)))
     with pytest.raises(InputError, match="seed-0 holds another run"):
         reproduce(tiny("batch_size=31"))
-    record = Seed(1, plan.folder).record()
+    record = SeedFolder(1, plan.folder).record()
     assert record is not None
-    Seed(1, plan.folder).remember(replace(record, source="another", commit="fedcba9876543210"))
+    SeedFolder(1, plan.folder).remember(replace(record, source="another", commit="fedcba9876543210"))
     with pytest.raises(InputError, match=r"seed 1 was trained by other code than the present .commit fedcba987654"):
         reproduce(plan)
 
 
 def test_a_baseline_has_a_file_of_its_own_and_no_health():
     plan = tiny(seeds=(3,), baseline=True)
-    place = Seed(3, plan.folder)
-    place.remember(Record(COMMIT, provenance.source_digest()))
+    place = SeedFolder(3, plan.folder)
+    place.remember(SeedRecord(COMMIT, provenance.source_digest()))
     run_folder.create(place.run, plan.settings, 3).fit()
     result = reproduce(plan)
     assert result.name == "tiny-baseline"
-    assert list(result.metrics) == ["accuracy", "nll", "ece", *measures.SCALED, "interventions"]
+    assert list(result.metrics) == ["accuracy", "nll", "ece", *run_figures.SCALED, "interventions"]
     assert result.command.startswith("jointenergy reproduce digits-jem --seeds 3, --name tiny --baseline")
     assert Path("results/tiny-baseline.json").exists()
-    assert plan.train_words()[:3] == ["train", "digits-jem", "--baseline"]
     # A set unlike the data that is named later is scored of the runs that are there.
     np.save("grey.npy", np.zeros((5, 64), dtype=np.float32))
     named = tiny(seeds=(3,), baseline=True, ood=(("grey", Path("grey.npy")),))
@@ -151,7 +162,7 @@ def test_a_baseline_has_a_file_of_its_own_and_no_health():
 def test_a_diverged_seed_counts_as_not_healthy(healthy):
     plan = tiny(seeds=(0,))
     stopped_at(plan, 0, 30, "iteration-00000020" if healthy else None)
-    place = Seed(0, plan.folder)
+    place = SeedFolder(0, plan.folder)
     with (place.run / "events.jsonl").open("a") as file:
         for kind in ("rollback", "unhealthy", "rollback", "diverged"):
             file.write(json.dumps({"event": kind, "iteration": 30, "says": ""}) + "\n")
@@ -185,13 +196,64 @@ def test_a_process_has_a_session_of_its_own_and_one_thread(monkeypatch, tmp_path
     monkeypatch.setattr(sys, "executable", str(shows))
     monkeypatch.setenv("OMP_NUM_THREADS", "7")
     plan = tiny(device="cpu")
-    words = f"-m jointenergy {' '.join(plan.train_words())} --seed 1 --out {plan.folder / 'seed-1'}"
     for one_thread, threads in ((True, "1"), (False, "7")):
-        child = Child.start(Seed(1, plan.folder), plan.train_words(), plan.settings, one_thread=one_thread)
-        assert os.getsid(child.process.pid) != os.getsid(0)  # Ctrl-C at the terminal does not reach it twice
-        child.ended()
-        assert child.last_words() == f"{threads} {words}"
-    assert "--device cpu" in words
+        process = Worker.start(SeedFolder(1, plan.folder), plan.settings, None, "cpu", one_thread=one_thread)
+        assert os.getsid(process.process.pid) != os.getsid(0)  # Ctrl-C at the terminal does not reach it twice
+        process.ended()
+        file = plan.folder / "worker-1.json"
+        assert process.last_words() == f"{threads} -u -m jointenergy.experiments.worker {file}"
+    given = json.loads(file.read_text())
+    assert study.from_values(given.pop("settings"), "test") == plan.settings
+    assert given == {"folder": str(plan.folder), "number": 1, "data": None, "device": "cpu", "guarded": True}
+
+
+@pytest.mark.parametrize("name", ["mnist-mixed", "celeba-gibbs:novel", "digits-composition", "split-mnist"])
+def test_settings_reach_the_worker_unchanged(name):
+    settings = Reproduction(name, (0,)).settings
+    assert study.from_values(json.loads(json.dumps(study.to_values(settings), default=str)), "test") == settings
+
+
+def test_a_killed_worker_is_resumed_to_the_same_weights():
+    long = ("iterations=300", "cadence.check=300", "cadence.log=20")
+    whole, killed = tiny(*long, seeds=(0,), runs=Path("whole")), tiny(*long, seeds=(0,), runs=Path("killed"))
+    seed = SeedFolder(0, killed.folder)
+    first = Worker.start(seed, killed.settings)
+    deadline = time.monotonic() + 60
+    while len(checkpoints.all_in(seed.run / "checkpoints")) < 3 and time.monotonic() < deadline:
+        time.sleep(0.005)
+    first.process.kill()
+    first.ended()
+    assert first.process.returncode == -signal.SIGKILL
+    assert seed.state(killed.settings) == "begun"
+    again = Worker.start(seed, killed.settings)
+    again.ended()
+    assert again.process.returncode == 0, seed.log.read_text()
+    assert re.search(r"resuming at iteration [1-9]\d* of 300", seed.log.read_text())
+    run = run_folder.create(whole.folder / "seed-0", whole.settings, 0)
+    run.fit()
+    for name, tensor in run.trainer.model.state_dict().items():
+        assert torch.equal(tensor, run_folder.reopen(seed.run).trainer.model.state_dict()[name])
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (InputError("wrong"), worker.WRONG),
+        (OSError(28, "full"), worker.WRONG),
+        (loop.Diverged("diverged"), worker.DIVERGED),
+        (loop.Interrupted("saved"), worker.INTERRUPTED),
+        (KeyboardInterrupt(), worker.INTERRUPTED),
+    ],
+)
+@pytest.mark.usefixtures("listens_to_ctrl_c")
+def test_the_exit_status_of_a_worker_says_how_it_ended(error, status, monkeypatch, capsys):
+    def fail(**_: object) -> None:
+        raise error
+
+    monkeypatch.setattr(worker, "train", fail)
+    Path("given.json").write_text("{}")
+    assert worker.main(Path("given.json")) == status
+    assert capsys.readouterr().out.strip()
 
 
 @pytest.mark.parametrize(("ending", "status"), [("exit 2", "2"), ("kill -9 $$", "-9")])
@@ -206,19 +268,11 @@ def test_a_process_that_fails_is_one_sentence(ending, status, monkeypatch, tmp_p
     assert not Path("results").exists()
 
 
-@pytest.fixture
-def listens_to_ctrl_c() -> Iterator[None]:
-    """A shell that starts the tests in the background has them ignore Ctrl-C, as it does with any program."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
 @pytest.mark.usefixtures("listens_to_ctrl_c")
 def test_ctrl_c_stops_the_processes_saved_and_says_how_to_go_on():
     # Baselines: chains as short as these would lose their health in the end, and the guard would end the runs itself.
     folder = Path("runs/reproduce/long-baseline")
-    second = Plan("digits-jem", (0, 1, 2), name="long", baseline=True, overrides=(*TINY, "iterations=1000000"))
+    second = Reproduction("digits-jem", (0, 1, 2), name="long", baseline=True, overrides=(*TINY, "iterations=1000000"))
     refused: list[str] = []
 
     def interrupt() -> None:
@@ -262,17 +316,17 @@ def test_ctrl_c_stops_the_processes_saved_and_says_how_to_go_on():
 )
 def test_a_name_belongs_to_the_recipe_as_shipped(options, sentence):
     with pytest.raises(InputError, match=sentence):
-        Plan(**{"recipe": "digits-jem", "seeds": (0,), **options})
+        Reproduction(**{"recipe": "digits-jem", "seeds": (0,), **options})
 
 
 def test_a_file_cannot_take_the_name_of_a_shipped_recipe():
     text = (recipes.FOLDER / "digits-jem.toml").read_text()
     Path("mine.toml").write_text(text)
-    assert Plan("mine.toml", (0,)).result_name == "digits-jem"  # the same recipe
+    assert Reproduction("mine.toml", (0,)).result_name == "digits-jem"  # the same recipe
     Path("mine.toml").write_text(text.replace("batch_size = 128", "batch_size = 129"))
     with pytest.raises(InputError, match="belongs to the recipe of the library"):
-        Plan("mine.toml", (0,))
-    assert Plan("mine.toml", (0,), name="mine", baseline=True).result_name == "mine-baseline"
+        Reproduction("mine.toml", (0,))
+    assert Reproduction("mine.toml", (0,), name="mine", baseline=True).result_name == "mine-baseline"
 
 
 @pytest.mark.parametrize(
@@ -356,7 +410,7 @@ def test_distances_of_samples_join_the_figures_once_with_their_protocol(monkeypa
     assert fresh.values[0] is not None
     assert re.match(r"30 rows, fresh chains of \d+ steps, unfiltered, against 30 test rows of digits; ", fresh.protocol)
     assert result.metrics["accuracy"] == before.metrics["accuracy"]
-    monkeypatch.setattr(further, "features", None)  # what was seen is kept
+    monkeypatch.setattr(seed_figures, "features", None)  # what was seen is kept
     assert reproduce(tiny(seeds=(0,), extractor=str(judge))).metrics == result.metrics
 
 
@@ -420,23 +474,23 @@ def test_a_smaller_size_has_one_seed_unless_asked(monkeypatch, words, seeds):
         plans.append(plan)
         raise InputError("enough")
 
-    monkeypatch.setattr("jointenergy.cli.reproduce._reproduce", stop)
-    monkeypatch.setattr("jointenergy.experiments.study.measure", stop)
+    monkeypatch.setattr("jointenergy.cli.reproduce._reproduce_one", stop)
     CliRunner().invoke(app, ["reproduce", *words])
     assert [plan.seeds for plan in plans] == [tuple(seeds)]
 
 
 def test_a_baseline_is_measured_at_its_best_on_held_out_rows():
     plan = tiny("iterations=20", "cadence.check=10", "cadence.checkpoint=10", seeds=(3,), baseline=True)
-    place = Seed(3, plan.folder)
-    place.remember(Record(COMMIT, provenance.source_digest()))
+    place = SeedFolder(3, plan.folder)
+    place.remember(SeedRecord(COMMIT, provenance.source_digest()))
     run = run_folder.create(place.run, plan.settings, 3)
     run.fit()
     last = open_run(place.run)
     checkpoints.mark_best(run.checkpoint_folder, run.checkpoint_folder / "iteration-00000010")
+    assert isinstance(plan.settings, Recipe)
     best, test = open_run(place.run), dataset_of(plan.settings.data, None, "test")
     found, _ = figures_of(place, plan.settings, None)
-    at_best, at_last = (measures.take_all(Subject(weights, test))[0] for weights in (best, last))
+    at_best, at_last = (run_figures.take_all(Subject(weights, test))[0] for weights in (best, last))
     assert found["nll"] == pytest.approx(at_best["nll"])
     assert found["nll"] != pytest.approx(at_last["nll"])
 
@@ -448,22 +502,22 @@ def test_pairs_that_were_held_out_are_judged_by_a_baseline_that_has_seen_them(mo
         asked.append((seed.run, settings.data.options.held_out_pairs))
         return "complete"
 
-    monkeypatch.setattr(Seed, "state", state)
+    monkeypatch.setattr(SeedFolder, "state", state)
     folder = Path("runs/reproduce")
-    assert Plan("celeba-gibbs:novel", (0,)).judge_of(0) == folder / "celeba-gibbs-baseline/seed-0"
-    assert Plan("celeba-gibbs:factored", (0,)).judge_of(0) == folder / "celeba-gibbs-factored-baseline/seed-0"
+    assert Reproduction("celeba-gibbs:novel", (0,)).judge_of(0) == folder / "celeba-gibbs-baseline/seed-0"
+    assert Reproduction("celeba-gibbs:factored", (0,)).judge_of(0) == folder / "celeba-gibbs-factored-baseline/seed-0"
     assert [pairs for _, pairs in asked] == [(), ()]
 
 
 def test_samples_of_a_variant_are_judged_by_the_baseline_of_its_recipe_if_the_data_are_the_same(monkeypatch):
     folder = Path("runs/reproduce")
     trained = {folder / "shoes-gibbs-baseline", folder / "digits-gibbs-baseline"}
-    monkeypatch.setattr(Seed, "state", lambda seed, settings: "complete" if seed.folder in trained else "absent")
-    assert Plan("shoes-gibbs:factored", (0,)).judge_of(0) == folder / "shoes-gibbs-baseline/seed-0"
-    assert Plan("digits-gibbs", (0,), overrides=("iterations=10",), name="short").judge_of(0) == (
+    monkeypatch.setattr(SeedFolder, "state", lambda seed, settings: "complete" if seed.folder in trained else "absent")
+    assert Reproduction("shoes-gibbs:factored", (0,)).judge_of(0) == folder / "shoes-gibbs-baseline/seed-0"
+    assert Reproduction("digits-gibbs", (0,), overrides=("iterations=10",), name="short").judge_of(0) == (
         folder / "digits-gibbs-baseline/seed-0"
     )
-    assert Plan("shoes-gibbs:zappos", (0,)).judge_of(0) is None
+    assert Reproduction("shoes-gibbs:zappos", (0,)).judge_of(0) is None
     # A recipe that classifies nothing has no baseline.
     logits = ('model.family="logits"', "objective.log_p_y_given_x=1.0")
-    assert Plan("mnist-igebm", (0,), overrides=logits, name="with-labels").judge_of(0) is None
+    assert Reproduction("mnist-igebm", (0,), overrides=logits, name="with-labels").judge_of(0) is None

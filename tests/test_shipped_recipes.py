@@ -16,12 +16,13 @@ from jointenergy import recipes
 from jointenergy.data.cifar import CIFAR10_ROWS, CIFAR100_ROWS
 from jointenergy.data.registry import READERS
 from jointenergy.experiments import study
-from jointenergy.experiments.parts import Place, plainly
+from jointenergy.experiments.study_parts import StudySeed
 from jointenergy.recipes import run_folder
 from jointenergy.recipes.schema import Recipe
 from jointenergy.recipes.variants import Size
 from jointenergy.runs.loading import open_run
 from tests import generated_data as generated
+from tests.small import plainly
 
 ROOT = Path(__file__).resolve().parents[1]
 ALL = recipes.names()
@@ -157,7 +158,7 @@ def trained(name: str, size: Size, folder: Path, files: Path) -> None:
 
 def studied(name: str, size: Size, folder: Path, files: Path) -> None:
     chosen = study.load(name, size=size)
-    figures, _ = chosen.kind.measure(chosen.recipe, Place(folder, 0, files), plainly)
+    figures, _ = chosen.kind.measure(chosen.recipe, StudySeed(folder, 0, files), plainly)
     assert "healthy" in figures
 
 

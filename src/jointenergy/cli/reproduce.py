@@ -24,7 +24,14 @@ from jointenergy.experiments.papers import PAPERS
 from jointenergy.experiments.seeds import parse_seeds
 
 USUAL = 20  # seeds
+OF_STUDIES = 5
 VITAL = ("health", "interventions")  # of every run, beside what it is for
+Jobs = Annotated[int, typer.Option(metavar="N", help="Seeds to train at the same time, each on one core.", min=1)]
+Runs = Annotated[
+    Path | None,
+    typer.Option(metavar="DIR", help="Folder of the run folders; default: runs/reproduce, of studies runs/study."),
+]
+Results = Annotated[Path, typer.Option("--results", metavar="DIR", help="Folder to write the result to.")]
 MAIN = ("accuracy", "nll", "ece", "healthy")  # the columns of the list; all others stand in the files
 
 
@@ -36,17 +43,14 @@ def reproduce(
     seeds: Annotated[
         str | None,
         typer.Option(
-            metavar="SEEDS", help="Number of seeds (3) or a list (0,1,5); default: 20, or 1 with --quick or --smoke."
+            metavar="SEEDS",
+            help="Number of seeds (3) or a list (0,1,5); default: 20, of studies 5, or 1 with --quick or --smoke.",
         ),
     ] = None,
-    jobs: Annotated[
-        int, typer.Option(metavar="N", help="Seeds to train at the same time, each on one core.", min=1)
-    ] = 1,
+    jobs: Jobs = 1,
     data: DataFolder = None,
-    runs: Annotated[Path, typer.Option(metavar="DIR", help="Folder of the run folders.")] = work.RUNS,
-    folder: Annotated[
-        Path, typer.Option("--results", metavar="DIR", help="Folder to write the result to.")
-    ] = results.FOLDER,
+    runs: Runs = None,
+    folder: Results = results.FOLDER,
     baseline: Baseline = False,
     guard: Annotated[
         bool,
@@ -91,49 +95,36 @@ def reproduce(
     if not named:
         _overview(folder)
         return
-    if several := [one for one in named if recipes.parted(one)[0] in studies.names()]:
-        if len(named) > 1 or jobs > 1 or tasks or ood or judge or likelihood or extractor or gallery or not guard:
-            raise InputError(
-                f"{several[0]!r} is a study, which trains several models: reproduce it by itself, without --jobs, "
-                "--tasks, --ood, --judge, --likelihood, --extractor, --gallery and --no-guard"
-            )
-        from jointenergy.cli.study import study  # it shows its result as this module does
-
-        place = studies.RUNS if runs == work.RUNS else runs
-        study(several[0], seeds, data, place, folder, baseline, name, device, quick, smoke, overrides)
-        return
-    size = chosen_size(quick=quick, smoke=smoke)
-    chosen = parse_seeds(chosen_seeds(seeds, size, USUAL))
-    sets = tuple((known, Path(place)) for known, place in named_places(ood, "--ood", "DIR").items())
     if name is not None and len(named) > 1:
         raise InputError(
             f"--name names one result, and {len(named)} recipes are to be reproduced: name them by themselves"
         )
+    size = chosen_size(quick=quick, smoke=smoke)
     plans = [
-        work.Plan(
+        work.Reproduction(
             recipe,
-            chosen,
-            jobs,
-            data,
-            runs,
-            folder,
-            baseline,
-            tuple(overrides),
-            name,
-            device,
-            guard,
-            tasks,
-            sets,
-            size,
-            judge,
-            gallery,
-            likelihood,
-            extractor,
+            parse_seeds(chosen_seeds(seeds, size, OF_STUDIES if studies.is_study(recipe) else USUAL)),
+            jobs=jobs,
+            runs=runs,
+            results=folder,
+            name=name,
+            tasks=tasks,
+            likelihood=likelihood,
+            extractor=extractor,
+            judge=judge,
+            gallery=gallery,
+            ood=tuple((known, Path(place)) for known, place in named_places(ood, "--ood", "DIR").items()),
+            data=data,
+            device=device,
+            size=size,
+            baseline=baseline,
+            guard=guard,
+            overrides=tuple(overrides),
         )
         for recipe in named
     ]
     for plan in plans:
-        _reproduce(plan)
+        _reproduce_one(plan)
 
 
 def _overview(folder: Path) -> None:
@@ -162,7 +153,8 @@ def _overview(folder: Path) -> None:
     say("Make one with `jointenergy reproduce NAME`; each recipe's head says what it costs.")
 
 
-def _reproduce(plan: work.Plan) -> None:
+def _reproduce_one(plan: work.Reproduction) -> None:
+    """Reproduce with progress on the screen, then show the result."""
     # A plain kill is as good as Ctrl-C: the runs are saved, not left behind without anyone.
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
@@ -174,11 +166,11 @@ def _reproduce(plan: work.Plan) -> None:
         raise typer.Exit(INTERRUPTED) from None
     finally:
         signal.signal(signal.SIGTERM, before)
-    show(result)
+    _show(result)
     say(f"written to {plan.results / result.name}.json")
 
 
-def _with_progress(plan: work.Plan) -> results.Result:
+def _with_progress(plan: work.Reproduction) -> results.Result:
     columns = (
         bars.TextColumn("{task.description}"),
         bars.BarColumn(),
@@ -189,16 +181,16 @@ def _with_progress(plan: work.Plan) -> results.Result:
     with bars.Progress(*columns, console=console, refresh_per_second=4, transient=True) as bar:
         task = bar.add_task(f"0 of {len(plan.seeds)} seeds", total=len(plan.seeds) * plan.settings.iterations)
 
-        def show(at: work.Progress) -> None:
+        def draw(at: work.SeedsProgress) -> None:
             if at.event is not None:
                 say(at.event)
             said = f"{at.n_ended} of {len(plan.seeds)} seeds, {at.n_running} running"
             bar.update(task, completed=at.iterations, description=said)
 
-        return work.reproduce(plan, show)
+        return work.reproduce(plan, draw)
 
 
-def show(result: results.Result) -> None:
+def _show(result: results.Result) -> None:
     """A table of the figures of a result, with the notes below."""
     n = len(result.seeds)
     table = Table(title=f"{result.name}, {n} seed{'s' if n > 1 else ''}", box=None, title_justify="left")

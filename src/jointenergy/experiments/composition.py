@@ -20,7 +20,7 @@ from jointenergy.data.training import TrainingData
 from jointenergy.errors import InputError
 from jointenergy.evaluation.metrics import Figures
 from jointenergy.evaluation.tasks import JUDGE_ROWS, Judge
-from jointenergy.experiments.parts import Fitting, Place, fitted
+from jointenergy.experiments.study_parts import Fitting, StudySeed, fitted
 from jointenergy.kernels import Langevin, State, Target, last
 from jointenergy.labels import LabelSpace, nearest
 from jointenergy.models import JointModel, Product
@@ -59,10 +59,15 @@ class Composition(Strict):
     samples: Count = 100
     """Of each combination, for the figures."""
 
+    @property
+    def n_models(self) -> int:
+        """Trained one after another."""
+        return len(self.factors or self.attributes)
+
     def baseline(self, recipe: Recipe) -> Recipe:
         raise InputError(f"{recipe.name!r} has no baseline: the product before it is fine-tuned is what it is held to")
 
-    def measure(self, recipe: Recipe, place: Place, fit: Fitting) -> tuple[Figures, str]:
+    def measure(self, recipe: Recipe, place: StudySeed, fit: Fitting) -> tuple[Figures, str]:
         """Train the factors, fine-tune their product, and measure samples of each combination before and after."""
         full = data_of(recipe, place.data, place.device, place.seed)
         parts = self.parts(full)

@@ -13,7 +13,7 @@ from jointenergy.data import Dataset
 from jointenergy.data.training import TrainingData
 from jointenergy.errors import InputError
 from jointenergy.evaluation.metrics import Figures
-from jointenergy.experiments.parts import Fitting, Place, fitted
+from jointenergy.experiments.study_parts import Fitting, StudySeed, fitted
 from jointenergy.labels import MISSING, nearest
 from jointenergy.models import JointModel
 from jointenergy.recipes.build import plan_of, trainer_of
@@ -38,6 +38,11 @@ class Continual(Strict):
     tasks: tuple[tuple[str, ...], ...]
     negatives: Literal["current", "seen"] = "current"
 
+    @property
+    def n_models(self) -> int:
+        """Trained one after another."""
+        return len(self.tasks)
+
     def baseline(self, recipe: Recipe) -> Recipe:
         """The same network and sequence by cross-entropy alone, over all labels, seen or not."""
         if recipe.model.family == "conditional":
@@ -45,7 +50,7 @@ class Continual(Strict):
             recipe = replace(recipe, model=replace(recipe.model, family="pair"), objective=ObjectiveSettings())
         return recipe.baseline()
 
-    def measure(self, recipe: Recipe, place: Place, fit: Fitting) -> tuple[Figures, str]:
+    def measure(self, recipe: Recipe, place: StudySeed, fit: Fitting) -> tuple[Figures, str]:
         """Train all tasks, and look at the test rows of the classes so far once after each."""
         full = data_of(recipe, place.data, place.device, place.seed)
         tasks = self.classes(full)

@@ -1,42 +1,36 @@
-"""experiments: a recipe trained with many seeds, each measured once on the test rows, and its published result."""
+"""experiments: a recipe or a study trained with many seeds, each measured once on the test rows, and its result."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 
 from jointenergy import recipes
 from jointenergy.errors import InputError
 from jointenergy.evaluation import extractors, provenance, results
 from jointenergy.evaluation.metrics import Figures
-from jointenergy.experiments.further import Asked, further
+from jointenergy.experiments import study as studies
 from jointenergy.experiments.papers import PAPERS
-from jointenergy.experiments.seeds import (
-    DIVERGED,
-    Child,
-    Record,
-    Seed,
-    draw_portrait,
-    figures_of,
-    seeds_text,
-    task_figures_of,
-)
+from jointenergy.experiments.seed_figures import add_asked, draw_portrait, figures_of, task_figures_of
+from jointenergy.experiments.seeds import SeedFolder, SeedRecord, seeds_text
+from jointenergy.experiments.study import Study
+from jointenergy.experiments.worker import DIVERGED, Worker
 from jointenergy.recipes.schema import Recipe
 from jointenergy.recipes.variants import Size
 
-RUNS = Path("runs/reproduce")
 NOT_OF_BASELINES = {
     "tasks": "a baseline has no chains to do tasks with",
     "likelihood": "a baseline's log p(x) is no density",
     "extractor": "a baseline has no samples to compare",
 }
+NOT_OF_STUDIES = ("tasks", "ood", "judge", "likelihood", "extractor", "gallery")
 LOOK = 0.2  # seconds between two looks at the processes
 
 
 @dataclass(frozen=True)
-class Progress:
+class SeedsProgress:
     """How far all seeds have come together, in iterations; `event` is a sentence, where one has just ended."""
 
     iterations: int
@@ -46,37 +40,41 @@ class Progress:
 
 
 @dataclass(frozen=True)
-class Plan:
-    """What is to be reproduced. The published name belongs to a recipe of the library only as it was shipped."""
+class Reproduction:
+    """What is to be reproduced, of a recipe or a study, by the names and in the order of the command's options.
+
+    The published name belongs to a recipe of the library only as it was shipped.
+    """
 
     recipe: str
     seeds: tuple[int, ...]
     jobs: int = 1
-    data: Path | None = None
-    runs: Path = RUNS
+    runs: Path | None = None
+    """Where run folders are made: by default `runs/reproduce`, or `runs/study`."""
     results: Path = results.FOLDER
-    baseline: bool = False
-    overrides: tuple[str, ...] = ()
     name: str | None = None
-    device: str = "auto"
-    guard: bool = True
     tasks: bool = False
     """Measure how well each run does its tasks, not only how well it tells labels."""
-    ood: tuple[tuple[str, Path], ...] = ()
-    """Sets unlike the data that each run is to tell from its test rows, and where they lie."""
-    size: Size = "full"
-    judge: Path | None = None
-    """A run of the same labels that judges samples, by default the recipe's baseline of the same seed, if trained."""
-    gallery: Path | None = None
-    """Where a picture of the first seed is put."""
     likelihood: bool = False
     """Bound the log-likelihood of the test rows; of a smaller size by the quick suite."""
     extractor: str | None = None
     """The network whose features compare samples with test rows: `inception`, or a file as of `evaluate`."""
-    settings: Recipe = field(init=False)
+    judge: Path | None = None
+    """A run of the same labels that judges samples, by default the recipe's baseline of the same seed, if trained."""
+    gallery: Path | None = None
+    """Where a picture of the first seed is put."""
+    ood: tuple[tuple[str, Path], ...] = ()
+    """Sets unlike the data that each run is to tell from its test rows, and where they lie."""
+    data: Path | None = None
+    device: str = "auto"
+    size: Size = "full"
+    baseline: bool = False
+    guard: bool = True
+    overrides: tuple[str, ...] = ()
+    settings: Recipe | Study = field(init=False)
 
     def __post_init__(self) -> None:
-        settings = recipes.load(self.recipe, self.overrides, size=self.size)
+        settings = _load(self.recipe, self.overrides, self.size)
         object.__setattr__(self, "settings", settings.baseline() if self.baseline else settings)
         if self.overrides and self.name is None:
             raise InputError(
@@ -84,8 +82,8 @@ class Plan:
                 "changed one a name with --name"
             )
         own = self.name or settings.name
-        shipped = {recipes.result_name(name): name for name in recipes.names()}
-        if own in shipped and recipes.load(shipped[own]) != settings:
+        shipped = {recipes.result_name(name): name for name in [*recipes.names(), *studies.names()]}
+        if own in shipped and _load(shipped[own]) != settings:
             raise InputError(f"the name {own!r} belongs to the recipe of the library: choose another with --name")
         results.check_name(own)
         if own.endswith("-baseline"):
@@ -93,10 +91,18 @@ class Plan:
         for option, why in NOT_OF_BASELINES.items():
             if self.baseline and getattr(self, option):
                 raise InputError(f"{why}: leave --{option} or --baseline out")
+        asked = [f"--{option}" for option in NOT_OF_STUDIES if getattr(self, option)]
+        asked += [] if self.guard else ["--no-guard"]
+        if isinstance(settings, Study) and asked:
+            raise InputError(f"{self.recipe!r} is a study, which trains several models: leave {', '.join(asked)} out")
         if self.extractor is not None:
             extractors.check_there(self.extractor, self.data)  # before hours of training
         if self.jobs < 1:
             raise InputError(f"--jobs must be at least 1, got {self.jobs}")
+
+    @property
+    def command_name(self) -> str:
+        return "study" if isinstance(self.settings, Study) else "reproduce"
 
     @property
     def result_name(self) -> str:
@@ -104,113 +110,106 @@ class Plan:
         return name + ("" if self.guard else "-unguarded") + ("-tasks" if self.tasks else "")
 
     @property
+    def root(self) -> Path:
+        return self.runs or Path("runs") / self.command_name
+
+    @property
     def folder(self) -> Path:
-        return self.runs / self.result_name
+        return self.root / self.result_name
 
     def command(self) -> list[str]:
         """The words that make the same result. Jobs are among them: on one core each, sums have another order."""
-        words = ["jointenergy", "reproduce", self.recipe, "--seeds", seeds_text(self.seeds)]
-        words += ["--jobs", str(self.jobs)] if self.jobs > 1 else []
-        words += ["--runs", str(self.runs)] if self.runs != RUNS else []
-        words += ["--results", str(self.results)] if self.results != results.FOLDER else []
-        words += ["--name", self.name] if self.name else []
-        words += ["--tasks"] if self.tasks else []
-        words += ["--likelihood"] if self.likelihood else []
-        words += ["--extractor", self.extractor] if self.extractor is not None else []
-        words += ["--judge", str(self.judge)] if self.judge is not None else []
-        words += ["--gallery", str(self.gallery)] if self.gallery is not None else []
-        words += [word for name, place in self.ood for word in ("--ood", f"{name}={place}")]
-        return words + self._changes()
+        words = ["jointenergy", self.command_name, self.recipe, "--seeds", seeds_text(self.seeds)]
+        for option in fields(self)[2:-1]:
+            value = getattr(self, option.name)
+            if value == option.default:
+                continue
+            if option.name == "ood":
+                words += [word for name, place in self.ood for word in ("--ood", f"{name}={place}")]
+            elif option.name == "overrides":
+                words += [word for override in self.overrides for word in ("--set", override)]
+            elif option.name in ("size", "guard"):
+                words += [f"--{self.size}" if option.name == "size" else "--no-guard"]
+            else:
+                words += [f"--{option.name}", *([] if value is True else [str(value)])]
+        return words
 
     def judge_of(self, seed: int) -> Path | None:
         """The run folder that judges the samples of a seed: the one that was named, or the baseline, if it is there."""
-        if self.judge is not None or self.baseline or self.settings.model.family in ("conditional", "unconditional"):
+        own = self.settings
+        if self.judge is not None or self.baseline or isinstance(own, Study):
             return self.judge
-        own, shipped = self.settings, recipes.load(recipes.parted(self.recipe)[0], size=self.size)
+        if own.model.family in ("conditional", "unconditional"):
+            return None
+        shipped = recipes.load(recipes.parted(self.recipe)[0], size=self.size)
         held_out = own.data.options.held_out_pairs
         # Pairs that were held out need a judge that has seen them; of a variant on the same data the recipe's will do.
         judges = [] if held_out else [(self.result_name, own)]
         fits = shipped.data == own.data or (held_out and not shipped.data.options.held_out_pairs)
         judges += [(shipped.name, shipped)] if fits and shipped.model.family == own.model.family else []
-        baselines = ((Seed(seed, self.runs / f"{name}-baseline"), settings.baseline()) for name, settings in judges)
+        baselines = (
+            (SeedFolder(seed, self.root / f"{name}-baseline"), settings.baseline()) for name, settings in judges
+        )
         return next((judge.run for judge, settings in baselines if judge.state(settings) == "complete"), None)
 
-    def train_words(self) -> list[str]:
-        """The words after `jointenergy` that train one seed, but for the seed and its folder."""
-        return ["train", self.recipe, *self._changes()]
 
-    def _changes(self) -> list[str]:
-        words = ["--data", str(self.data)] if self.data is not None else []
-        words += ["--device", self.device] if self.device != "auto" else []
-        words += [f"--{self.size}"] if self.size != "full" else []
-        words += ["--baseline"] if self.baseline else []
-        words += [] if self.guard else ["--no-guard"]
-        return words + [word for override in self.overrides for word in ("--set", override)]
+def _load(name: str, overrides: Sequence[str] = (), size: Size = "full") -> Recipe | Study:
+    load = studies.load if studies.is_study(name) else recipes.load
+    return load(name, overrides, size=size)
 
 
-def reproduce(plan: Plan, report: Callable[[Progress], None] = lambda _: None) -> results.Result:
+def reproduce(plan: Reproduction, report: Callable[[SeedsProgress], None] = lambda _: None) -> results.Result:
     """Train what is not yet trained, measure what is not yet measured, and write the result.
 
     Ctrl-C (KeyboardInterrupt) stops the processes after their present step, saved; the same plan goes on from there.
     """
     # Before hours of work, not after: only a clean tree can publish.
     commit, source = provenance.commit(), provenance.source_digest()
-    seeds = [Seed(number, plan.folder) for number in plan.seeds]
-    check_all_are_named(plan.folder, plan.seeds)
+    seeds = [SeedFolder(number, plan.folder) for number in plan.seeds]
+    _check_all_are_named(plan)
     for seed in seeds:
         seed.check(plan.settings, source)
-    paper = PAPERS.get(plan.result_name) or _paper_before(plan)
-    _Work(plan, seeds, Record(commit, source), report).go()
+    before = plan.results / f"{plan.result_name}.json"  # what it says of a paper that is not ours to know stays
+    paper = PAPERS.get(plan.result_name) or (results.read(before).paper if before.exists() else {})
+    _Workers(plan, seeds, SeedRecord(commit, source), report).go()
     result = _result(plan, seeds, paper)
     results.write(result, plan.results)
     if plan.gallery is not None:
-        picture = plan.gallery / f"{plan.result_name}.png"
-        draw_portrait(seeds[0], plan.settings, plan.data, picture, plan.device)
+        draw_portrait(seeds[0], plan.gallery / f"{plan.result_name}.png", plan.data, plan.device)
     return result
 
 
-def check_all_are_named(folder: Path, seeds: Sequence[int]) -> None:
-    """Every seed that was ever started is published: nobody picks the good ones."""
-    started = {int(p.stem.removeprefix("seed-")) for p in folder.glob("seed-[0-9]*.json")}
-    left_out = sorted(started - set(seeds))
-    if left_out:
-        raise InputError(
-            f"seed(s) {', '.join(map(str, left_out))} were started in {folder} too, and every seed that was "
-            "started is published: name them in --seeds, or choose another --runs"
-        )
-
-
-def n_complete(plan: Plan) -> int:
+def n_complete(plan: Reproduction) -> int:
     """How many seeds of the plan need no more training."""
-    return sum(Seed(s, plan.folder).state(plan.settings) in ("complete", "diverged") for s in plan.seeds)
+    return sum(SeedFolder(s, plan.folder).state(plan.settings) in ("complete", "diverged") for s in plan.seeds)
 
 
 @dataclass
-class _Work:
+class _Workers:
     """The queue of seeds and the processes at work on them."""
 
-    plan: Plan
-    seeds: list[Seed]
-    fresh: Record
-    report: Callable[[Progress], None]
-    children: list[Child] = field(default_factory=list)
+    plan: Reproduction
+    seeds: list[SeedFolder]
+    fresh: SeedRecord
+    report: Callable[[SeedsProgress], None]
+    workers: list[Worker] = field(default_factory=list)
     n_ended: int = 0
 
     def go(self) -> None:
         waiting = list(self.seeds)
         try:
-            while waiting or self.children:
-                while waiting and len(self.children) < self.plan.jobs:
+            while waiting or self.workers:
+                while waiting and len(self.workers) < self.plan.jobs:
                     self._begin(waiting.pop(0))
-                for child in [c for c in self.children if c.process.poll() is not None]:
-                    self._end(child)
+                for worker in [c for c in self.workers if c.process.poll() is not None]:
+                    self._end(worker)
                 self._tell()
-                if self.children:
+                if self.workers:
                     time.sleep(LOOK)
         finally:
             self._stop()
 
-    def _begin(self, seed: Seed) -> None:
+    def _begin(self, seed: SeedFolder) -> None:
         if seed.state(self.plan.settings) in ("complete", "diverged"):
             self._measure(seed, "was complete")
             return
@@ -218,39 +217,40 @@ class _Work:
             raise InputError("the source changed while seeds were trained: go back to the commit, or begin again")
         if seed.record() is None or seed.state(self.plan.settings) == "new":
             seed.remember(self.fresh)
-        one_thread = self.plan.jobs > 1
-        child = Child.start(seed, self.plan.train_words(), self.plan.settings, one_thread=one_thread)
-        self.children.append(child)
+        plan = self.plan
+        self.workers.append(
+            Worker.start(seed, plan.settings, plan.data, plan.device, guarded=plan.guard, one_thread=plan.jobs > 1)
+        )
 
-    def _end(self, child: Child) -> None:
-        self.children.remove(child)
-        child.close()
-        code = child.process.returncode
+    def _end(self, worker: Worker) -> None:
+        self.workers.remove(worker)
+        worker.ended()
+        code = worker.process.returncode
         if code not in (0, DIVERGED):
             raise InputError(
-                f"seed {child.seed.number} ended with status {code} ({child.last_words()}): see {child.seed.log}, then "
-                "run the same command again, which goes on from here"
+                f"seed {worker.seed.number} ended with status {code} ({worker.last_words()}): see {worker.seed.log}, "
+                "then run the same command again, which goes on from here"
             )
-        self._measure(child.seed, "diverged" if code == DIVERGED else "is trained")
+        self._measure(worker.seed, "diverged" if code == DIVERGED else "is trained")
 
-    def _measure(self, seed: Seed, how: str) -> None:
+    def _measure(self, seed: SeedFolder, how: str) -> None:
         """The test rows are looked at once for each seed; what was seen then is kept."""
         record = seed.record()
         assert record is not None  # written before a seed is started
+        plan, full = self.plan, self.plan.size == "full"
         if record.figures is None:
-            record = replace(record, diverged=seed.state(self.plan.settings) == "diverged")
+            assert isinstance(plan.settings, Recipe)  # a study is measured where it is trained
+            record = replace(record, diverged=seed.state(plan.settings) == "diverged")
             seed.remember(record)
-            if self.plan.tasks:
-                figures, remark = task_figures_of(seed, self.plan.settings, self.plan.data, self.plan.device)
+            if plan.tasks:
+                figures, remark = task_figures_of(seed, plan.data, plan.device)
             else:
-                judge = self.plan.judge_of(seed.number)
-                small = self.plan.size != "full"
-                figures, remark = figures_of(seed, self.plan.settings, self.plan.data, judge, small=small)
+                judge = plan.judge_of(seed.number)
+                figures, remark = figures_of(seed, plan.settings, plan.data, judge, small=not full)
             record = replace(record, figures=figures, remark=remark)
             seed.remember(record)
-        plan = self.plan
-        asked = Asked(plan.ood, plan.likelihood, plan.extractor)
-        record = further(seed, record, plan.settings, asked, plan.data, plan.device, full=plan.size == "full")
+        asked = (plan.ood, plan.likelihood, plan.extractor)
+        record = add_asked(seed, record, plan.data, plan.device, *asked, full=full)
         self.n_ended += 1
         accuracy = (record.figures or {}).get("accuracy")
         shown = "no accuracy" if accuracy is None else f"accuracy {accuracy:.4f}"
@@ -259,25 +259,25 @@ class _Work:
     def _tell(self, event: str | None = None) -> None:
         end = self.plan.settings.iterations
         # A seed has ended when it is measured, not when its last iteration is logged.
-        iterations = self.n_ended * end + sum(min(end - 1, c.seed.iteration()) for c in self.children)
-        self.report(Progress(iterations, self.n_ended, len(self.children), event))
+        iterations = self.n_ended * end + sum(min(end - 1, c.seed.iteration()) for c in self.workers)
+        self.report(SeedsProgress(iterations, self.n_ended, len(self.workers), event))
 
     def _stop(self) -> None:
         """All that still runs is asked to save and stop; a second Ctrl-C does not wait for it."""
         try:
-            for child in self.children:
-                child.ask_to_stop()
-            while self.children:
-                self.children[-1].ended()
-                self.children.pop()
+            for worker in self.workers:
+                worker.ask_to_stop()
+            while self.workers:
+                self.workers[-1].ended()
+                self.workers.pop()
         except KeyboardInterrupt:
-            for child in self.children:
-                child.process.kill()
-                child.ended()
+            for worker in self.workers:
+                worker.process.kill()
+                worker.ended()
             raise
 
 
-def _result(plan: Plan, seeds: Sequence[Seed], paper: Mapping[str, float | str]) -> results.Result:
+def _result(plan: Reproduction, seeds: Sequence[SeedFolder], paper: Mapping[str, float | str]) -> results.Result:
     records = [record for seed in seeds if (record := seed.record()) is not None]
     figures: list[Figures] = [record.figures or {} for record in records]
     names = list(dict.fromkeys(name for taken in figures for name in taken))
@@ -294,7 +294,12 @@ def _result(plan: Plan, seeds: Sequence[Seed], paper: Mapping[str, float | str])
     )
 
 
-def _paper_before(plan: Plan) -> dict[str, float | str]:
-    """What the file that is replaced says of the paper."""
-    path = plan.results / f"{plan.result_name}.json"
-    return dict(results.read(path).paper) if path.exists() else {}
+def _check_all_are_named(plan: Reproduction) -> None:
+    """Every seed that was ever started is published: nobody picks the good ones."""
+    started = {int(p.stem.removeprefix("seed-")) for p in plan.folder.glob("seed-[0-9]*.json")}
+    left_out = sorted(started - set(plan.seeds))
+    if left_out:
+        raise InputError(
+            f"seed(s) {', '.join(map(str, left_out))} were started in {plan.folder} too, and every seed that was "
+            "started is published: name them in --seeds, or choose another --runs"
+        )

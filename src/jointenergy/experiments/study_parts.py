@@ -20,18 +20,13 @@ Fitting = Callable[[Loop, str], None]
 
 
 @dataclass(frozen=True)
-class Place:
+class StudySeed:
     """Where one seed of a study is made: the folder of its parts, the folder of the data, the device."""
 
     folder: Path
     seed: int
     data: Path | None = None
     device: torch.device | str = "cpu"
-
-
-def plainly(run: Loop, part: str) -> None:
-    """To the end, without a word."""
-    run.fit()
 
 
 def fitted(

@@ -1,4 +1,4 @@
-"""experiments: what is measured of every trained run: a table of measures, each for the kinds of runs that it says.
+"""experiments: the figures of every trained run: a table of measures, each for the kinds of runs that it says.
 
 A recipe asks for none of them: they follow from the model, its labels, its chains and its data alone.
 """
@@ -7,46 +7,45 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from jointenergy.errors import EnumerationError
-from jointenergy.evaluation import by_sampling, truth
+from jointenergy.evaluation import by_sampling, consistency, truth
 from jointenergy.evaluation.attributes import attributes, averages
 from jointenergy.evaluation.calibration import scaled_figures
 from jointenergy.evaluation.classification import is_attributes, tell
 from jointenergy.evaluation.confidence import calibration_error
 from jointenergy.evaluation.metrics import Figures, Taken
 from jointenergy.evaluation.predictors import parts_of_names, rows_of
+from jointenergy.evaluation.samples_sets import at_once
 from jointenergy.evaluation.sections import Subject
-from jointenergy.experiments.pairs import fresh_samples, rows_of_pairs, samples_of_pairs
+from jointenergy.inference.sample import Method
 from jointenergy.kernels import ExactGibbs
 from jointenergy.labels import ENUMERATION_LIMIT, MISSING
-from jointenergy.training.health import Health
+from jointenergy.recipes.build import kernel_of
+from jointenergy.runs import Run
+from jointenergy.training.engine import accelerated, arithmetic, precision_of
+from jointenergy.training.health import Health, diversity
 
 FEW = 32  # labels that have figures of their own, and pairs worth asking for; more are one structure
 COMPLETED = 100  # test rows whose x is drawn from their labels alone
 DRAWS = 10  # of each
+PER_PAIR = 100  # samples of each pair of labels
+MANY = 400  # pairs of values; of more, only those of two attributes that are both there
+SPREAD = 1000  # rows whose mean distance is the diversity
+FREE = 10_000  # samples with no label given, among which pairs that were held out are counted
 SCALED = ("logit_temperature", "ece_scaled", "nll_scaled")
-
-
-@dataclass(frozen=True)
-class Measure:
-    """What is measured, and of which runs."""
-
-    applies: Callable[[Subject], bool]
-    take: Callable[[Subject], Taken]
 
 
 def take_all(subject: Subject) -> Taken:
     """Every measure that applies, in the order of the table."""
     figures: Figures = {}
     remarks = []
-    for measure in MEASURES:
-        if measure.applies(subject):
-            found, remark = measure.take(subject)
+    for applies, take in MEASURES:
+        if applies(subject):
+            found, remark = take(subject)
             # JSON has no NaN, and a value that is none is no value.
             figures |= {k: v if v is not None and math.isfinite(v) else None for k, v in found.items()}
             remarks += [remark] if remark else []
@@ -67,10 +66,6 @@ def tells_labels(subject: Subject) -> bool:
 
 def _has_density(subject: Subject) -> bool:
     return tells_labels(subject) and not subject.run.is_cross_entropy
-
-
-def _sums(subject: Subject) -> bool:
-    return subject.run.model.can_sum()
 
 
 def _by_energy(subject: Subject) -> Taken:
@@ -96,10 +91,6 @@ def _by_energy(subject: Subject) -> Taken:
             names = parts_of_names([a.name for a in each])
             figures |= {f"accuracy_of.{part}": a.accuracy for part, a in zip(names, each, strict=True)}
     return figures, ""
-
-
-def _is_baseline(subject: Subject) -> bool:
-    return tells_labels(subject) and subject.run.is_cross_entropy
 
 
 def _scaled(subject: Subject) -> Taken:
@@ -148,10 +139,6 @@ def _by_sampling(subject: Subject) -> Taken:
     return {**figures}, remark
 
 
-def _law_is_known(subject: Subject) -> bool:
-    return _has_density(subject) and subject.test.name in truth.TRUTHS
-
-
 def _law(subject: Subject) -> Taken:
     run, law = subject.run, truth.TRUTHS[subject.test.name]
     temperature = run.sampling.temperature
@@ -163,15 +150,7 @@ def _law(subject: Subject) -> Taken:
 
 
 def _tells_pairs(subject: Subject) -> bool:
-    return tells_labels(subject) and 1 < len(subject.run.labels) <= FEW and _sums(subject)
-
-
-def _has_pairs(subject: Subject) -> bool:
-    return _has_density(subject) and _tells_pairs(subject)
-
-
-def _has_structure(subject: Subject) -> bool:
-    return _has_density(subject) and len(subject.run.labels) > FEW
+    return tells_labels(subject) and 1 < len(subject.run.labels) <= FEW and subject.run.model.can_sum()
 
 
 def _from_labels(subject: Subject) -> Taken:
@@ -197,17 +176,111 @@ def _from_labels(subject: Subject) -> Taken:
     return figures, remark
 
 
+def asked_pairs(run: Run) -> tuple[Tensor, str]:
+    """The pairs that samples are drawn for, `[P, L]`, and what they are pairs of."""
+    seen, _ = consistency.pairs(run.labels, run.data.y)
+    if len(seen) > MANY and set(run.labels.cardinalities) == {2}:
+        return seen[(seen != 0).all(1)], "attributes that are both there"
+    return seen, "labels"
+
+
+def _question(run: Run) -> tuple[str, Tensor, str]:
+    """The kind of the pairs asked for, the pairs, and what they are of: those held out, or all that rows have."""
+    novel = consistency.held_out(run)[1]
+    return ("novel", novel, "labels that were held out") if len(novel) else ("pairs", *asked_pairs(run))
+
+
+def rows_of_pairs(subject: Subject) -> Taken:
+    """Real rows judged as samples are: what samples of the data's own law would show; colder ones may show more."""
+    run, test = subject.run, subject.test
+    kind, patterns, _ = _question(run)
+    found = consistency.judge_of(run)(run.rows(test.x)).cpu()
+    shares = []
+    for pattern in patterns:
+        having = consistency.agreement(test.y, pattern[None])
+        if bool(having.any()):
+            shares.append(consistency.share_with(found[having], pattern[None]))
+    if not shares:
+        return {}, ""
+    name = f"consistency_{kind}_rows"
+    remark = f"{name} is of test rows that have the pairs, each pair as much as any other."
+    return {name: float(torch.cat(shares).mean())}, remark
+
+
+def samples_of_pairs(subject: Subject) -> Taken:
+    """Samples drawn for two labels, the others free: whether they show them, by the model and by a baseline."""
+    run = subject.run
+    judges = {"": consistency.judge_of(run)}
+    if subject.baseline is not None:
+        judges["_baseline"] = consistency.judge_of(subject.baseline)
+    kind, patterns, which = _question(run)
+    if len(patterns) == 0:
+        return {}, ""
+    words, novel = consistency.held_out(run)
+    names = parts_of_names(words)
+    per_pair, n_free = (1, 100) if subject.small else (PER_PAIR, FREE)
+    asked = patterns.repeat_interleave(per_pair, dim=0)
+    x = fresh_samples(subject, len(asked), asked)
+    figures: Figures = {"diversity": _spread(x) / _spread(run.rows(subject.test.x))}
+    for judge, labels_of in judges.items():
+        shown = consistency.agreement(labels_of(x).cpu(), asked).double()
+        figures[f"consistency_{kind}{judge}"] = float(shown.mean())
+        if len(novel):
+            rates = shown.view(len(patterns), per_pair).mean(1).tolist()
+            figures |= {f"novel_share{judge}.given.{pair}": r for pair, r in zip(names, rates, strict=True)}
+        elif set(run.labels.values) == {("0", "1")} and 0 < (present := (asked != 0).all(1)).sum() < len(asked):
+            # That an attribute is absent is shown more easily where most rows lack most of them.
+            figures[f"consistency_present{judge}"] = float(shown[present].mean())
+    if run.sampling.y_kernel is not None:
+        x = fresh_samples(subject, len(asked), asked, "marginalize")
+        for judge, labels_of in judges.items():
+            shown = consistency.agreement(labels_of(x).cpu(), asked).double()
+            by = judge.removeprefix("_") or "model"
+            figures[f"consistency_{kind}.{by}.noise.marginalize"] = float(shown.mean())
+    if len(novel):
+        x = fresh_samples(subject, n_free, None)
+        for judge, labels_of in judges.items():
+            rates = consistency.share_with(labels_of(x).cpu(), novel).tolist()
+            figures |= {f"novel_share{judge}.free.{pair}": r for pair, r in zip(names, rates, strict=True)}
+    remark = f"Samples of pairs of {which}, and their diversity: {per_pair} of each from noise, unfiltered, rest free."
+    if "consistency_present" in figures:
+        remark += " consistency_present is of those of two attributes that are both there."
+    if run.sampling.y_kernel is not None:
+        remark += " The other labels are redrawn; in figures named marginalize they are summed out."
+    if len(novel) and subject.baseline is None:
+        remark += " The model itself judged those that were held out: no baseline that has seen them was there."
+    return figures, remark
+
+
+def fresh_samples(subject: Subject, n: int, asked: Tensor | None, method: Method | None = None) -> Tensor:
+    """Chains as training ran them, in its precision: who judges them looks with the weights as they are loaded."""
+    run, device = subject.run, subject.run.origin.device
+    assert run.recipe is not None  # what has chains was trained by one
+    precision = precision_of(run.recipe.engine, kernel_of(run.recipe), device)
+    dtype = torch.bfloat16 if precision == "bfloat16" else torch.float32
+    fast = run.with_weights_of(accelerated(run.model, dtype, compiled=False))
+    at_a_time = at_once(run.event_shape, device)
+    with arithmetic(run.recipe.engine, precision):
+        return fast.sample(n, asked, start="noise", method=method, batch_size=at_a_time, seed=subject.seed).x
+
+
+def _spread(x: Tensor) -> float:
+    """The mean distance of rows taken evenly, so that sorted ones are all there."""
+    return diversity(x[:: max(1, len(x) // SPREAD)][:SPREAD])
+
+
 def _error(guess: Tensor, x: Tensor) -> float:
     return float(torch.square(guess - x).double().mean())
 
 
-MEASURES = (
-    Measure(tells_labels, _by_energy),
-    Measure(_is_baseline, _scaled),
-    Measure(_has_unknown_constants, _as_if_equal),
-    Measure(_draws_labels, _by_sampling),
-    Measure(_law_is_known, _law),
-    Measure(_tells_pairs, rows_of_pairs),
-    Measure(_has_pairs, samples_of_pairs),
-    Measure(_has_structure, _from_labels),
+# What is measured, and of which runs.
+MEASURES: tuple[tuple[Callable[[Subject], bool], Callable[[Subject], Taken]], ...] = (
+    (tells_labels, _by_energy),
+    (lambda s: tells_labels(s) and s.run.is_cross_entropy, _scaled),
+    (_has_unknown_constants, _as_if_equal),
+    (_draws_labels, _by_sampling),
+    (lambda s: _has_density(s) and s.test.name in truth.TRUTHS, _law),
+    (_tells_pairs, rows_of_pairs),
+    (lambda s: _has_density(s) and _tells_pairs(s), samples_of_pairs),
+    (lambda s: _has_density(s) and len(s.run.labels) > FEW, _from_labels),
 )

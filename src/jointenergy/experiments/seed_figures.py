@@ -1,0 +1,169 @@
+"""experiments: the figures of a seed on the test rows: of every run, of its tasks, and those asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+from jointenergy.evaluation import extractors, gallery, likelihood, samples, tasks
+from jointenergy.evaluation.metrics import Figures, Taken
+from jointenergy.evaluation.ood import aurocs
+from jointenergy.evaluation.outside import read_outside
+from jointenergy.evaluation.samples_quality import features
+from jointenergy.evaluation.samples_sets import sets_of
+from jointenergy.evaluation.sections import Extractor, Subject, Suite
+from jointenergy.evaluation.suite import subject_of
+from jointenergy.experiments import run_figures
+from jointenergy.experiments.seeds import SeedFolder, SeedRecord
+from jointenergy.recipes import run_folder
+from jointenergy.recipes.data import dataset_of
+from jointenergy.recipes.schema import Recipe
+from jointenergy.runs.loading import open_run
+from jointenergy.training import checkpoints, loop, state
+
+SHOWN = ("fid.", "kid.", "inception_score")  # of what is known of features; the rest is in an evaluation
+COMPARED = ("fresh", "train", "buffer", "buffer_filtered")
+SMALL_ROWS = 100  # test rows that a quick or smoke size is measured on
+TASKS = (
+    f"Of the best healthy weights, as loaded: {tasks.PER_CLASS} samples of each class from noise, unfiltered; "
+    f"{tasks.DRAWS} inpaintings of the lower half of each test image, {tasks.LEVEL:.0%} intervals, squared errors in "
+    f"units of x; labels by sampling from {tasks.CHAINS} chains of {tasks.STEPS} steps. class_mean knows the true "
+    "class, as given_class does; guessed_class_mean takes what a support vector machine guesses from the upper half."
+)
+
+
+def figures_of(
+    seed: SeedFolder, settings: Recipe, data_folder: Path | None, judge: Path | None = None, *, small: bool = False
+) -> Taken:
+    """Averaged weights on the test rows, and a remark where there is more to say than a number.
+
+    `judge` is the run folder of a baseline, which judges samples too. A `small` size looks at few rows and samples.
+    """
+    diverged = seed.state(settings) == "diverged"
+    # Opening a run cuts its events back to its newest checkpoint, so that they are counted before.
+    interventions = sum(event in loop.INTERVENTIONS for event in seed.events())
+    run = run_folder.reopen(seed.run)
+    taken: Figures = {}
+    remarks = list(run.trainer.warnings)
+    usable = True
+    if diverged:
+        # The newest weights are in doubt; where a rollback would go to the very start, none were ever found healthy.
+        usable = int(run.last_healthy.rpartition("-")[2]) > 0
+        if usable:
+            state.restore_weights(run.trainer, checkpoints.load(run.checkpoint_folder / run.last_healthy))
+        whose = "its figures are of its last healthy weights" if usable else "it never had healthy weights"
+        remarks.append(f"Seed {seed.number} diverged: {whose}.")
+    device = next(run.trainer.ema.parameters()).device.type
+    opened = open_run(seed.run, data=data_folder, device=device)
+    # What has chains is measured as it ends; a baseline at its best on held-out rows, as it judges others.
+    subject = Subject(
+        opened.with_weights_of(run.trainer.ema) if run.trainer.uses_chains else opened,
+        dataset_of(settings.data, data_folder, "test"),
+        None if judge is None else open_run(judge, data=data_folder, device=device),
+        seed=seed.number,
+    )
+    if small:
+        rows = subject.test.rows(likelihood.evenly(len(subject.test.x), SMALL_ROWS))
+        subject = replace(subject, test=rows, small=True)
+        remarks.append(f"Of a smaller size, on {len(rows.x)} test rows: no figure of the recipe.")
+    if usable:
+        taken, remark = run_figures.take_all(subject)
+        remarks += [remark] if remark else []
+    elif run_figures.tells_labels(subject):
+        taken = {"accuracy": None, "nll": None, "ece": None}
+    if run.trainer.uses_chains:
+        taken["healthy"] = float(not diverged and run.health is not None and run.health.healthy)
+        if run.health is not None and not diverged:
+            taken |= run_figures.signs_of(run.health)
+    taken["interventions"] = float(interventions if diverged else run.interventions)
+    return taken, " ".join(remarks)
+
+
+def _loaded(seed: SeedFolder, data: Path | None, device: str) -> Subject:
+    """The run that a user loads, with its test rows."""
+    return subject_of(open_run(seed.run, data=data, device=device), seed=seed.number)
+
+
+def draw_portrait(seed: SeedFolder, path: Path, data: Path | None = None, device: str = "cpu") -> None:
+    """Draw the run that a user loads as a PNG file, unless there is nothing to see."""
+    png = gallery.portrait(_loaded(seed, data, device))
+    if png is not None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(png)
+
+
+def task_figures_of(seed: SeedFolder, data: Path | None = None, device: str = "cpu") -> Taken:
+    """How well the run that a user loads does its tasks on the test rows, and what must be said of it."""
+    subject = _loaded(seed, data, device)
+    if checkpoints.best(seed.run / "checkpoints") is None:
+        return {"healthy": 0.0}, f"Seed {seed.number} was never healthy: its tasks are not measured."
+    figures: Figures = {**tasks.measure(subject.run, subject.test, seed.number), "healthy": 1.0}
+    return figures, " ".join([TASKS, *subject.run.notes])
+
+
+def add_asked(
+    seed: SeedFolder,
+    record: SeedRecord,
+    data: Path | None,
+    device: str,
+    ood: Sequence[tuple[str, Path]],
+    bounds: bool,
+    extractor: str | None,
+    *,
+    full: bool,
+) -> SeedRecord:
+    """Measure the run that a user loads against OOD sets, for bounds on its likelihood, and by an extractor's features.
+
+    What the record has already is not measured again; the seed remembers each part as soon as it is found.
+    """
+    suite: Suite = "full" if full else "quick"
+    known = record.figures or {}
+    unseen = [(n, p) for n, p in ood if f"ood_auroc.{n}.log_density" not in known]
+    bounded = bounds and "log_likelihood_upper_nats" not in known
+    if not (unseen or bounded or extractor):
+        return record
+    subject = _loaded(seed, data, device)
+    run = subject.run
+    if unseen:
+        outside = [read_outside(name, place, run) for name, place in unseen]
+        record = _with(record, aurocs(run, subject.test.x, outside, seed.number))
+        seed.remember(record)
+    if bounded:
+        record = _with(record, *_bounds(subject, suite))
+        seed.remember(record)
+    network = None if extractor is None else extractors.load(extractor, run)
+    if network is not None and f"fid.{network.name}.fresh" not in known:
+        record = _with(record, *_features(subject, network, suite))
+        seed.remember(record)
+    return record
+
+
+def _with(
+    record: SeedRecord, figures: Mapping[str, float | None], said: str = "", protocols: Mapping[str, str] | None = None
+) -> SeedRecord:
+    return replace(
+        record,
+        figures={**(record.figures or {}), **figures},
+        remark=f"{record.remark} {said}".strip(),
+        protocols={**record.protocols, **(protocols or {})},
+    )
+
+
+def _bounds(subject: Subject, suite: Suite) -> Taken:
+    """Bounds on the log-likelihood of the test rows, or why there are none."""
+    section = likelihood.likelihood(subject, suite)
+    bounds: Figures = {"log_likelihood_lower_nats": None, "log_likelihood_upper_nats": None}
+    # The first sentence puts the figures of one seed in words; the others say how they were made.
+    return {**bounds, **section.metrics}, " ".join(section.says[1:] if section.metrics else section.says)
+
+
+def _features(subject: Subject, extractor: Extractor, suite: Suite) -> tuple[Figures, str, Mapping[str, str]]:
+    """FID and KID of fresh samples and of the replay buffer against test rows, beside those of training rows."""
+    sizes = samples.QUICK if suite == "quick" else samples.FULL
+    sets = sets_of(subject, sizes.samples, torch.Generator().manual_seed(subject.seed))
+    section = features(subject, sets, extractor, sizes.manifold, chosen=COMPARED)
+    shown = {k: v for k, v in section.metrics.items() if k.startswith(SHOWN)}
+    return shown, " ".join(sets.says), {k: v for k, v in section.protocols.items() if k in shown}
