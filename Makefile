@@ -33,7 +33,7 @@ $(STAMP): pyproject.toml constraints.txt
 	@if [ "$$($(BIN)/python -V 2>&1)" = "$$($(PYTHON) -V 2>&1)" ] && $(BIN)/python -m pip --version >/dev/null 2>&1; \
 		then echo "set-up: reusing $(VENV)"; \
 		else echo "set-up: building $(VENV)"; $(PYTHON) -m venv --clear $(VENV); fi
-	$(BIN)/python -m pip install -c constraints.txt -e '.[dev,robust]'
+	$(BIN)/python -m pip install -c constraints.txt -e '.[dev]'
 	@$(BIN)/python -m pip check
 	@$(BIN)/python scripts/check_setup.py
 	@touch $@

@@ -20,7 +20,6 @@ from jointenergy.training.guard import Judgment
 from jointenergy.training.health import Health
 from jointenergy.training.loop import Diverged
 from jointenergy.training.recovery import FIRST, Recovery
-from jointenergy.training.trackers import Tracker, tracker
 from tests.small import Before, small, trained
 
 TINY = ("model.network.hidden=[16]", "chain.steps=2", "chain.sampling_steps=3", "buffer.size=200")
@@ -319,45 +318,6 @@ def test_a_write_that_fails_leaves_no_half(tmp_path, monkeypatch):
     with pytest.raises(OSError, match="No space left"):
         checkpoints.save(tmp_path, checkpoints.Checkpoint(0, {}, {}))
     assert list(tmp_path.iterdir()) == []
-
-
-class TestTracking:
-    def test_unknown_and_missing_programs_are_one_sentence(self, tmp_path, monkeypatch):
-        run = run_folder.create(tmp_path / "run", small(*TINY), 0)
-        with pytest.raises(InputError, match="no tracker called 'tensorbord': did you mean 'tensorboard'"):
-            tracker("tensorbord")
-        monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
-        with pytest.raises(InputError, match=r"pip install tensorboard, or 'jointenergy\[track\]'"):
-            tracker("tensorboard").before_step(run)
-
-    def test_figures_events_and_pictures_are_written(self, tmp_path):
-        run = run_folder.create(tmp_path / "run", small(*TINY, "iterations=10", "cadence.check=10", "cadence.log=5"), 0)
-        run.callbacks.append(tracker("tensorboard"))
-        run.fit()
-        (file,) = (tmp_path / "run" / "tensorboard").iterdir()
-        assert all(word in file.read_bytes() for word in (b"loss", b"health/auroc_fresh", b"chains", b"events"))
-
-    def test_a_tracker_of_ones_own_needs_three_methods(self, tmp_path):
-        class Mine(Tracker):
-            def __init__(self):
-                self.seen = []
-
-            def write_scalar(self, name, value, iteration):
-                self.seen.append((name, iteration))
-
-            def write_text(self, name, text, iteration):
-                self.seen.append((text, iteration))
-
-            def write_image(self, name, image, iteration):
-                self.seen.append((name, image.ndim))
-
-        run = run_folder.create(tmp_path / "run", small(*TINY, "iterations=4", "cadence.check=4", "cadence.log=2"), 0)
-        mine = Mine()
-        run.callbacks.append(mine)
-        run.fit()
-        assert ("loss", 2) in mine.seen
-        assert ("chains", 3) in mine.seen
-        assert any(isinstance(text, str) and "healthy" in text for text, _ in mine.seen)
 
 
 def test_the_recipe_on_cifar10_runs_on_files_of_its_format(tmp_path, monkeypatch):

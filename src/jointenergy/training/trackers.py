@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import importlib
 import math
 from typing import Any
@@ -91,7 +92,7 @@ class WandB(Tracker):
         self.run.log({name: value}, step=iteration)
 
     def write_text(self, name: str, text: str, iteration: int) -> None:
-        self.run.log({name: self.wandb.Html(f"<p>{text}</p>")}, step=iteration)
+        self.run.log({name: self.wandb.Html(f"<p>{html.escape(text)}</p>")}, step=iteration)
 
     def write_image(self, name: str, image: NDArray[np.uint8], iteration: int) -> None:
         self.run.log({name: self.wandb.Image(image)}, step=iteration)
