@@ -1,4 +1,4 @@
-"""estimators: the anchor as a model: where its network and its chains begin."""
+"""tables: the anchor as a model: where its network and its chains begin."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import torch
 from torch import Tensor, nn
 
 from jointenergy.data.training import TrainingData
-from jointenergy.estimators.gaussians import Gaussians
 from jointenergy.input_gradients import VJP, with_vjp
 from jointenergy.labels import MISSING, LabelSpace
 from jointenergy.models import TiltedGaussianModel
 from jointenergy.networks import MLP, ImageCNN
 from jointenergy.starts import FrequencyLabels
+from jointenergy.tables.gaussians import Gaussians
 
 TRUST = 0.5  # in the log-odds of Gaussian classes
 

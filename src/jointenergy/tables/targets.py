@@ -1,4 +1,4 @@
-"""estimators: what y may be: one class, several binary labels or several outputs, each entry possibly missing."""
+"""tables: what y may be: one class, several binary labels or several outputs, each entry possibly missing."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from sklearn.utils.validation import column_or_1d
 from torch import Tensor
 
 from jointenergy.errors import InputError
-from jointenergy.estimators.columns import plain
-from jointenergy.estimators.tables import is_frame
 from jointenergy.labels import MISSING
+from jointenergy.tables.columns import plain
+from jointenergy.tables.reading import is_frame
 
 Kind = Literal["one", "multilabel", "several"]
 AnyArray = npt.NDArray[Any]

@@ -1,4 +1,4 @@
-"""estimators: tables filled in, with their draws and intervals."""
+"""tables: tables filled in, with their draws and intervals."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from jointenergy.estimators.columns import Columns, Floats, Table
-from jointenergy.estimators.tables import is_frame
+from jointenergy.tables.columns import Columns, Floats, Table
+from jointenergy.tables.reading import is_frame
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,4 +1,4 @@
-"""estimators: a table's rows as the trainer takes them: filled, shaped, weighed, some of them held out."""
+"""tables: a table's rows as the trainer takes them: filled, shaped, weighed, some of them held out."""
 
 from __future__ import annotations
 

@@ -11,7 +11,7 @@ from sklearn.datasets import load_iris, make_moons
 
 from jointenergy import JointEnergyClassifier, JointEnergyDetector
 from jointenergy.errors import InputError
-from jointenergy.estimators import law as law_room
+from jointenergy.tables import law as law_room
 
 
 def quick(**settings):

@@ -1,4 +1,4 @@
-"""estimators: what the classifier and the detector share: a law trained on a table, densities, draws, imputations."""
+"""tables: what the classifier and the detector share: a law trained on a table, densities, draws, imputations."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from torch import Tensor
 from jointenergy import streams
 from jointenergy.data.training import TrainingData
 from jointenergy.errors import InputError
-from jointenergy.estimators import gaussians, parameters, tables
-from jointenergy.estimators.columns import Columns, Floats, Table, label_space
-from jointenergy.estimators.feeding import bound_of, data_of, shares
-from jointenergy.estimators.holding import Watch, held_out, score_of
-from jointenergy.estimators.imputed import Imputed, imputed
-from jointenergy.estimators.law import Law
-from jointenergy.estimators.progress import Progress
-from jointenergy.estimators.training import Sizes, Trained, table_trainer, train
 from jointenergy.inputs import check_count
 from jointenergy.labels import MISSING
+from jointenergy.tables import gaussians, parameters, reading
+from jointenergy.tables.columns import Columns, Floats, Table, label_space
+from jointenergy.tables.feeding import bound_of, data_of, shares
+from jointenergy.tables.holding import Watch, held_out, score_of
+from jointenergy.tables.imputed import Imputed, imputed
+from jointenergy.tables.law import Law
+from jointenergy.tables.progress import Progress
+from jointenergy.tables.training import Sizes, Trained, table_trainer, train
 from jointenergy.training.callbacks import Printed
 
 LEAST, MOST, PASSES = 100, 500, 5  # iterations and passes over the rows, where max_iter leaves them to the rows
@@ -63,7 +63,7 @@ class TableEstimator(BaseEstimator):  # type: ignore[misc]
     def _prepare(self, X: Any, sample_weight: Any, *, reset: bool = True) -> tuple[Table, Floats]:  # noqa: N803, ANN401
         """The table and how much each row counts, with settings that have been checked."""
         parameters.check(self)
-        table = tables.read(self, X, reset=reset)
+        table = reading.read(self, X, reset=reset)
         weight = np.ones(table.n_rows)
         if sample_weight is not None:
             like = np.zeros((table.n_rows, 1))
@@ -229,7 +229,7 @@ class TableEstimator(BaseEstimator):  # type: ignore[misc]
         never seen counts as one row in n + 1, of the n rows learned from.
         """
         check_is_fitted(self)
-        return self._log_density(tables.read(self, X, reset=False))
+        return self._log_density(reading.read(self, X, reset=False))
 
     def impute(
         self,
@@ -251,7 +251,7 @@ class TableEstimator(BaseEstimator):  # type: ignore[misc]
         check_count("n_draws", n_draws, least=2)
         check_count("steps", steps, least=0)
         parameters.check_share("level", level)
-        table = tables.read(self, X, reset=False)
+        table = reading.read(self, X, reset=False)
         x, labels = self._encoded(table, None if y is None else self._target_labels(y, table.n_rows))
         open_rows = ~self._law.complete(x, labels)
         all_x, all_y = x.repeat(n_draws, 1, 1), labels.repeat(n_draws, 1, 1)

@@ -1,4 +1,4 @@
-"""estimators: early stopping: which rows are held out, if any, and when what they say ends a fit."""
+"""tables: early stopping: which rows are held out, if any, and when what they say ends a fit."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ from torch import Tensor
 
 from jointenergy.data.training import TrainingData
 from jointenergy.errors import InputError
-from jointenergy.estimators.law import FEW_STATES
 from jointenergy.labels import MISSING, LabelSpace
+from jointenergy.tables.law import FEW_STATES
 from jointenergy.training.callbacks import Callback
 from jointenergy.training.loop import Loop
 from jointenergy.training.trainer import Trainer

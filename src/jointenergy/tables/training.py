@@ -1,4 +1,4 @@
-"""estimators: a table's law, trained by the library's own trainer, loop and guard, in memory."""
+"""tables: a table's law, trained by the library's own trainer, loop and guard, in memory."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from jointenergy.buffers import ReplayBuffer
 from jointenergy.data import View
 from jointenergy.data.augmentations import Change
 from jointenergy.data.training import TrainingData
-from jointenergy.estimators.anchors import GaussianStart, tilted_model
-from jointenergy.estimators.feeding import most_frequent
-from jointenergy.estimators.gaussians import Gaussians
-from jointenergy.estimators.holding import Watch
-from jointenergy.estimators.law import FEW_STATES, X_STEPS, Law, mover_of, x_kernel
-from jointenergy.estimators.progress import Progress, unbiased
 from jointenergy.kernels import BlockGibbs, Kernel, PreconditionedMALA
 from jointenergy.labels import MISSING
 from jointenergy.models import TiltedGaussianModel
 from jointenergy.objectives import LogPTargetsGivenRest, LogPXY, Objective
 from jointenergy.starts import FrequencyLabels, MissingLabels, Start
 from jointenergy.streams import seeded
+from jointenergy.tables.anchors import GaussianStart, tilted_model
+from jointenergy.tables.feeding import most_frequent
+from jointenergy.tables.gaussians import Gaussians
+from jointenergy.tables.holding import Watch
+from jointenergy.tables.law import FEW_STATES, X_STEPS, Law, mover_of, x_kernel
+from jointenergy.tables.progress import Progress, unbiased
 from jointenergy.training import measure
 from jointenergy.training.callbacks import Callback
 from jointenergy.training.health import Health

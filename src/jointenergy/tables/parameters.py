@@ -1,4 +1,4 @@
-"""estimators: the settings of an estimator, checked when it is fitted, since its constructor only stores them."""
+"""tables: the settings of an estimator, checked when it is fitted, since its constructor only stores them."""
 
 from __future__ import annotations
 

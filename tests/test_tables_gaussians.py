@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from jointenergy.estimators import gaussians
-from jointenergy.estimators.spreading import spread
 from jointenergy.labels import LabelSpace
+from jointenergy.tables import gaussians
+from jointenergy.tables.spreading import spread
 
 
 def test_labels_spread_along_rows_that_are_near_and_no_further():

@@ -10,7 +10,7 @@ import pytest
 from scipy.sparse import csr_matrix
 
 from jointenergy import InputError, JointEnergyClassifier
-from jointenergy.estimators.targets import Targets
+from jointenergy.tables.targets import Targets
 
 Quick = partial(JointEnergyClassifier, max_iter=5, random_state=0)
 

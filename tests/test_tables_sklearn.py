@@ -20,9 +20,9 @@ from sklearn.utils.estimator_checks import estimator_checks_generator
 
 import jointenergy
 from jointenergy import InputError, JointEnergyClassifier, JointEnergyDetector
-from jointenergy.estimators import base
-from jointenergy.estimators.base import TableEstimator
-from jointenergy.estimators.holding import Watch
+from jointenergy.tables import base
+from jointenergy.tables.base import TableEstimator
+from jointenergy.tables.holding import Watch
 
 Quick = partial(JointEnergyClassifier, max_iter=5, random_state=0)
 

@@ -13,15 +13,15 @@ import torch
 from sklearn.base import clone
 
 from jointenergy import JointEnergyClassifier
-from jointenergy.estimators import base
-from jointenergy.estimators.base import TableEstimator
-from jointenergy.estimators.feeding import most_frequent
-from jointenergy.estimators.holding import Watch, held_out, score_of
-from jointenergy.estimators.progress import unbiased
-from jointenergy.estimators.training import compared_labels, table_trainer
 from jointenergy.labels import MISSING, LabelSpace
 from jointenergy.models import TiltedGaussianModel
 from jointenergy.networks import MLP
+from jointenergy.tables import base
+from jointenergy.tables.base import TableEstimator
+from jointenergy.tables.feeding import most_frequent
+from jointenergy.tables.holding import Watch, held_out, score_of
+from jointenergy.tables.progress import unbiased
+from jointenergy.tables.training import compared_labels, table_trainer
 
 Quick = partial(JointEnergyClassifier, max_iter=5, random_state=0)
 

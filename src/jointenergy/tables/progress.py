@@ -1,4 +1,4 @@
-"""estimators: where a training stands, kept from one call of `partial_fit` or of a warm `fit` to the next."""
+"""tables: where a training stands, kept from one call of `partial_fit` or of a warm `fit` to the next."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""estimators: a fitted estimator as one safetensors file: tensors, and the rest as JSON in its metadata; no pickle."""
+"""tables: a fitted estimator as one safetensors file: tensors, and the rest as JSON in its metadata; no pickle."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from jointenergy.errors import InputError
-from jointenergy.estimators.anchors import Corrections, empty_model
-from jointenergy.estimators.columns import Columns, label_space, plain
-from jointenergy.estimators.gaussians import Gaussians
-from jointenergy.estimators.law import Law
-from jointenergy.estimators.targets import Targets
+from jointenergy.tables.anchors import Corrections, empty_model
+from jointenergy.tables.columns import Columns, label_space, plain
+from jointenergy.tables.gaussians import Gaussians
+from jointenergy.tables.law import Law
+from jointenergy.tables.targets import Targets
 from jointenergy.training.health import Health
 
 FORMAT = "1"

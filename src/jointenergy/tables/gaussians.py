@@ -1,4 +1,4 @@
-"""estimators: Gaussian classes of one covariance, the anchor of a table's law: where it begins and what it is near to.
+"""tables: Gaussian classes of one covariance, the anchor of a table's law: where it begins and what it is near to.
 
 All in standardized features and float64. Beside the features each class has the frequencies of the discrete ones. The
 joint law of class, features and discrete features is normalized, can be drawn from, and can be conditioned on any part.
@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from jointenergy.estimators.spreading import spread
 from jointenergy.labels import MISSING, LabelSpace
+from jointenergy.tables.spreading import spread
 
 LEAST_SHRINKAGE = 1e-3  # of the covariance toward a round one: constant and repeated columns need some
 ROUNDS = 10  # of expectation and maximization, where features are missing

@@ -1,4 +1,4 @@
-"""estimators: the columns of a table: numbers, standardized and mapped back, and categories, coded and decoded."""
+"""tables: the columns of a table: numbers, standardized and mapped back, and categories, coded and decoded."""
 
 from __future__ import annotations
 

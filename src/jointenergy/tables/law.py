@@ -1,4 +1,4 @@
-"""estimators: the law of a fitted table, at temperature 1, and the questions that are put to it, in tensors.
+"""tables: the law of a fitted table, at temperature 1, and the questions that are put to it, in tensors.
 
 Rows are standardized features x, `[n, D]`, with NaN where not known, and labels y, `[n, L]`, the targets first, then
 the discrete features, MISSING where not known. What is known never moves.
@@ -14,11 +14,11 @@ import torch
 from torch import Tensor
 
 from jointenergy import streams
-from jointenergy.estimators.gaussians import Conditions, Gaussians
 from jointenergy.inference.chains import Mover, run_chains
 from jointenergy.kernels import ExactGibbs, GibbsWithGradients, Kernel, Metric, PreconditionedMALA
 from jointenergy.labels import MISSING, LabelSpace
 from jointenergy.models import TiltedGaussianModel
+from jointenergy.tables.gaussians import Conditions, Gaussians
 
 CANDIDATES = 128  # draws of the anchor that compete for the starts of a row's chains
 WITNESSES = 512  # such draws where a mean over them is asked for

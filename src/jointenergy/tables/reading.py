@@ -1,4 +1,4 @@
-"""estimators: input as scikit-learn's users give it, arrays or frames, checked and taken column by column."""
+"""tables: input as scikit-learn's users give it, arrays or frames, checked and taken column by column."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy.typing as npt
 from sklearn.utils.validation import _check_feature_names, _check_n_features, validate_data
 
 from jointenergy.errors import InputError
-from jointenergy.estimators.columns import Table
+from jointenergy.tables.columns import Table
 
 
 def read(estimator: Any, X: Any, *, reset: bool) -> Table:  # noqa: N803, ANN401 (as scikit-learn calls tables)

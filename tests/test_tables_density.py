@@ -13,13 +13,13 @@ from sklearn.datasets import make_moons
 
 from jointenergy import JointEnergyClassifier, JointEnergyDetector, streams
 from jointenergy.errors import InputError
-from jointenergy.estimators import law as law_room
-from jointenergy.estimators.gaussians import Conditions, Gaussians, fit
-from jointenergy.estimators.law import Law
 from jointenergy.labels import MISSING, LabelSpace
 from jointenergy.models import TiltedGaussianModel
 from jointenergy.models.base import JointModel
 from jointenergy.networks import MLP
+from jointenergy.tables import law as law_room
+from jointenergy.tables.gaussians import Conditions, Gaussians, fit
+from jointenergy.tables.law import Law
 
 GRID = np.linspace(-9, 9, 721)
 
@@ -304,7 +304,7 @@ def test_a_trained_law_is_that_of_a_known_mixture():
 
 
 def _table(x):
-    from jointenergy.estimators.columns import Table
+    from jointenergy.tables.columns import Table
 
     return Table(list(x.T), (), len(x))
 
