@@ -11,7 +11,7 @@ from sklearn.datasets import load_iris, make_moons
 
 from jointenergy import JointEnergyClassifier, JointEnergyDetector
 from jointenergy.errors import InputError
-from jointenergy.tables import law as law_room
+from jointenergy.tables import density as density_room
 
 
 def quick(**settings):
@@ -48,7 +48,7 @@ def mixed_frame():
 
 @pytest.mark.parametrize("enough", [64.0, math.inf], ids=["by weights", "by chains"])
 def test_a_row_without_its_category_moves_no_row_beside_it(monkeypatch, enough):
-    monkeypatch.setattr(law_room, "ENOUGH", enough)
+    monkeypatch.setattr(density_room, "ENOUGH", enough)
     _, frame, y = mixed_frame()
     model = quick().fit(frame, y)
     before = frame[:6].copy()

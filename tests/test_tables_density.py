@@ -1,4 +1,4 @@
-"""What the estimators claim of their law, against sums and quadrature: densities, missing features, imputations."""
+"""What the estimators claim of their density, against sums and quadrature: densities, missing features, imputations."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from jointenergy.labels import MISSING, LabelSpace
 from jointenergy.models import TiltedGaussianModel
 from jointenergy.models.base import JointModel
 from jointenergy.networks import MLP
-from jointenergy.tables import law as law_room
+from jointenergy.tables import density as density_room
+from jointenergy.tables.density import TableDensity
 from jointenergy.tables.gaussians import Conditions, Gaussians, fit
-from jointenergy.tables.law import Law
 
 GRID = np.linspace(-9, 9, 721)
 
 
-def small_law(labels=None, n_targets=1, seed=0, strength=3.0):
-    """A law of two features whose network matters: nothing of it is Gaussian."""
+def small_density(labels=None, n_targets=1, seed=0, strength=3.0):
+    """A density of two features whose network matters: nothing of it is Gaussian."""
     labels = labels or LabelSpace({"class": 3})
     n_classes = labels.cardinalities[0]
     others = labels.subspace(labels.names[n_targets:])
@@ -54,7 +54,7 @@ def small_law(labels=None, n_targets=1, seed=0, strength=3.0):
         offset=weights - 0.5 * white.square().sum(1),
         event_shape=(2,),
     )
-    return Law(
+    return TableDensity(
         model.double().requires_grad_(False), gaussians, 0.4, torch.zeros(1, 2), torch.zeros(1, len(labels)).long()
     )
 
@@ -68,7 +68,7 @@ def fitted(n=150, seed=0, **settings):
 
 def test_a_tilted_gaussian_sums_all_labels_alike(monkeypatch):
     """By the closed sum over its targets, however many states these have."""
-    model = small_law(LabelSpace({"class": 3, "a": 2, "b": 3})).model
+    model = small_density(LabelSpace({"class": 3, "a": 2, "b": 3})).model
     x = torch.randn(5, 2, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     torch.testing.assert_close(model.log_density_of_x(x), model.log_density(x))
     monkeypatch.setattr("jointenergy.labels.ENUMERATION_LIMIT", 6)
@@ -77,12 +77,12 @@ def test_a_tilted_gaussian_sums_all_labels_alike(monkeypatch):
 
 def test_a_tilted_gaussian_without_a_network_is_its_gaussians_and_frequencies():
     labels = LabelSpace({"class": 3, "a": 2, "b": 3})
-    law = small_law(labels, strength=0.0)
-    list(law.model.network.parameters())[3].data.zero_()
+    density = small_density(labels, strength=0.0)
+    list(density.model.network.parameters())[3].data.zero_()
     g = torch.Generator().manual_seed(1)
     x = torch.randn(20, 2, generator=g, dtype=torch.float64)
     y = torch.stack([torch.randint(c, (20,), generator=g) for c in labels.cardinalities], 1)
-    gaussians = law.gaussians
+    gaussians = density.gaussians
     normal = torch.distributions.MultivariateNormal(gaussians.means[y[:, 0]], gaussians.covariance)
     values = gaussians.log_values[y[:, 0]]
     wanted = (
@@ -90,20 +90,20 @@ def test_a_tilted_gaussian_without_a_network_is_its_gaussians_and_frequencies():
         + normal.log_prob(x)
         + (labels.subspace(["a", "b"]).one_hot(y[:, 1:], torch.float64) * values).sum(1)
     )
-    found = law.model.log_density(x, y) - wanted
+    found = density.model.log_density(x, y) - wanted
     torch.testing.assert_close(found, found[:1].expand(20))  # one constant
 
 
 def test_trust_changes_the_log_odds_of_the_anchor_and_not_its_density():
-    law = small_law(LabelSpace({"class": 3, "a": 2}), strength=0.0)
-    model = law.model
+    density = small_density(LabelSpace({"class": 3, "a": 2}), strength=0.0)
+    model = density.model
     list(model.network.parameters())[3].data.zero_()
     g = torch.Generator().manual_seed(1)
     x = torch.randn(20, 2, generator=g, dtype=torch.float64)
     y = torch.cat((torch.full((20, 1), MISSING), torch.randint(2, (20, 1), generator=g)), 1)
-    sure, density = model.label_probs(x, y)["class"], model.log_density(x, y)
+    sure, log_density = model.label_probs(x, y)["class"], model.log_density(x, y)
     model.trust.fill_(0.5)
-    torch.testing.assert_close(model.log_density(x, y), density)
+    torch.testing.assert_close(model.log_density(x, y), log_density)
     torch.testing.assert_close(model.label_probs(x, y)["class"], (0.5 * sure.log()).softmax(1))
 
 
@@ -154,53 +154,53 @@ def keys_of(n):
 
 
 @pytest.mark.parametrize("given", [None, 1])
-def test_chains_at_temperature_1_complete_rows_by_the_law_of_quadrature(given):
+def test_chains_at_temperature_1_complete_rows_by_the_density_of_quadrature(given):
     """Sees a distribution function that is off by .03; a right program fails once in a thousand seeds."""
-    law = small_law()
+    density = small_density()
     n = 2000
     x = torch.tensor([[0.7, math.nan]], dtype=torch.float64).repeat(n, 1)
     y = torch.full((n, 1), MISSING if given is None else given)
-    drawn = law.complete_rows(x, y, keys_of(n), n_draws=1, steps=20)
+    drawn = density.complete_rows(x, y, keys_of(n), n_draws=1, steps=20)
     assert (drawn.x[0, :, 0] == 0.7).all()
     points = torch.stack((torch.full((721,), 0.7, dtype=torch.float64), torch.from_numpy(GRID)), 1)
-    density = law.log_density(points, torch.full((721, 1), MISSING if given is None else given))
-    mass = density.softmax(0).cumsum(0).numpy()
+    log_p = density.log_density(points, torch.full((721, 1), MISSING if given is None else given))
+    mass = log_p.softmax(0).cumsum(0).numpy()
     distance = kstest(drawn.x[0, :, 1].numpy(), lambda v: np.interp(v, GRID, mass))
     assert distance.pvalue > 1e-3
-    # The anchor alone is another law: the network's part is seen.
-    joint = law.gaussians.log_joint(points, torch.zeros(721, 0, dtype=torch.float64))
+    # The anchor alone is another density: the network's part is seen.
+    joint = density.gaussians.log_joint(points, torch.zeros(721, 0, dtype=torch.float64))
     anchor = (joint.logsumexp(1) if given is None else joint[:, given]).softmax(0).cumsum(0).numpy()
     assert kstest(drawn.x[0, :, 1].numpy(), lambda v: np.interp(v, GRID, anchor)).pvalue < 1e-6
 
 
 @pytest.mark.parametrize("enough", [64.0, math.inf], ids=["by weights", "by chains"])
 def test_the_density_and_the_classes_of_rows_with_missing_features_are_those_of_quadrature(monkeypatch, enough):
-    law = small_law()
-    monkeypatch.setattr(law_room, "WITNESSES", 4000)
-    monkeypatch.setattr(law_room, "ENOUGH", enough)
-    monkeypatch.setattr(law_room, "DRAWS", 3000)
+    density = small_density()
+    monkeypatch.setattr(density_room, "WITNESSES", 4000)
+    monkeypatch.setattr(density_room, "ENOUGH", enough)
+    monkeypatch.setattr(density_room, "DRAWS", 3000)
     at = torch.tensor([[0.7, math.nan], [-1.5, math.nan]], dtype=torch.float64)
     y, keys = torch.full((2, 1), MISSING), keys_of(2)
-    known = law.log_known(at, y, keys)
-    probs = law.expected(lambda a, b: law.target_probs(a, b)[0], at, y, keys, chains=True)
+    known = density.log_known(at, y, keys)
+    probs = density.expected(lambda a, b: density.target_probs(a, b)[0], at, y, keys, chains=True)
     for row in range(2):
         points = torch.stack((at[row, 0].expand(721), torch.from_numpy(GRID)), 1)
-        density = torch.stack([law.log_density(points, torch.full((721, 1), k)) for k in range(3)], 1)
-        exact = density.flatten().logsumexp(0) + math.log(GRID[1] - GRID[0])
+        log_p = torch.stack([density.log_density(points, torch.full((721, 1), k)) for k in range(3)], 1)
+        exact = log_p.flatten().logsumexp(0) + math.log(GRID[1] - GRID[0])
         assert float(known[row]) == pytest.approx(float(exact), abs=0.03)
-        torch.testing.assert_close(probs[row], density.logsumexp(0).softmax(0), atol=0.02, rtol=0)
+        torch.testing.assert_close(probs[row], log_p.logsumexp(0).softmax(0), atol=0.02, rtol=0)
 
 
-def test_missing_discrete_features_are_drawn_from_their_law(monkeypatch):
+def test_missing_discrete_features_are_drawn_from_their_distribution(monkeypatch):
     labels = LabelSpace({"class": 3, "a": 2, "b": 3})
-    law = small_law(labels)
-    monkeypatch.setattr(law_room, "CANDIDATES", 64)
+    density = small_density(labels)
+    monkeypatch.setattr(density_room, "CANDIDATES", 64)
     n = 4000
     x = torch.tensor([[0.3, -0.4]], dtype=torch.float64).repeat(n, 1)
     y = torch.tensor([[MISSING, 1, MISSING]]).repeat(n, 1)
-    drawn = law.complete_rows(x, y, keys_of(n), n_draws=1, steps=3)
+    drawn = density.complete_rows(x, y, keys_of(n), n_draws=1, steps=3)
     assert (drawn.y[0, :, 1] == 1).all()
-    wanted = law.model.label_probs(x[:1], torch.tensor([[MISSING, 1, MISSING]]))
+    wanted = density.model.label_probs(x[:1], torch.tensor([[MISSING, 1, MISSING]]))
     for column, name in ((0, "class"), (2, "b")):
         shares = torch.bincount(drawn.y[0, :, column], minlength=3).double() / n
         torch.testing.assert_close(shares, wanted[name][0], atol=0.03, rtol=0)
@@ -208,7 +208,7 @@ def test_missing_discrete_features_are_drawn_from_their_law(monkeypatch):
 
 def test_sums_of_mixed_rows_equal_enumeration():
     labels = LabelSpace({"class": 3, "a": 2, "b": 3})
-    law = small_law(labels)
+    density = small_density(labels)
     x = torch.randn(6, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     y = torch.tensor(
         [[0, 1, 2], [MISSING, 1, 2], [1, MISSING, 0], [MISSING] * 3, [2, 1, MISSING], [MISSING, 0, MISSING]]
@@ -217,19 +217,19 @@ def test_sums_of_mixed_rows_equal_enumeration():
     for row in range(6):
         agrees = ((states == y[row]) | (y[row] == MISSING)).all(1)
         chosen = states[agrees]
-        wanted = law.model.log_density_of_complete(x[row].expand(len(chosen), 2), chosen).logsumexp(0)
-        assert float(law.model.log_density(x[row : row + 1], y[row : row + 1])) == pytest.approx(float(wanted))
+        wanted = density.model.log_density_of_complete(x[row].expand(len(chosen), 2), chosen).logsumexp(0)
+        assert float(density.model.log_density(x[row : row + 1], y[row : row + 1])) == pytest.approx(float(wanted))
 
 
 @pytest.mark.parametrize("labels", [LabelSpace({"class": 3}), LabelSpace({"class": 3, "a": 2})])
 def test_the_gradient_without_a_graph_is_torchs(labels):
-    law = small_law(labels)
+    density = small_density(labels)
     x = torch.randn(8, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     y = torch.zeros(8, len(labels), dtype=torch.int64)
     for known in (y, None) if len(labels) == 1 else (y,):
-        value, gradient = law.model.with_gradient(x, known)
+        value, gradient = density.model.with_gradient(x, known)
         at = x.clone().requires_grad_()
-        wanted = law.model.log_density(at, known)
+        wanted = density.model.log_density(at, known)
         torch.testing.assert_close(value, wanted.detach())
         torch.testing.assert_close(gradient, torch.autograd.grad(wanted.sum(), at)[0])
 
@@ -265,7 +265,7 @@ def test_em_finds_classes_from_few_labels_and_features_that_are_missing():
     assert float((alone.means - torch.tensor([[0.0, 0.0], [4.0, -4.0]])).abs().max()) > 0.4
 
 
-def test_probabilities_densities_and_joint_densities_are_one_law():
+def test_probabilities_densities_and_joint_densities_are_one_density():
     model, x, _ = fitted()
     probs = model.predict_proba(x)
     np.testing.assert_allclose(probs.sum(1), 1)
@@ -277,7 +277,7 @@ def test_probabilities_densities_and_joint_densities_are_one_law():
 
 
 @pytest.mark.slow
-def test_a_trained_law_is_that_of_a_known_mixture():
+def test_a_trained_density_is_that_of_a_known_mixture():
     """Two Gaussian classes of different covariance, which the anchor cannot have: log p(x) is known."""
     g = np.random.default_rng(0)
     n = 1500
@@ -294,7 +294,7 @@ def test_a_trained_law_is_that_of_a_known_mixture():
 
     found, wanted = model.score_samples(x), exact(x)
     anchor = (
-        model._law.gaussians.log_joint(model._columns.encode(_table(x))[0], torch.zeros(n, 0).double())
+        model._density.gaussians.log_joint(model._columns.encode(_table(x))[0], torch.zeros(n, 0).double())
         .logsumexp(1)
         .numpy()
     )
@@ -328,7 +328,7 @@ def test_imputations_keep_what_is_known_and_follow_the_class():
     assert np.abs(other.X[missing, 1] - found.X[missing, 1]).mean() > 1.5
 
 
-def test_a_detector_shares_the_law_of_its_classifier():
+def test_a_detector_shares_the_density_of_its_classifier():
     model, x, _ = fitted()
     detector = JointEnergyDetector.of(model, contamination=0.1)
     np.testing.assert_array_equal(detector.score_samples(x), model.score_samples(x))
@@ -356,7 +356,7 @@ def test_what_is_found_of_a_row_with_gaps_is_its_own(moons):
 
 
 def test_chains_too_answer_for_a_row_alone(moons, monkeypatch):
-    monkeypatch.setattr(law_room, "ENOUGH", math.inf)
+    monkeypatch.setattr(density_room, "ENOUGH", math.inf)
     model, x = moons
     gaps = x[:20].copy()
     gaps[:, 1] = math.nan

@@ -57,7 +57,7 @@ def test_a_category_that_was_never_seen_is_less_usual_than_any_that_was(make):
     # Missing is no evidence, and is another thing.
     row.loc[3, "color"] = None
     assert model.score_samples(row)[3] > model.score_samples(row)[:3].max()
-    # A column of one value is no part of the law, but another value in it is as strange.
+    # A column of one value is no part of the model, but another value in it is as strange.
     other = table[:1].assign(same="other")
     gap = model.score_samples(table[:1]) - model.score_samples(other)
     assert gap == pytest.approx(np.log(len(table) + 1))

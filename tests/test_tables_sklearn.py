@@ -285,8 +285,8 @@ def test_rows_of_images_have_a_convolutional_network():
     x = g.normal(size=(60, 8, 8)) * 0.3
     x[y == 1, 2:6, 2:6] += 1.0
     model = Quick(image_shape=(8, 8)).fit(x.reshape(60, 64), y)
-    assert model._law.model.event_shape == (1, 8, 8)
-    assert any(isinstance(m, torch.nn.Conv2d) for m in model._law.model.modules())
+    assert model._density.model.event_shape == (1, 8, 8)
+    assert any(isinstance(m, torch.nn.Conv2d) for m in model._density.model.modules())
     assert model.score(x.reshape(60, 64), y) > 0.9
     with pytest.raises(InputError, match="image_shape"):
         Quick(image_shape=(4, 4)).fit(x.reshape(60, 64), y)
@@ -304,7 +304,7 @@ def test_early_stopping_ends_a_fit_that_gets_worse_and_keeps_what_was_not(monkey
     model = JointEnergyClassifier(max_iter=40, random_state=0, early_stopping=True).fit(x, y)
     assert model.n_iter_ == 4
     assert (model.validation_scores_ or [])[:4] == pytest.approx([0.0, 1.0, 0.5, 0.4])
-    kept = model._law.model.state_dict()
+    kept = model._density.model.state_dict()
     assert all(torch.equal(kept[k].float(), v.float()) for k, v in seen[1].items())
     assert not all(torch.equal(kept[k].float(), v.float()) for k, v in seen[2].items())
     assert model.health_ is not None

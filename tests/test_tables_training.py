@@ -70,17 +70,17 @@ def test_an_unbiased_average_forgets_where_it_began():
 
 def test_passes_go_on_with_the_weights_and_the_optimizer_of_the_last_and_not_with_the_average(trainers):
     model = passes(3, n_rows=20)
-    progress, law = model._progress, model._law.model.state_dict()
+    progress, averaged = model._progress, model._density.model.state_dict()
     assert progress.iterations == 3
     assert float(progress.optimizer["0/step"]) == 3
-    name = next(k for k in law if k.startswith("network") and k.endswith("weight"))
-    assert not torch.equal(progress.weights[name], law[name].float())
+    name = next(k for k in averaged if k.startswith("network") and k.endswith("weight"))
+    assert not torch.equal(progress.weights[name], averaged[name].float())
     # The average of three steps is about as far from where it began as the weights are: not a hundredth of that.
-    last = [k for k in law if k.startswith("network.logits") and k.endswith("weight")][-1]  # zero at first
-    assert float(law[last].abs().max()) > 0.3 * float(progress.weights[last].abs().max()) > 0
+    last = [k for k in averaged if k.startswith("network.logits") and k.endswith("weight")][-1]  # zero at first
+    assert float(averaged[last].abs().max()) > 0.3 * float(progress.weights[last].abs().max()) > 0
     passes(1, model, n_rows=20)
     assert all(torch.equal(v, trainers[3].weights[k]) for k, v in progress.weights.items())
-    assert all(torch.equal(v.float(), trainers[3].averaged[k]) for k, v in law.items())
+    assert all(torch.equal(v.float(), trainers[3].averaged[k]) for k, v in averaged.items())
     assert len({t.seed for t in trainers}) == 4
     # The n-th step of all calls forgets where the average began as the n-th of one call would.
     assert [t.trainer.plan.ema_of(0) for t in trainers] == [unbiased(0.99, n) for n in (1, 2, 3, 4)]
@@ -105,7 +105,7 @@ def test_classes_are_learned_by_short_passes_and_by_short_warm_fits():
 
 def test_chains_are_kept_where_there_is_room_for_more(trainers):
     model = passes(1)
-    kept = model._law.chains_x
+    kept = model._density.chains_x
     passes(1, model.set_params(batch_size=150))
     assert len(kept) == 500
     assert len(trainers[1].chains) == 600
@@ -119,7 +119,7 @@ def test_a_pass_is_one_pass_and_holds_nothing_out():
     assert Quick(batch_size=150).partial_fit(x, y).n_iter_ == 3
 
 
-def test_a_pickle_goes_on_as_if_nothing_had_been_and_a_file_from_its_law(tmp_path):
+def test_a_pickle_goes_on_as_if_nothing_had_been_and_a_file_from_its_density(tmp_path):
     model = passes(2)
     x, y = crossed(32, seed=7)
     pickled = pickle.loads(pickle.dumps(model)).partial_fit(x, y)
@@ -137,10 +137,10 @@ def test_a_fit_that_was_set_back_goes_on_from_the_weights_that_it_kept(monkeypat
     score = lambda _: torch.full((5,), next(scores))  # noqa: E731
     monkeypatch.setattr(TableEstimator, "_watch", lambda *_: Watch(score, every=1, patience=2))
     model = Quick(early_stopping=True).fit(*crossed(60))
-    law = model._law.model.state_dict()
+    averaged = model._density.model.state_dict()
     assert model._progress is not None
     assert model._progress.optimizer == {}
-    assert all(torch.equal(v, law[k].float()) for k, v in model._progress.weights.items())
+    assert all(torch.equal(v, averaged[k].float()) for k, v in model._progress.weights.items())
 
 
 # Early stopping.

@@ -1,4 +1,4 @@
-"""tables: what the classifier and the detector share: a law trained on a table, densities, draws, imputations."""
+"""tables: what the classifier and the detector share: training, densities, samples, imputations."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ from jointenergy.inputs import check_count
 from jointenergy.labels import MISSING
 from jointenergy.tables import gaussians, parameters, reading
 from jointenergy.tables.columns import Columns, Floats, Table, label_space
+from jointenergy.tables.density import TableDensity
 from jointenergy.tables.feeding import bound_of, data_of, shares
 from jointenergy.tables.holding import Watch, held_out, score_of
 from jointenergy.tables.imputed import Imputed, imputed
-from jointenergy.tables.law import Law
 from jointenergy.tables.progress import Progress
 from jointenergy.tables.training import Sizes, Trained, table_trainer, train
 from jointenergy.training.callbacks import Printed
@@ -88,10 +88,10 @@ class TableEstimator(BaseEstimator):  # type: ignore[misc]
         weight: Floats,
         *,
         iterations: int | None,
-        before: Law | None = None,
+        before: TableDensity | None = None,
         decay: bool = True,
     ) -> Trained:
-        """The law of the rows that count; `before` is a law to go on from, with its columns and anchor.
+        """Train on the rows that count; `before` is a density to go on from, with its columns and anchor.
 
         Without `decay` it is one of many passes: at one learning rate, with nothing held out.
         """
@@ -168,7 +168,7 @@ class TableEstimator(BaseEstimator):  # type: ignore[misc]
         return Watch(score_of(data, n_targets), max(1, iterations // LOOKS), patience, shares(weight))
 
     def _keep(self, trained: Trained, table: Table, weight: Floats) -> None:
-        self._law = trained.law
+        self._density = trained.density
         self.health_ = trained.health
         self.n_iter_ = trained.n_iter
         self.loss_curve_ = trained.losses
@@ -180,7 +180,7 @@ class TableEstimator(BaseEstimator):  # type: ignore[misc]
     def _encoded(self, table: Table, targets: Tensor | None = None) -> tuple[Tensor, Tensor]:
         x, discrete = self._columns.encode(table)
         if targets is None:
-            targets = torch.full((len(x), self._law.n_targets), MISSING)
+            targets = torch.full((len(x), self._density.n_targets), MISSING)
         return x, torch.cat((targets, discrete), dim=1)
 
     def _generator(self, random_state: Any = None) -> torch.Generator:  # noqa: ANN401 (as scikit-learn's)
@@ -202,18 +202,18 @@ class TableEstimator(BaseEstimator):  # type: ignore[misc]
         that rows that miss different ones compare, in any units.
         """
         x, y = self._encoded(table, targets)
-        complete = self._law.complete(x, y)
+        complete = self._density.complete(x, y)
         found = x.new_zeros(len(x))
         if bool(complete.any()):
-            found[complete] = self._law.log_density(x[complete], y[complete])
+            found[complete] = self._density.log_density(x[complete], y[complete])
         if not bool(complete.all()):
             rest = ~complete
             asked = x[rest], y[rest], self._one_key(int(rest.sum()))
             if completed:
-                densities = self._law.expected(lambda a, b: self._law.log_density(a, b)[:, None], *asked, chains=False)
-                found[rest] = densities[:, 0]
+                of = lambda a, b: self._density.log_density(a, b)[:, None]  # noqa: E731
+                found[rest] = self._density.expected(of, *asked, chains=False)[:, 0]
             else:
-                found[rest] = self._law.log_known(*asked)
+                found[rest] = self._density.log_known(*asked)
         # Standardized features are denser by their scales; those that are not known have no density.
         scales = torch.from_numpy(np.log(self._columns.scale)) if self._columns.numbers else torch.zeros(1)
         volume: Tensor = (~x.isnan() | completed).to(scales.dtype) @ scales
@@ -222,7 +222,7 @@ class TableEstimator(BaseEstimator):  # type: ignore[misc]
         return np.asarray((found - volume).numpy() - strange)
 
     def score_samples(self, X: Any) -> Floats:  # noqa: N803, ANN401
-        """log p(x) of each row, labels summed out, at temperature 1, up to one constant of the fitted law.
+        """log p(x) of each row, labels summed out, at temperature 1, up to one constant of the fitted model.
 
         Of a row with missing features it is the log-density of what is known of it, estimated by weighted draws; rows
         that miss different features have densities of different features, which are not comparable. A category that was
@@ -253,26 +253,26 @@ class TableEstimator(BaseEstimator):  # type: ignore[misc]
         parameters.check_share("level", level)
         table = reading.read(self, X, reset=False)
         x, labels = self._encoded(table, None if y is None else self._target_labels(y, table.n_rows))
-        open_rows = ~self._law.complete(x, labels)
+        open_rows = ~self._density.complete(x, labels)
         all_x, all_y = x.repeat(n_draws, 1, 1), labels.repeat(n_draws, 1, 1)
         if bool(open_rows.any()):
             # A key for each row of the table, so that rows without gaps do not shift the others'.
             keys = streams.chain_keys(len(x), generator=self._generator(random_state))[open_rows]
-            drawn = self._law.complete_rows(x[open_rows], labels[open_rows], keys, n_draws=n_draws, steps=steps)
+            drawn = self._density.complete_rows(x[open_rows], labels[open_rows], keys, n_draws=n_draws, steps=steps)
             all_x[:, open_rows], all_y[:, open_rows] = drawn.x, drawn.y
-        return imputed(self._columns, X, table, x, all_x, all_y[:, :, self._law.n_targets :], level)
+        return imputed(self._columns, X, table, x, all_x, all_y[:, :, self._density.n_targets :], level)
 
     def _target_labels(self, y: Any, n_rows: int) -> Tensor:  # noqa: ANN401
         raise InputError("a detector has no labels: leave y out")
 
     def _drawn(self, n: int, targets: Tensor, random_state: Any) -> tuple[npt.NDArray[Any], Tensor]:  # noqa: ANN401
-        """New rows of the law as a table, and their targets; `targets` is one row of them, MISSING where free."""
+        """New rows of the model as a table, and their targets; `targets` is one row of them, MISSING where free."""
         check_count("n, the number of samples,", n)
         x = torch.full((n, self._columns.n_features), torch.nan, dtype=torch.float64)
-        y = torch.cat((targets.repeat(n, 1), torch.full((n, len(self._law.others)), MISSING)), dim=1)
+        y = torch.cat((targets.repeat(n, 1), torch.full((n, len(self._density.others)), MISSING)), dim=1)
         keys = streams.chain_keys(n, generator=self._generator(random_state))
-        drawn = self._law.complete_rows(x, y, keys, n_draws=1, steps=SAMPLE_STEPS)
-        found, n_targets = drawn.y[0], self._law.n_targets
+        drawn = self._density.complete_rows(x, y, keys, n_draws=1, steps=SAMPLE_STEPS)
+        found, n_targets = drawn.y[0], self._density.n_targets
         return self._columns.decode(drawn.x[0], found[:, n_targets:]), found[:, :n_targets]
 
     def __sklearn_tags__(self) -> Any:  # noqa: ANN401

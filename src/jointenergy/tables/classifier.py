@@ -1,4 +1,4 @@
-"""tables: JointEnergyClassifier, a joint law of a table and its labels in scikit-learn's manner."""
+"""tables: JointEnergyClassifier, a joint density of a table and its labels as a scikit-learn classifier."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ AnyArray = npt.NDArray[Any]
 
 
 class JointEnergyClassifier(ClassifierMixin, TableEstimator):  # type: ignore[misc]
-    """A classifier that is a density too: one law p(x, y) of features and labels, trained by chains under a guard.
+    """A classifier that is a density too: one density p(x, y) of features and labels, trained by chains under a guard.
 
-    From the one law come class probabilities, a log-density that knows what is unlike the data, samples, and
+    From the one density come class probabilities, a log-density that knows what is unlike the data, samples, and
     imputations of whatever is missing. Rows without a label are learned from. All of it is at temperature 1.
 
     Parameters
@@ -110,9 +110,9 @@ class JointEnergyClassifier(ClassifierMixin, TableEstimator):  # type: ignore[mi
         self.verbose = verbose
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:  # noqa: N803, ANN401
-        """Learn the law of rows and labels; what is missing of either is summed out."""
+        """Learn the model of rows and labels; what is missing of either is summed out."""
         iterations = self._asked()
-        before = getattr(self, "_law", None) if self.warm_start else None
+        before = getattr(self, "_density", None) if self.warm_start else None
         table, weight = self._prepare(X, sample_weight, reset=before is None)
         check_consistent_length(np.empty(table.n_rows), y if y is None or hasattr(y, "shape") else np.asarray(y))
         if before is None:
@@ -123,8 +123,8 @@ class JointEnergyClassifier(ClassifierMixin, TableEstimator):  # type: ignore[mi
     def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Self:  # noqa: N803, ANN401
         """One pass over these rows, on from where training stands, at one learning rate and with nothing held out; the
         first call needs all `classes` where its rows do not have them all, and learns from its rows how columns are
-        scaled and where the law begins."""
-        before = getattr(self, "_law", None)
+        scaled and where the model begins."""
+        before = getattr(self, "_density", None)
         table, weight = self._prepare(X, sample_weight, reset=before is None)
         if before is None:
             self._targets = Targets.fit(rows_of(y, weight > 0), self.missing_label, classes)
@@ -163,8 +163,8 @@ class JointEnergyClassifier(ClassifierMixin, TableEstimator):  # type: ignore[mi
 
     def predict_proba(self, X: Any) -> Any:  # noqa: N803, ANN401
         """p(class | x): `[n, classes]`; `[n, labels]`, the probability of each, for binary labels; a list for several
-        outputs. Features that are missing are averaged over draws from the law, the same at every call; where these are
-        chains, a probability near a half has an error of up to .1."""
+        outputs. Missing features are averaged over draws from the model, the same at every call; where these are
+        chains, a probability near a half has an error of up to 0.1."""
         check_is_fitted(self)
         return self._targets.shaped([p.numpy() for p in self._probs(reading.read(self, X, reset=False))])
 
@@ -208,9 +208,9 @@ class JointEnergyClassifier(ClassifierMixin, TableEstimator):  # type: ignore[mi
         return self._log_density(table, self._target_labels(y, table.n_rows))
 
     def sample(self, n: int = 1, given: Any = None, random_state: Any = None) -> tuple[AnyArray, AnyArray]:  # noqa: ANN401
-        """`n` rows and their labels drawn from the law; `given` is a class, or a row of y, missing where free."""
+        """`n` rows and their labels drawn from the model; `given` is a class, or a row of y, missing where free."""
         check_is_fitted(self)
-        targets = torch.full((1, self._law.n_targets), MISSING)
+        targets = torch.full((1, self._density.n_targets), MISSING)
         if given is not None:
             one = np.ndim(given) == 0 or (self._targets.kind == "one" and len(given) == 1)
             row = [np.ravel(given)[0]] if one else [list(given)]
@@ -220,7 +220,7 @@ class JointEnergyClassifier(ClassifierMixin, TableEstimator):  # type: ignore[mi
 
     def save(self, path: str | Path) -> Path:
         """The fitted estimator in one safetensors file, without pickle; `load` opens it. Where training stands is left
-        out: `partial_fit` and `warm_start` then go on from the law, with a new optimizer. A pickle keeps it."""
+        out: `partial_fit` and `warm_start` then go on from the model, with a new optimizer. A pickle keeps it."""
         check_is_fitted(self)
         return stored.write(self, Path(path))
 
@@ -235,22 +235,22 @@ class JointEnergyClassifier(ClassifierMixin, TableEstimator):  # type: ignore[mi
             raise InputError(f"X has {n_rows} rows and y has {len(labels)}: give one label for each row")
         return labels
 
-    def _probs(self, table: Any) -> list[Tensor]:  # noqa: ANN401 (a Table)
-        law = self._law
+    def _probs(self, table: Any) -> list[Tensor]:  # noqa: ANN401 (an Table)
+        density = self._density
         x, y = self._encoded(table)
-        complete = law.complete(x, y)
-        found = [x.new_zeros(len(x), c) for c in law.model.targets.cardinalities]
+        complete = density.complete(x, y)
+        found = [x.new_zeros(len(x), c) for c in density.model.targets.cardinalities]
         if bool(complete.any()):
-            for whole, part in zip(found, law.target_probs(x[complete], y[complete]), strict=True):
+            for whole, part in zip(found, density.target_probs(x[complete], y[complete]), strict=True):
                 whole[complete] = part
         if not bool(complete.all()):
             rest = ~complete
 
             def joined(a: Tensor, b: Tensor) -> Tensor:
-                return torch.cat(law.target_probs(a, b), dim=1)
+                return torch.cat(density.target_probs(a, b), dim=1)
 
-            means = law.expected(joined, x[rest], y[rest], self._one_key(int(rest.sum())), chains=True)
-            for whole, part in zip(found, means.split(law.model.targets.cardinalities, dim=1), strict=True):
+            means = density.expected(joined, x[rest], y[rest], self._one_key(int(rest.sum())), chains=True)
+            for whole, part in zip(found, means.split(density.model.targets.cardinalities, dim=1), strict=True):
                 whole[rest] = part
         return found
 

@@ -22,7 +22,7 @@ class Columns:
     """Which columns are numbers and which categories, how the numbers are scaled and what the categories are called.
 
     A table without numbers has one column of zeros in their place, so that there is an x. A category column with one
-    value is left out of the law, and comes back as that value.
+    value is left out of the model, and comes back as that value.
     """
 
     n_columns: int
@@ -68,7 +68,7 @@ class Columns:
 
     @property
     def discrete(self) -> tuple[int, ...]:
-        """The category columns that are a part of the law."""
+        """The category columns that are a part of the model."""
         return tuple(k for k, values in self.categories.items() if len(values) > 1)
 
     @property

@@ -77,14 +77,14 @@ class JointEnergyDetector(OutlierMixin, TableEstimator):  # type: ignore[misc]
 
     @classmethod
     def of(cls, classifier: JointEnergyClassifier, *, contamination: float = 0.05) -> Self:
-        """A detector that shares the law of a fitted classifier."""
+        """A detector that shares the model of a fitted classifier."""
         if not isinstance(classifier, TableEstimator):
             raise InputError(f"a detector is made of a JointEnergyClassifier, got a {type(classifier).__name__}")
         check_is_fitted(classifier)
         own = {k: v for k, v in classifier.get_params().items() if k in cls().get_params()}
         own |= {"contamination": contamination, "early_stopping": classifier.early_stopping is True}
         detector = cls(**own)
-        for name in ("_law", "_columns", "_scores", "health_", "n_iter_", "loss_curve_", "n_features_in_"):
+        for name in ("_density", "_columns", "_scores", "health_", "n_iter_", "loss_curve_", "n_features_in_"):
             setattr(detector, name, getattr(classifier, name))
         if hasattr(classifier, "feature_names_in_"):
             detector.feature_names_in_ = classifier.feature_names_in_
@@ -108,7 +108,7 @@ class JointEnergyDetector(OutlierMixin, TableEstimator):  # type: ignore[misc]
         """The log-density less `offset_`: negative for outliers.
 
         A row that misses features is judged by what it shows, beside complete rows: by the mean log-density of what it
-        may be, drawn from the law. What it does not show counts as usual, and no column's unit matters.
+        may be, drawn from the model. What it does not show counts as usual, and no column's unit matters.
         """
         check_is_fitted(self)
         return np.asarray(self._log_density(reading.read(self, X, reset=False), completed=True) - self.offset_)
@@ -118,9 +118,9 @@ class JointEnergyDetector(OutlierMixin, TableEstimator):  # type: ignore[misc]
         return np.where(self.decision_function(X) >= 0, 1, -1)
 
     def sample(self, n: int = 1, random_state: Any = None) -> npt.NDArray[Any]:  # noqa: ANN401
-        """`n` rows drawn from the law."""
+        """`n` rows drawn from the model."""
         check_is_fitted(self)
-        targets = torch.full((1, self._law.n_targets), MISSING)
+        targets = torch.full((1, self._density.n_targets), MISSING)
         return self._drawn(n, targets, random_state)[0]
 
     def save(self, path: str | Path) -> Path:

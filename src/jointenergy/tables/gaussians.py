@@ -1,7 +1,7 @@
-"""tables: Gaussian classes of one covariance, the anchor of a table's law: where it begins and what it is near to.
+"""tables: Gaussian classes of one covariance, the anchor of a table's density: where it begins and what it is near to.
 
 All in standardized features and float64. Beside the features each class has the frequencies of the discrete ones. The
-joint law of class, features and discrete features is normalized, can be drawn from, and can be conditioned on any part.
+joint density of class, features and discrete features is normalized, and can be sampled and conditioned on any part.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from torch import Tensor
 from jointenergy.data.training import TrainingData
 from jointenergy.errors import InputError
 from jointenergy.labels import MISSING, LabelSpace
-from jointenergy.tables.law import FEW_STATES
+from jointenergy.tables.density import FEW_STATES
 from jointenergy.training.callbacks import Callback
 from jointenergy.training.loop import Loop
 from jointenergy.training.trainer import Trainer

@@ -13,10 +13,10 @@ from jointenergy.training.trainer import Trainer
 
 @dataclass(frozen=True, eq=False)
 class Progress:
-    """What the next call needs beside the law, on the CPU.
+    """What the next call needs beside the model, on the CPU.
 
-    A law has averaged weights. To go on from those would take back nearly all that a short call has learned: of one
-    step an average with a decay of .99 keeps a hundredth.
+    A fitted density has averaged weights. To go on from those would take back nearly all that a short call has learned:
+    of one step an average with a decay of 0.99 keeps a hundredth.
     """
 
     weights: dict[str, Tensor]

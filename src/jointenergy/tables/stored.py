@@ -17,8 +17,8 @@ from torch import Tensor
 from jointenergy.errors import InputError
 from jointenergy.tables.anchors import Corrections, empty_model
 from jointenergy.tables.columns import Columns, label_space, plain
+from jointenergy.tables.density import TableDensity
 from jointenergy.tables.gaussians import Gaussians
-from jointenergy.tables.law import Law
 from jointenergy.tables.targets import Targets
 from jointenergy.training.health import Health
 
@@ -27,11 +27,12 @@ E = TypeVar("E")
 
 
 def write(estimator: Any, path: Path) -> Path:  # noqa: ANN401 (one of the two)
-    """Settings, columns, classes, law and what a fit left; replaced whole where there is one."""
-    law, columns, targets = estimator._law, estimator._columns, getattr(estimator, "_targets", None)
-    tensors: dict[str, Tensor] = {f"model/{k}": v for k, v in law.model.state_dict().items()}
-    tensors |= {f"gaussians/{f.name}": getattr(law.gaussians, f.name) for f in fields(Gaussians)}
-    tensors |= {"chains/x": law.chains_x, "chains/y": law.chains_y, "scores": torch.from_numpy(estimator._scores)}
+    """Settings, columns, classes, density and what a fit left; replaced whole where there is one."""
+    density, columns, targets = estimator._density, estimator._columns, getattr(estimator, "_targets", None)
+    tensors: dict[str, Tensor] = {f"model/{k}": v for k, v in density.model.state_dict().items()}
+    tensors |= {f"gaussians/{f.name}": getattr(density.gaussians, f.name) for f in fields(Gaussians)}
+    tensors |= {"chains/x": density.chains_x, "chains/y": density.chains_y}
+    tensors["scores"] = torch.from_numpy(estimator._scores)
     tensors |= {"columns/mean": torch.from_numpy(columns.mean), "columns/scale": torch.from_numpy(columns.scale)}
     left = {k: v for k, v in vars(estimator).items() if k in LEFT}
     known = {
@@ -47,12 +48,12 @@ def write(estimator: Any, path: Path) -> Path:  # noqa: ANN401 (one of the two)
             "missing_label": _as_json(targets.missing_label, "missing_label"),
         },
         "model": {
-            "hidden": _hidden(law.model.network),
-            "n_targets": law.n_targets,
-            "spaces": dict(zip(law.model.labels.names, law.model.labels.values, strict=True)),
-            "event_shape": law.model.event_shape,
+            "hidden": _hidden(density.model.network),
+            "n_targets": density.n_targets,
+            "spaces": dict(zip(density.model.labels.names, density.model.labels.values, strict=True)),
+            "event_shape": density.model.event_shape,
         },
-        "step_size": law.step_size,
+        "step_size": density.step_size,
         "health": None if estimator.health_ is None else asdict(estimator.health_),
         "left": {k: _as_json(v, k) for k, v in left.items()},
     }
@@ -123,7 +124,7 @@ def _restore(estimator: Any, known: dict[str, Any], tensors: dict[str, Tensor]) 
     built = empty_model(tuple(model["hidden"]), tuple(model["event_shape"]), labels, n_targets)
     built.load_state_dict({k.removeprefix("model/"): v for k, v in tensors.items() if k.startswith("model/")})
     gaussians = Gaussians(*(tensors[f"gaussians/{f.name}"] for f in fields(Gaussians)))
-    estimator._law = Law(
+    estimator._density = TableDensity(
         built.requires_grad_(False).eval(), gaussians, known["step_size"], tensors["chains/x"], tensors["chains/y"]
     )
     estimator._scores = tensors["scores"].numpy()

@@ -1,4 +1,4 @@
-"""tables: a table's law, trained by the library's own trainer, loop and guard, in memory."""
+"""tables: a table's joint density, trained by the library's own trainer, loop and guard, in memory."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from jointenergy.objectives import LogPTargetsGivenRest, LogPXY, Objective
 from jointenergy.starts import FrequencyLabels, MissingLabels, Start
 from jointenergy.streams import seeded
 from jointenergy.tables.anchors import GaussianStart, tilted_model
+from jointenergy.tables.density import FEW_STATES, X_STEPS, TableDensity, mover_of, x_kernel
 from jointenergy.tables.feeding import most_frequent
 from jointenergy.tables.gaussians import Gaussians
 from jointenergy.tables.holding import Watch
-from jointenergy.tables.law import FEW_STATES, X_STEPS, Law, mover_of, x_kernel
 from jointenergy.tables.progress import Progress, unbiased
 from jointenergy.training import measure
 from jointenergy.training.callbacks import Callback
@@ -68,13 +68,13 @@ def table_trainer(
     bound: float,
     gaussians: Gaussians,
     n_targets: int,
-    before: Law | None = None,
+    before: TableDensity | None = None,
     progress: Progress | None = None,
 ) -> Trainer:
     """The trainer of a tilted Gaussian: MALA at temperature 1, whose step size follows what is accepted.
 
     The objective is log p(x, y) of what is observed plus more of log p(targets | the rest). Rows are noised in the
-    shape of the anchor. It goes on from a law `before`, and from where its training stood if `progress` says that.
+    shape of the anchor. It goes on from a density `before`, and from where its training stood if `progress` says that.
     """
     labels = data.labels
     model = _model(sizes, data, seed, gaussians, n_targets, before, progress)
@@ -153,7 +153,7 @@ def _model(
     seed: int,
     gaussians: Gaussians,
     n_targets: int,
-    before: Law | None,
+    before: TableDensity | None,
     progress: Progress | None,
 ) -> TiltedGaussianModel:
     if before is not None:
@@ -230,7 +230,7 @@ class Losses(Callback):
 class Trained:
     """What a fit leaves."""
 
-    law: Law
+    density: TableDensity
     health: Health | None
     n_iter: int
     losses: list[float]
@@ -272,8 +272,8 @@ def train(
     buffer = trainer.chains.buffer
     assert buffer is not None
     state = buffer.state_dict()
-    law = Law(model, gaussians, step_size_of(trainer), state["x"].cpu(), state["y"].cpu())
+    density = TableDensity(model, gaussians, step_size_of(trainer), state["x"].cpu(), state["y"].cpu())
     kept = [losses.of[i] for i in sorted(losses.of) if i <= trainer.iteration]
     scores = [] if watch is None else watch.scores
     progress = Progress.of(trainer, n_before, set_back=set_back)
-    return Trained(law, health, trainer.iteration, kept, scores, progress)
+    return Trained(density, health, trainer.iteration, kept, scores, progress)

@@ -1,4 +1,4 @@
-"""tables: the law of a fitted table, at temperature 1, and the questions that are put to it, in tensors.
+"""tables: the joint density of a fitted table, at temperature 1: log-densities, probabilities, completions, in tensors.
 
 Rows are standardized features x, `[n, D]`, with NaN where not known, and labels y, `[n, L]`, the targets first, then
 the discrete features, MISSING where not known. What is known never moves.
@@ -43,7 +43,7 @@ class Draws:
 
 @dataclass(frozen=True, eq=False)
 class Candidates:
-    """Rows completed by the anchor, their log weights under the law `[n, m]`, and log p(what is known) of each row."""
+    """Rows completed by the anchor, their log weights under the model `[n, m]`, and each row's log p(what is known)."""
 
     x: Tensor
     y: Tensor
@@ -55,7 +55,7 @@ class Candidates:
 
 
 @dataclass(frozen=True, eq=False)
-class Law:
+class TableDensity:
     """The model in float64 with its anchor, the step size of its chains, and the chains themselves at the last."""
 
     model: TiltedGaussianModel
@@ -82,7 +82,7 @@ class Law:
 
     @torch.no_grad()
     def log_density(self, x: Tensor, y: Tensor) -> Tensor:
-        """log p(x, y) of complete rows up to the law's constant, missing targets summed out."""
+        """log p(x, y) of complete rows up to the model's constant, missing targets summed out."""
         pieces = zip(self.rows(x).split(AT_ONCE), y.split(AT_ONCE), strict=True)
         return torch.cat([self.model.log_density_unchecked(a, b) for a, b in pieces])
 
@@ -102,7 +102,7 @@ class Law:
     @torch.no_grad()
     def complete_rows(self, x: Tensor, y: Tensor, keys: Tensor, *, n_draws: int, steps: int) -> Draws:
         """`n_draws` completions of each row: draws of the anchor given what is known, chosen by their weight under the
-        law, then moved by `steps` steps of an exact kernel. A row's completions are a function of the row and its
+        model, then moved by `steps` steps of an exact kernel. A row's completions are a function of the row and its
         key."""
         size = max(1, AT_ONCE // max(CANDIDATES, n_draws))
         parts = [
@@ -117,7 +117,7 @@ class Law:
 
     @torch.no_grad()
     def log_known(self, x: Tensor, y: Tensor, keys: Tensor) -> Tensor:
-        """log p(what is known of each row), up to the law's constant, estimated by the anchor's draws."""
+        """log p(what is known of each row), up to the model's constant, estimated by the anchor's draws."""
         size = AT_ONCE // WITNESSES
         parts = zip(x.split(size), y.split(size), keys.split(size), strict=True)
         return torch.cat([self._candidates(*part, WITNESSES).log_density for part in parts])
@@ -217,18 +217,20 @@ def mover_of(labels: LabelSpace, x_kernel: Kernel) -> Mover:
     return Mover(x_kernel, ExactGibbs(), X_STEPS) if exact else Mover(x_kernel, GibbsWithGradients(), 1)
 
 
-def anchored_draws(law: Law, x: Tensor, y: Tensor, n_draws: int, keys: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+def anchored_draws(
+    density: TableDensity, x: Tensor, y: Tensor, n_draws: int, keys: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
     """Rows completed by the anchor, x `[m, n, D]` and y `[m, n, L]`, and its log p(what is known), `[n]`.
 
-    Targets stay as they are: the law sums them out.
+    Targets stay as they are: the model sums them out.
     """
-    gaussians, n, n_features = law.gaussians, *x.shape
+    gaussians, n, n_features = density.gaussians, *x.shape
     mask, held = ~x.isnan(), x.nan_to_num(0.0)
     conditions = Conditions.of(gaussians.precision, mask)
-    discrete = y[:, law.n_targets :]
-    code = law.others.code_of(discrete.clamp(min=0), x.dtype)
-    if len(law.others):
-        code = code.masked_fill((discrete == MISSING)[:, torch.tensor(law.others.variable_of_code)], 0.0)
+    discrete = y[:, density.n_targets :]
+    code = density.others.code_of(discrete.clamp(min=0), x.dtype)
+    if len(density.others):
+        code = code.masked_fill((discrete == MISSING)[:, torch.tensor(density.others.variable_of_code)], 0.0)
     centers = []
     log_known = []
     for k, mean in enumerate(gaussians.means):
@@ -237,8 +239,8 @@ def anchored_draws(law: Law, x: Tensor, y: Tensor, n_draws: int, keys: Tensor) -
         centers.append(mean + filled)
         square = ((filled @ gaussians.precision) * filled).sum(1)
         log_known.append(gaussians.log_weights[k] - 0.5 * square + code @ gaussians.log_values[k])
-    known = torch.stack(log_known, dim=1).masked_fill(~law.open_classes(y), -torch.inf)
-    of_class, of_x, *of_values = streams.split(torch.cat(streams.split(keys, n_draws)), 2 + len(law.others))
+    known = torch.stack(log_known, dim=1).masked_fill(~density.open_classes(y), -torch.inf)
+    of_class, of_x, *of_values = streams.split(torch.cat(streams.split(keys, n_draws)), 2 + len(density.others))
     classes = streams.categorical(of_class, known.repeat(n_draws, 1)).view(n_draws, n)
     moved = conditions.spread(streams.normal(of_x, n_features, x.dtype).view(n_draws, n, n_features))
     drawn = torch.stack(centers)[classes, torch.arange(n)] + moved
@@ -247,8 +249,8 @@ def anchored_draws(law: Law, x: Tensor, y: Tensor, n_draws: int, keys: Tensor) -
     log_volume = torch.where(roots > 0, roots.clamp(min=1e-300).log(), 0.0).sum(1)[conditions.pattern]
     log_density = known.logsumexp(1) + 0.5 * free * math.log(2 * math.pi) + log_volume
     labels = y.repeat(n_draws, 1, 1)
-    for place, (begin, size) in enumerate(zip(law.others.offsets, law.others.cardinalities, strict=True)):
-        column = labels[:, :, law.n_targets + place]
+    for place, (begin, size) in enumerate(zip(density.others.offsets, density.others.cardinalities, strict=True)):
+        column = labels[:, :, density.n_targets + place]
         shares = gaussians.log_values[:, begin : begin + size][classes.flatten()]
         values = streams.categorical(of_values[place], shares).view(n_draws, n)
         column.copy_(torch.where(column == MISSING, values, column))
