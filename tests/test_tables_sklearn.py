@@ -22,7 +22,7 @@ import jointenergy
 from jointenergy import InputError, JointEnergyClassifier, JointEnergyDetector
 from jointenergy.tables import base
 from jointenergy.tables.base import TableEstimator
-from jointenergy.tables.holding import Watch
+from jointenergy.tables.early_stopping import EarlyStopping
 
 Quick = partial(JointEnergyClassifier, max_iter=5, random_state=0)
 
@@ -300,7 +300,7 @@ def test_early_stopping_ends_a_fit_that_gets_worse_and_keeps_what_was_not(monkey
         seen.append({k: v.clone() for k, v in trainer.ema.state_dict().items()})
         return torch.full((5,), [0.0, 1.0, 0.5, 0.4, 0.3][len(seen) - 1])
 
-    monkeypatch.setattr(TableEstimator, "_watch", lambda *_: Watch(score, every=1, patience=2))
+    monkeypatch.setattr(TableEstimator, "_watch", lambda *_: EarlyStopping(score, every=1, patience=2))
     model = JointEnergyClassifier(max_iter=40, random_state=0, early_stopping=True).fit(x, y)
     assert model.n_iter_ == 4
     assert (model.validation_scores_ or [])[:4] == pytest.approx([0.0, 1.0, 0.5, 0.4])

@@ -18,8 +18,8 @@ from jointenergy.models import TiltedGaussianModel
 from jointenergy.networks import MLP
 from jointenergy.tables import base
 from jointenergy.tables.base import TableEstimator
+from jointenergy.tables.early_stopping import EarlyStopping, held_out, score_of
 from jointenergy.tables.feeding import most_frequent
-from jointenergy.tables.holding import Watch, held_out, score_of
 from jointenergy.tables.progress import unbiased
 from jointenergy.tables.training import compared_labels, table_trainer
 
@@ -135,7 +135,7 @@ def test_a_pickle_goes_on_as_if_nothing_had_been_and_a_file_from_its_density(tmp
 def test_a_fit_that_was_set_back_goes_on_from_the_weights_that_it_kept(monkeypatch):
     scores = iter([1.0, 0.5, 0.4, 0.3])
     score = lambda _: torch.full((5,), next(scores))  # noqa: E731
-    monkeypatch.setattr(TableEstimator, "_watch", lambda *_: Watch(score, every=1, patience=2))
+    monkeypatch.setattr(TableEstimator, "_watch", lambda *_: EarlyStopping(score, every=1, patience=2))
     model = Quick(early_stopping=True).fit(*crossed(60))
     averaged = model._density.model.state_dict()
     assert model._progress is not None
@@ -210,7 +210,7 @@ def test_a_missing_category_is_compared_as_the_most_frequent():
 
 
 def looks(found, weight=None):
-    watch = Watch(lambda trainer: found[trainer.iteration], every=1, patience=1, weight=weight)
+    watch = EarlyStopping(lambda trainer: found[trainer.iteration], every=1, patience=1, weight=weight)
     for i in range(len(found)):
         watch.look(SimpleNamespace(enough=False, trainer=SimpleNamespace(iteration=i, ema=torch.nn.Linear(1, 1))))
     return watch

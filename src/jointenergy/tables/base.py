@@ -21,8 +21,8 @@ from jointenergy.labels import MISSING
 from jointenergy.tables import gaussians, parameters, reading
 from jointenergy.tables.columns import Columns, Floats, Table, label_space
 from jointenergy.tables.density import TableDensity
+from jointenergy.tables.early_stopping import EarlyStopping, held_out, score_of
 from jointenergy.tables.feeding import bound_of, data_of, shares
-from jointenergy.tables.holding import Watch, held_out, score_of
 from jointenergy.tables.imputed import Imputed, imputed
 from jointenergy.tables.progress import Progress
 from jointenergy.tables.training import Sizes, Trained, table_trainer, train
@@ -163,9 +163,9 @@ class TableEstimator(BaseEstimator):  # type: ignore[misc]
             decay=decay,
         )
 
-    def _watch(self, data: TrainingData, n_targets: int, iterations: int, weight: Tensor) -> Watch:
+    def _watch(self, data: TrainingData, n_targets: int, iterations: int, weight: Tensor) -> EarlyStopping:
         patience = check_count("n_iter_no_change", self.n_iter_no_change)
-        return Watch(score_of(data, n_targets), max(1, iterations // LOOKS), patience, shares(weight))
+        return EarlyStopping(score_of(data, n_targets), max(1, iterations // LOOKS), patience, shares(weight))
 
     def _keep(self, trained: Trained, table: Table, weight: Floats) -> None:
         self._density = trained.density

@@ -24,9 +24,9 @@ from jointenergy.starts import FrequencyLabels, MissingLabels, Start
 from jointenergy.streams import seeded
 from jointenergy.tables.anchors import GaussianStart, tilted_model
 from jointenergy.tables.density import FEW_STATES, X_STEPS, TableDensity, mover_of, x_kernel
+from jointenergy.tables.early_stopping import EarlyStopping
 from jointenergy.tables.feeding import most_frequent
 from jointenergy.tables.gaussians import Gaussians
-from jointenergy.tables.holding import Watch
 from jointenergy.tables.progress import Progress, unbiased
 from jointenergy.training import measure
 from jointenergy.training.callbacks import Callback
@@ -244,7 +244,7 @@ def train(
     gaussians: Gaussians,
     *,
     n_before: int = 0,
-    watch: Watch | None = None,
+    watch: EarlyStopping | None = None,
     callbacks: Sequence[Callback] = (),
 ) -> Trained:
     """To the end, or to where early stopping ends it; a run that could not be kept healthy warns and is taken as is."""

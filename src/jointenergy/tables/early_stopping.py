@@ -55,7 +55,7 @@ def held_out(
 
 
 @dataclass
-class Watch(Callback):
+class EarlyStopping(Callback):
     """Early stopping: keeps the newest weights that are within a standard error of the best, and says when to stop.
 
     The newest, not the best: the density goes on learning where the classes have nothing left to learn.
