@@ -15,7 +15,7 @@ from torch import Tensor
 
 from jointenergy.errors import InputError
 from jointenergy.labels import MISSING
-from jointenergy.tables import reading, stored
+from jointenergy.tables import reading, saving
 from jointenergy.tables.base import TableEstimator
 from jointenergy.tables.columns import Floats
 from jointenergy.tables.targets import Targets, rows_of
@@ -222,12 +222,12 @@ class JointEnergyClassifier(ClassifierMixin, TableEstimator):  # type: ignore[mi
         """The fitted estimator in one safetensors file, without pickle; `load` opens it. Where training stands is left
         out: `partial_fit` and `warm_start` then go on from the model, with a new optimizer. A pickle keeps it."""
         check_is_fitted(self)
-        return stored.write(self, Path(path))
+        return saving.save(self, Path(path))
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
         """An estimator that `save` has written."""
-        return stored.read(cls, Path(path))
+        return saving.load(cls, Path(path))
 
     def _target_labels(self, y: Any, n_rows: int) -> Tensor:  # noqa: ANN401
         labels = self._targets.encode(y)

@@ -15,7 +15,7 @@ from sklearn.utils.validation import check_is_fitted
 from jointenergy.errors import InputError
 from jointenergy.inputs import is_number
 from jointenergy.labels import MISSING
-from jointenergy.tables import reading, stored
+from jointenergy.tables import reading, saving
 from jointenergy.tables.base import TableEstimator
 from jointenergy.tables.classifier import JointEnergyClassifier
 from jointenergy.tables.columns import Floats
@@ -126,12 +126,12 @@ class JointEnergyDetector(OutlierMixin, TableEstimator):  # type: ignore[misc]
     def save(self, path: str | Path) -> Path:
         """The fitted estimator in one safetensors file, without pickle; `load` opens it."""
         check_is_fitted(self)
-        return stored.write(self, Path(path))
+        return saving.save(self, Path(path))
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
         """An estimator that `save` has written."""
-        return stored.read(cls, Path(path))
+        return saving.load(cls, Path(path))
 
     def _share(self) -> float:
         share = self.contamination

@@ -26,7 +26,7 @@ FORMAT = "1"
 E = TypeVar("E")
 
 
-def write(estimator: Any, path: Path) -> Path:  # noqa: ANN401 (one of the two)
+def save(estimator: Any, path: Path) -> Path:  # noqa: ANN401 (one of the two)
     """Settings, columns, classes, density and what a fit left; replaced whole where there is one."""
     density, columns, targets = estimator._density, estimator._columns, getattr(estimator, "_targets", None)
     tensors: dict[str, Tensor] = {f"model/{k}": v for k, v in density.model.state_dict().items()}
@@ -79,7 +79,7 @@ LEFT = (
 )
 
 
-def read(cls: type[E], path: Path) -> E:
+def load(cls: type[E], path: Path) -> E:
     """The estimator of a file, or one sentence about what is wrong with it."""
     try:
         with safe_open(path, "pt") as file:
