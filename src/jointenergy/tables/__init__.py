@@ -2,6 +2,6 @@
 
 from jointenergy.tables.classifier import JointEnergyClassifier
 from jointenergy.tables.detector import JointEnergyDetector
-from jointenergy.tables.imputed import Imputed
+from jointenergy.tables.imputation import Imputed
 
 __all__ = ["Imputed", "JointEnergyClassifier", "JointEnergyDetector"]

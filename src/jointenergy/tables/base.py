@@ -23,7 +23,7 @@ from jointenergy.tables.columns import Columns, Floats, Table, label_space
 from jointenergy.tables.density import TableDensity
 from jointenergy.tables.early_stopping import EarlyStopping, held_out, score_of
 from jointenergy.tables.feeding import bound_of, data_of, shares
-from jointenergy.tables.imputed import Imputed, imputed
+from jointenergy.tables.imputation import Imputed, imputed
 from jointenergy.tables.progress import Progress
 from jointenergy.tables.training import Sizes, Trained, table_trainer, train
 from jointenergy.training.callbacks import Printed
