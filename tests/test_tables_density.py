@@ -19,7 +19,7 @@ from jointenergy.models.base import JointModel
 from jointenergy.networks import MLP
 from jointenergy.tables import density as density_room
 from jointenergy.tables.density import TableDensity
-from jointenergy.tables.gaussians import Conditions, Gaussians, fit
+from jointenergy.tables.gaussians import ConditionalGaussian, Gaussians, fit
 
 GRID = np.linspace(-9, 9, 721)
 
@@ -240,7 +240,7 @@ def test_gaussians_condition_as_gaussians_do():
     covariance = root @ root.mT + torch.eye(4)
     mask = torch.tensor([[True, False, True, False], [True] * 4, [False] * 4])
     x = torch.randn(3, 4, generator=g, dtype=torch.float64)
-    conditions = Conditions.of(covariance.inverse(), mask)
+    conditions = ConditionalGaussian.of(covariance.inverse(), mask)
     mean = conditions.mean(torch.where(mask, x, 0.0))
     o, m = [0, 2], [1, 3]
     inner = covariance[m][:, o] @ covariance[o][:, o].inverse()
@@ -304,9 +304,9 @@ def test_a_trained_density_is_that_of_a_known_mixture():
 
 
 def _table(x):
-    from jointenergy.tables.columns import Table
+    from jointenergy.tables.columns import InputTable
 
-    return Table(list(x.T), (), len(x))
+    return InputTable(list(x.T), (), len(x))
 
 
 def test_imputations_keep_what_is_known_and_follow_the_class():

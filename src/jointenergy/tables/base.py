@@ -19,13 +19,13 @@ from jointenergy.errors import InputError
 from jointenergy.inputs import check_count
 from jointenergy.labels import MISSING
 from jointenergy.tables import gaussians, parameters, reading
-from jointenergy.tables.columns import Columns, Floats, Table, label_space
+from jointenergy.tables.columns import Columns, Floats, InputTable, label_space
 from jointenergy.tables.density import TableDensity
 from jointenergy.tables.early_stopping import EarlyStopping, held_out, score_of
 from jointenergy.tables.feeding import bound_of, data_of, shares
 from jointenergy.tables.imputation import Imputed, imputed
-from jointenergy.tables.progress import Progress
-from jointenergy.tables.training import Sizes, Trained, table_trainer, train
+from jointenergy.tables.progress import TrainingState
+from jointenergy.tables.training import FitResult, FitSettings, table_trainer, train
 from jointenergy.training.callbacks import Printed
 
 LEAST, MOST, PASSES = 100, 500, 5  # iterations and passes over the rows, where max_iter leaves them to the rows
@@ -56,11 +56,11 @@ class TableEstimator(BaseEstimator):  # type: ignore[misc]
     random_state: Any
     verbose: int
 
-    _progress: Progress | None = None  # where training stands; a file does not hold it
+    _progress: TrainingState | None = None  # where training stands; a file does not hold it
 
     # Fitting.
 
-    def _prepare(self, X: Any, sample_weight: Any, *, reset: bool = True) -> tuple[Table, Floats]:  # noqa: N803, ANN401
+    def _prepare(self, X: Any, sample_weight: Any, *, reset: bool = True) -> tuple[InputTable, Floats]:  # noqa: N803, ANN401
         """The table and how much each row counts, with settings that have been checked."""
         parameters.check(self)
         table = reading.read(self, X, reset=reset)
@@ -82,7 +82,7 @@ class TableEstimator(BaseEstimator):  # type: ignore[misc]
 
     def _train(
         self,
-        table: Table,
+        table: InputTable,
         targets: Tensor,
         target_space: dict[str, list[str]],
         weight: Floats,
@@ -90,7 +90,7 @@ class TableEstimator(BaseEstimator):  # type: ignore[misc]
         iterations: int | None,
         before: TableDensity | None = None,
         decay: bool = True,
-    ) -> Trained:
+    ) -> FitResult:
         """Train on the rows that count; `before` is a density to go on from, with its columns and anchor.
 
         Without `decay` it is one of many passes: at one learning rate, with nothing held out.
@@ -121,11 +121,11 @@ class TableEstimator(BaseEstimator):  # type: ignore[misc]
         shape = (x.shape[1],) if self.image_shape is None else parameters.image_of(self.image_shape)
         data = data_of(filled, y, mask, rows, (held, rest), labels, shape=shape, device=self.device)
         labeled = int((y[rest, :n_targets] != MISSING).any(1).sum()) if n_targets else len(rest)
-        sizes = self._sizes(len(rest), labeled, x.shape[1], iterations, decay=decay)
+        settings = self._fit_settings(len(rest), labeled, x.shape[1], iterations, decay=decay)
         progress = None if before is None else self._progress
         seed = seed if progress is None else progress.seed(seed)
         trainer = table_trainer(
-            sizes,
+            settings,
             data,
             seed,
             bound=bound_of(filled),
@@ -134,14 +134,18 @@ class TableEstimator(BaseEstimator):  # type: ignore[misc]
             before=before,
             progress=progress,
         )
-        watch = self._watch(data, n_targets, sizes.iterations, rows[held]) if len(held) else None
+        watch = self._watch(data, n_targets, settings.iterations, rows[held]) if len(held) else None
         n_before = 0 if progress is None else progress.iterations
         shown = [Printed(type(self).__name__)] if self.verbose else []
         return train(trainer, anchor, n_before=n_before, watch=watch, callbacks=shown)
 
-    def _sizes(self, n_rows: int, n_labeled: int, n_features: int, iterations: int | None, *, decay: bool) -> Sizes:
-        """Sizes by the number of rows, weight decay by that of features; without a number of iterations five for every
-        four labeled rows, within bounds, and without decay one pass."""
+    def _fit_settings(
+        self, n_rows: int, n_labeled: int, n_features: int, iterations: int | None, *, decay: bool
+    ) -> FitSettings:
+        """Choose sizes by the number of rows and weight decay by the number of features.
+
+        Without `iterations`: five for every four labeled rows, within bounds, and one pass without `decay`.
+        """
         small = n_rows < SMALL
         auto = min(64, max(32, n_rows)) if small else 128
         size = check_count("batch_size", auto if self.batch_size == "auto" else self.batch_size)  # type: ignore[arg-type]
@@ -151,7 +155,7 @@ class TableEstimator(BaseEstimator):  # type: ignore[misc]
         # The more directions there are, the sooner rows are learned by heart: more weight decay, more noise.
         image = self.image_shape is not None
         few = FEW_PIXELS / max(n_features, 1)
-        return Sizes(
+        return FitSettings(
             iterations or (whole if decay else -(-n_rows // size)),
             batch_size=size,
             hidden=chosen if hidden is None else hidden,
@@ -167,7 +171,7 @@ class TableEstimator(BaseEstimator):  # type: ignore[misc]
         patience = check_count("n_iter_no_change", self.n_iter_no_change)
         return EarlyStopping(score_of(data, n_targets), max(1, iterations // LOOKS), patience, shares(weight))
 
-    def _keep(self, trained: Trained, table: Table, weight: Floats) -> None:
+    def _keep(self, trained: FitResult, table: InputTable, weight: Floats) -> None:
         self._density = trained.density
         self.health_ = trained.health
         self.n_iter_ = trained.n_iter
@@ -177,7 +181,7 @@ class TableEstimator(BaseEstimator):  # type: ignore[misc]
 
     # Questions.
 
-    def _encoded(self, table: Table, targets: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    def _encoded(self, table: InputTable, targets: Tensor | None = None) -> tuple[Tensor, Tensor]:
         x, discrete = self._columns.encode(table)
         if targets is None:
             targets = torch.full((len(x), self._density.n_targets), MISSING)
@@ -195,7 +199,7 @@ class TableEstimator(BaseEstimator):  # type: ignore[misc]
         """The same for all rows: what is found of a row then depends on nothing beside it."""
         return streams.chain_keys(1, generator=self._generator()).expand(n)
 
-    def _log_density(self, table: Table, targets: Tensor | None = None, *, completed: bool = False) -> Floats:
+    def _log_density(self, table: InputTable, targets: Tensor | None = None, *, completed: bool = False) -> Floats:
         """log p(what is known of each row), exact for complete rows, an estimate for others; features in own units.
 
         `completed`: the mean of log p(row) over completions of the row instead. That is a density of all features, so
@@ -282,5 +286,5 @@ class TableEstimator(BaseEstimator):  # type: ignore[misc]
         return tags
 
 
-def _rows(table: Table, chosen: npt.NDArray[np.bool_]) -> Table:
-    return Table([c[chosen] for c in table.columns], table.categorical, int(chosen.sum()), table.names)
+def _rows(table: InputTable, chosen: npt.NDArray[np.bool_]) -> InputTable:
+    return InputTable([c[chosen] for c in table.columns], table.categorical, int(chosen.sum()), table.names)

@@ -235,7 +235,7 @@ class JointEnergyClassifier(ClassifierMixin, TableEstimator):  # type: ignore[mi
             raise InputError(f"X has {n_rows} rows and y has {len(labels)}: give one label for each row")
         return labels
 
-    def _probs(self, table: Any) -> list[Tensor]:  # noqa: ANN401 (an Table)
+    def _probs(self, table: Any) -> list[Tensor]:  # noqa: ANN401 (an InputTable)
         density = self._density
         x, y = self._encoded(table)
         complete = density.complete(x, y)

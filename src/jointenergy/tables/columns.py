@@ -36,7 +36,7 @@ class Columns:
     names: tuple[str, ...] | None = None
 
     @classmethod
-    def fit(cls, table: Table, weight: Floats, *, shared: bool = False) -> Columns:
+    def fit(cls, table: InputTable, weight: Floats, *, shared: bool = False) -> Columns:
         """From the table that is learned from: means and scales by weight, NaN left out; `shared` by all columns."""
         n_columns = len(table.columns)
         numbers = tuple(k for k in range(n_columns) if k not in table.categorical)
@@ -79,7 +79,7 @@ class Columns:
         """The discrete columns as label variables."""
         return {f"column {k}": [f"{i}: {v}" for i, v in enumerate(self.categories[k])] for k in self.discrete}
 
-    def encode(self, table: Table) -> tuple[Tensor, Tensor]:
+    def encode(self, table: InputTable) -> tuple[Tensor, Tensor]:
         """Standardized numbers `[n, D]`, NaN where not known, and the categories as labels `[n, C]`, or MISSING."""
         scaled = (table.numbers(self.numbers) - self.mean) / self.scale
         x = scaled if self.numbers else np.zeros((table.n_rows, 1))
@@ -89,7 +89,7 @@ class Columns:
             labels[:, place] = [where.get(value, MISSING) for value in table.cells(k)]
         return torch.from_numpy(x), torch.from_numpy(labels)
 
-    def unseen(self, table: Table) -> Floats:
+    def unseen(self, table: InputTable) -> Floats:
         """How many categories of each row none of the rows learned from had."""
         found = np.zeros(table.n_rows)
         for k, values in self.categories.items():
@@ -126,7 +126,7 @@ def plain(value: object) -> object:
 
 
 @dataclass(frozen=True, eq=False)
-class Table:
+class InputTable:
     """Checked input, column by column."""
 
     columns: Sequence[npt.NDArray[Any]]

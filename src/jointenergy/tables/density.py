@@ -18,7 +18,7 @@ from jointenergy.inference.chains import Mover, run_chains
 from jointenergy.kernels import ExactGibbs, GibbsWithGradients, Kernel, Metric, PreconditionedMALA
 from jointenergy.labels import MISSING, LabelSpace
 from jointenergy.models import TiltedGaussianModel
-from jointenergy.tables.gaussians import Conditions, Gaussians
+from jointenergy.tables.gaussians import ConditionalGaussian, Gaussians
 
 CANDIDATES = 128  # draws of the anchor that compete for the starts of a row's chains
 WITNESSES = 512  # such draws where a mean over them is asked for
@@ -226,7 +226,7 @@ def anchored_draws(
     """
     gaussians, n, n_features = density.gaussians, *x.shape
     mask, held = ~x.isnan(), x.nan_to_num(0.0)
-    conditions = Conditions.of(gaussians.precision, mask)
+    conditions = ConditionalGaussian.of(gaussians.precision, mask)
     discrete = y[:, density.n_targets :]
     code = density.others.code_of(discrete.clamp(min=0), x.dtype)
     if len(density.others):

@@ -51,7 +51,7 @@ class Gaussians:
             return x
         mean = self.log_weights.exp() @ self.means
         away = torch.where(mask, x.nan_to_num(0.0) - mean, 0.0)
-        return torch.where(mask, x, mean + Conditions.of(self.precision, mask).mean(away))
+        return torch.where(mask, x, mean + ConditionalGaussian.of(self.precision, mask).mean(away))
 
 
 def fit(
@@ -129,14 +129,14 @@ def _filled(x: Tensor, mask: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
         covariance = (away * share[:, None]).mT @ away + lost
         level = covariance.diagonal().mean().clamp(min=1e-3)
         covariance = 0.98 * covariance + 0.02 * level * torch.eye(n_features, dtype=x.dtype)
-        condition = Conditions.of(torch.linalg.inv(covariance), mask)
+        condition = ConditionalGaussian.of(torch.linalg.inv(covariance), mask)
         filled = torch.where(mask, x, mean + condition.mean(torch.where(mask, x - mean, 0.0)))
         lost = torch.einsum("n,nij->ij", share, condition.covariance())
     return filled, lost
 
 
 @dataclass(frozen=True, eq=False)
-class Conditions:
+class ConditionalGaussian:
     """Each row's free entries given its held ones, under a Gaussian of mean zero: matrices `[n, D, D]`.
 
     Rows with the same mask share the work.
@@ -148,7 +148,7 @@ class Conditions:
     roots: Tensor  # [P, D, D], the inverse of the transposed factor of the free entries' precision, zero elsewhere
 
     @classmethod
-    def of(cls, precision: Tensor, mask: Tensor) -> Conditions:
+    def of(cls, precision: Tensor, mask: Tensor) -> ConditionalGaussian:
         masks, pattern = mask.unique(dim=0, return_inverse=True)
         free = (~masks).to(precision.dtype)
         inner = precision * free[:, :, None] * free[:, None, :] + torch.diag_embed(1 - free)

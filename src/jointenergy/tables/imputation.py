@@ -10,7 +10,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from jointenergy.tables.columns import Columns, Floats, Table
+from jointenergy.tables.columns import Columns, Floats, InputTable
 from jointenergy.tables.reading import is_frame
 
 
@@ -33,7 +33,7 @@ class Imputed:
 def imputed(
     columns: Columns,
     given: Any,  # noqa: ANN401 (an array or a frame)
-    table: Table,
+    table: InputTable,
     x: Tensor,
     all_x: Tensor,
     all_y: Tensor,

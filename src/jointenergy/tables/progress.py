@@ -12,7 +12,7 @@ from jointenergy.training.trainer import Trainer
 
 
 @dataclass(frozen=True, eq=False)
-class Progress:
+class TrainingState:
     """What the next call needs beside the model, on the CPU.
 
     A fitted density has averaged weights. To go on from those would take back nearly all that a short call has learned:
@@ -27,7 +27,7 @@ class Progress:
     """Of all calls so far."""
 
     @classmethod
-    def of(cls, trainer: Trainer, before: int, *, set_back: bool) -> Progress:
+    def of(cls, trainer: Trainer, before: int, *, set_back: bool) -> TrainingState:
         """After `before` iterations of earlier calls. One that was set back goes on from the averaged weights that it
         was set back to, with an optimizer that knows nothing."""
         tensors = {k: v.detach().cpu().clone() for k, v in state.save(trainer, {}).tensors.items()}

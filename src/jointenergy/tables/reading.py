@@ -10,10 +10,10 @@ import numpy.typing as npt
 from sklearn.utils.validation import _check_feature_names, _check_n_features, validate_data
 
 from jointenergy.errors import InputError
-from jointenergy.tables.columns import Table
+from jointenergy.tables.columns import InputTable
 
 
-def read(estimator: Any, X: Any, *, reset: bool) -> Table:  # noqa: N803, ANN401 (as scikit-learn calls tables)
+def read(estimator: Any, X: Any, *, reset: bool) -> InputTable:  # noqa: N803, ANN401 (as scikit-learn calls tables)
     """Checked input: a frame column by column, anything else as an array of floats, NaN allowed."""
     if not is_frame(X):
         checked = validate_data(
@@ -22,7 +22,8 @@ def read(estimator: Any, X: Any, *, reset: bool) -> Table:  # noqa: N803, ANN401
         names = getattr(estimator, "feature_names_in_", None)
         called = None if names is None else tuple(map(str, names))
         columns = list(checked.T)
-        return Table(columns, _categorical(estimator, columns, called, frame=None, reset=reset), len(checked), called)
+        which = _categorical(estimator, columns, called, frame=None, reset=reset)
+        return InputTable(columns, which, len(checked), called)
     twice = [name for k, name in enumerate(X.columns) if name in list(X.columns[:k])]
     if twice:
         raise InputError(f"X has two columns of the name {twice[0]!r}: rename one")
@@ -47,7 +48,7 @@ def read(estimator: Any, X: Any, *, reset: bool) -> Table:  # noqa: N803, ANN401
         if np.isinf(values).any():
             raise InputError(f"Input X contains infinity in column {called[k]!r}: numbers must be finite, or NaN")
         columns.append(values)
-    return Table(columns, which, len(X), called)
+    return InputTable(columns, which, len(X), called)
 
 
 def _categorical(

@@ -27,7 +27,7 @@ from jointenergy.tables.density import FEW_STATES, X_STEPS, TableDensity, mover_
 from jointenergy.tables.early_stopping import EarlyStopping
 from jointenergy.tables.feeding import most_frequent
 from jointenergy.tables.gaussians import Gaussians
-from jointenergy.tables.progress import Progress, unbiased
+from jointenergy.tables.progress import TrainingState, unbiased
 from jointenergy.training import measure
 from jointenergy.training.callbacks import Callback
 from jointenergy.training.health import Health
@@ -45,8 +45,8 @@ SAMPLING_STEPS = 20  # of the chains of a check of health, and ten times as many
 
 
 @dataclass(frozen=True)
-class Sizes:
-    """The sizes of a fit, chosen from the data, and the weights of its terms."""
+class FitSettings:
+    """The settings of a fit, chosen from the data, and the weights of its terms."""
 
     iterations: int
     batch_size: int = 64
@@ -61,7 +61,7 @@ class Sizes:
 
 
 def table_trainer(
-    sizes: Sizes,
+    settings: FitSettings,
     data: TrainingData,
     seed: int,
     *,
@@ -69,7 +69,7 @@ def table_trainer(
     gaussians: Gaussians,
     n_targets: int,
     before: TableDensity | None = None,
-    progress: Progress | None = None,
+    progress: TrainingState | None = None,
 ) -> Trainer:
     """The trainer of a tilted Gaussian: MALA at temperature 1, whose step size follows what is accepted.
 
@@ -77,16 +77,17 @@ def table_trainer(
     shape of the anchor. It goes on from a density `before`, and from where its training stood if `progress` says that.
     """
     labels = data.labels
-    model = _model(sizes, data, seed, gaussians, n_targets, before, progress)
+    model = _model(settings, data, seed, gaussians, n_targets, before, progress)
     discrete, exact = n_targets < len(labels), labels.n_states <= FEW_STATES
     kernel = x_kernel(model, 0.3 if before is None else before.step_size)
     if discrete:
         kernel = mover_of(labels, kernel).kernel
     # Where chains draw labels too, a step is several moves of x.
     moves = X_STEPS if exact and discrete else 1
-    objectives = _objectives(sizes.label_weight - 1.0, n_targets, data)
-    noises = (sizes.noise, sizes.label_noise)
+    objectives = _objectives(settings.label_weight - 1.0, n_targets, data)
     root = torch.linalg.cholesky(gaussians.covariance).mT.to(data.x)
+    noises = (settings.noise, settings.label_noise)[: len(objectives)]
+    changes = tuple((CorrelatedNoise(root * noise),) if data.mask is None else () for noise in noises)
     common, n_before = most_frequent(data.y, labels), 0 if progress is None else progress.iterations
     decay = 0.99
 
@@ -100,29 +101,27 @@ def table_trainer(
             FrequencyLabels.fit(data.y, labels) if discrete else MissingLabels(labels),
         ),
         bounds=View(-bound, bound),
-        iterations=sizes.iterations,
-        batch_size=sizes.batch_size,
-        steps=sizes.steps // moves,
-        sampling_steps=max(4, min(SAMPLING_STEPS, 2 * sizes.iterations) // moves),
-        completion_steps=sizes.steps // moves,
-        buffer=ReplayBuffer(max(500, 4 * sizes.batch_size), restart=0.02),
-        changes=tuple(
-            (Noise(root * noise),) if data.mask is None else () for noise, _ in zip(noises, objectives, strict=False)
-        ),
+        iterations=settings.iterations,
+        batch_size=settings.batch_size,
+        steps=settings.steps // moves,
+        sampling_steps=max(4, min(SAMPLING_STEPS, 2 * settings.iterations) // moves),
+        completion_steps=settings.steps // moves,
+        buffer=ReplayBuffer(max(500, 4 * settings.batch_size), restart=0.02),
+        changes=changes,
         optimizer=OptimizerSettings(
             name="adamw",
-            learning_rate=sizes.learning_rate,
-            weight_decay=sizes.weight_decay,
+            learning_rate=settings.learning_rate,
+            weight_decay=settings.weight_decay,
             clip_norm=5.0,
-            warmup=min(50, max(1, sizes.iterations // 10)),
-            decay="cosine" if sizes.decay else "none",
+            warmup=min(50, max(1, settings.iterations // 10)),
+            decay="cosine" if settings.decay else "none",
             ema=decay,
         ),
         # Where training comes in pieces, which may be one step each, the average forgets where it began.
-        ema_of=None if before is None and sizes.decay else lambda i: unbiased(decay, n_before + i + 1),
+        ema_of=None if before is None and settings.decay else lambda i: unbiased(decay, n_before + i + 1),
         scored_labels=lambda y: compared_labels(y, n_targets, common),
         cadence=CadenceSettings(
-            log=1, check=max(100, sizes.iterations // 2), checkpoint=max(100, sizes.iterations // 2), keep=2
+            log=1, check=max(100, settings.iterations // 2), checkpoint=max(100, settings.iterations // 2), keep=2
         ),
         # Tuned kernels would be recorded anew at every change.
         engine=EngineSettings(record="off", compile="off", precision="float32"),
@@ -148,13 +147,13 @@ def compared_labels(y: Tensor, n_targets: int, common: Tensor) -> Tensor:
 
 
 def _model(
-    sizes: Sizes,
+    settings: FitSettings,
     data: TrainingData,
     seed: int,
     gaussians: Gaussians,
     n_targets: int,
     before: TableDensity | None,
-    progress: Progress | None,
+    progress: TrainingState | None,
 ) -> TiltedGaussianModel:
     if before is not None:
         model = copy.deepcopy(before.model).float()
@@ -163,7 +162,7 @@ def _model(
     else:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(int(seeded(seed, "weights").initial_seed()))
-            model = tilted_model(gaussians, data, n_targets, sizes.hidden)
+            model = tilted_model(gaussians, data, n_targets, settings.hidden)
     return model.to(data.x.device).requires_grad_(True).train()
 
 
@@ -178,7 +177,7 @@ def _objectives(extra: float, n_targets: int, data: TrainingData) -> tuple[Objec
 
 
 @dataclass(frozen=True, eq=False)
-class Noise(Change):
+class CorrelatedNoise(Change):
     """Noise in the shape of a covariance, of which `root` is the upper Cholesky factor."""
 
     root: Tensor
@@ -195,7 +194,7 @@ def step_size_of(trainer: Trainer) -> float:
     return kernel.step_size
 
 
-class Tuning(Callback):
+class StepSizeTuning(Callback):
     """A longer step where much is accepted, a shorter one where little is."""
 
     def on_step(self, loop: Loop, outcome: Outcome) -> None:
@@ -217,7 +216,7 @@ def _with_step(kernel: Kernel, step_size: float) -> Kernel:
 
 
 @dataclass
-class Losses(Callback):
+class LossCurve(Callback):
     """The loss of each iteration; a rollback overwrites those that it takes back."""
 
     of: dict[int, float] = field(default_factory=dict)
@@ -227,7 +226,7 @@ class Losses(Callback):
 
 
 @dataclass(frozen=True, eq=False)
-class Trained:
+class FitResult:
     """What a fit leaves."""
 
     density: TableDensity
@@ -236,7 +235,7 @@ class Trained:
     losses: list[float]
     scores: list[float]
     """The held-out log p(targets | the rest), at each look of early stopping."""
-    progress: Progress
+    progress: TrainingState
 
 
 def train(
@@ -246,10 +245,10 @@ def train(
     n_before: int = 0,
     watch: EarlyStopping | None = None,
     callbacks: Sequence[Callback] = (),
-) -> Trained:
+) -> FitResult:
     """To the end, or to where early stopping ends it; a run that could not be kept healthy warns and is taken as is."""
-    losses, set_back = Losses(), False
-    loop = Loop(trainer, callbacks=[Tuning(), losses, *([] if watch is None else [watch]), *callbacks])
+    losses, set_back = LossCurve(), False
+    loop = Loop(trainer, callbacks=[StepSizeTuning(), losses, *([] if watch is None else [watch]), *callbacks])
     loop.begin()
     try:
         loop.fit()
@@ -275,5 +274,5 @@ def train(
     density = TableDensity(model, gaussians, step_size_of(trainer), state["x"].cpu(), state["y"].cpu())
     kept = [losses.of[i] for i in sorted(losses.of) if i <= trainer.iteration]
     scores = [] if watch is None else watch.scores
-    progress = Progress.of(trainer, n_before, set_back=set_back)
-    return Trained(density, health, trainer.iteration, kept, scores, progress)
+    progress = TrainingState.of(trainer, n_before, set_back=set_back)
+    return FitResult(density, health, trainer.iteration, kept, scores, progress)
