@@ -94,7 +94,7 @@ def test_a_tilted_gaussian_without_a_network_is_its_gaussians_and_frequencies():
     torch.testing.assert_close(found, found[:1].expand(20))  # one constant
 
 
-def test_trust_changes_the_log_odds_of_the_anchor_and_not_its_density():
+def test_trust_changes_the_log_odds_of_the_reference_and_not_its_density():
     density = small_density(LabelSpace({"class": 3, "a": 2}), strength=0.0)
     model = density.model
     list(model.network.parameters())[3].data.zero_()
@@ -167,10 +167,10 @@ def test_chains_at_temperature_1_complete_rows_by_the_density_of_quadrature(give
     mass = log_p.softmax(0).cumsum(0).numpy()
     distance = kstest(drawn.x[0, :, 1].numpy(), lambda v: np.interp(v, GRID, mass))
     assert distance.pvalue > 1e-3
-    # The anchor alone is another density: the network's part is seen.
+    # The reference alone is another density: the network's part is seen.
     joint = density.gaussians.log_joint(points, torch.zeros(721, 0, dtype=torch.float64))
-    anchor = (joint.logsumexp(1) if given is None else joint[:, given]).softmax(0).cumsum(0).numpy()
-    assert kstest(drawn.x[0, :, 1].numpy(), lambda v: np.interp(v, GRID, anchor)).pvalue < 1e-6
+    reference = (joint.logsumexp(1) if given is None else joint[:, given]).softmax(0).cumsum(0).numpy()
+    assert kstest(drawn.x[0, :, 1].numpy(), lambda v: np.interp(v, GRID, reference)).pvalue < 1e-6
 
 
 @pytest.mark.parametrize("enough", [64.0, math.inf], ids=["by weights", "by chains"])
@@ -278,7 +278,7 @@ def test_probabilities_densities_and_joint_densities_are_one_density():
 
 @pytest.mark.slow
 def test_a_trained_density_is_that_of_a_known_mixture():
-    """Two Gaussian classes of different covariance, which the anchor cannot have: log p(x) is known."""
+    """Two Gaussian classes of different covariance, which the reference cannot have: log p(x) is known."""
     g = np.random.default_rng(0)
     n = 1500
     y = g.integers(0, 2, n)
@@ -293,14 +293,14 @@ def test_a_trained_density_is_that_of_a_known_mixture():
         return np.logaddexp(*parts)
 
     found, wanted = model.score_samples(x), exact(x)
-    anchor = (
+    reference = (
         model._density.gaussians.log_joint(model._columns.encode(_table(x))[0], torch.zeros(n, 0).double())
         .logsumexp(1)
         .numpy()
     )
     spread = np.std(found - wanted)
     assert spread < 0.5
-    assert spread < 0.6 * np.std(anchor - wanted)
+    assert spread < 0.6 * np.std(reference - wanted)
 
 
 def _table(x):

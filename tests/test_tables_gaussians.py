@@ -1,4 +1,4 @@
-"""Where the anchor of few labels begins: labels that spread along the nearest rows, then a few rounds of EM."""
+"""Where the reference of few labels begins: labels that spread along the nearest rows, then a few rounds of EM."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_labels_spread_along_rows_that_are_near_and_no_further():
 
 
 @pytest.mark.parametrize("broken", [False, True])
-def test_an_anchor_of_few_labels_begins_with_what_neighbors_say(broken, monkeypatch):
+def test_a_reference_of_few_labels_begins_with_what_neighbors_say(broken, monkeypatch):
     if broken:  # the labels alone, at opposite ends of two long strips, which they would cut across
         own = lambda _x, classes, k: torch.nn.functional.one_hot(classes + 1, k + 1)[:, 1:].double()  # noqa: E731
         monkeypatch.setattr(gaussians, "spread", own)
@@ -35,6 +35,6 @@ def test_an_anchor_of_few_labels_begins_with_what_neighbors_say(broken, monkeypa
     few = torch.full_like(y, -1)
     few[:10:2], few[-9::2] = 0, 1
     every, nothing = torch.ones_like(x, dtype=torch.bool), torch.empty(80, 0, dtype=torch.int64)
-    anchor = gaussians.fit(x, every, few, nothing, torch.ones_like(x[:, 0]), n_classes=2, space=LabelSpace({}))
-    right = (anchor.log_joint(x, x[:, :0]).argmax(1) == y).double().mean()
+    reference = gaussians.fit(x, every, few, nothing, torch.ones_like(x[:, 0]), n_classes=2, space=LabelSpace({}))
+    right = (reference.log_joint(x, x[:, :0]).argmax(1) == y).double().mean()
     assert (right > 0.9) == (not broken), right

@@ -155,7 +155,7 @@ def test_categories_of_a_frame_are_discrete_variables():
     model = JointEnergyClassifier(max_iter=200, learning_rate_init=0.01, random_state=0, early_stopping=False)
     model.fit(table, y)
     assert model._columns.discrete == (1, 2)
-    # No product of the two is linear in their codes: the anchor alone guesses.
+    # No product of the two is linear in their codes: the reference alone guesses.
     assert model.score(table, y) > 0.95
     unknown = table.iloc[:20].copy()
     unknown["color"] = None

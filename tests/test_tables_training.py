@@ -27,7 +27,7 @@ Quick = partial(JointEnergyClassifier, max_iter=5, random_state=0)
 
 
 def crossed(n, seed=0):
-    """Classes that no line tells apart: an anchor knows nothing of them."""
+    """Classes that no line tells apart: a reference knows nothing of them."""
     x = np.random.default_rng(seed).normal(size=(n, 2))
     return x, (x[:, 0] * x[:, 1] > 0).astype(int)
 

@@ -91,7 +91,7 @@ class TableEstimator(BaseEstimator):  # type: ignore[misc]
         before: TableDensity | None = None,
         decay: bool = True,
     ) -> FitResult:
-        """Train on the rows that count; `before` is a density to go on from, with its columns and anchor.
+        """Train on the rows that count; `before` is a density to go on from, with its columns and reference.
 
         Without `decay` it is one of many passes: at one learning rate, with nothing held out.
         """
@@ -114,10 +114,10 @@ class TableEstimator(BaseEstimator):  # type: ignore[misc]
         if before is None:
             others = labels.subspace(labels.names[n_targets:])
             learned = (t[rest] for t in (x, mask, classes, discrete, rows))
-            anchor = gaussians.fit(*learned, n_classes=n_classes, space=others)
+            reference = gaussians.fit(*learned, n_classes=n_classes, space=others)
         else:
-            anchor = before.gaussians
-        filled = anchor.filled(x)
+            reference = before.gaussians
+        filled = reference.filled(x)
         shape = (x.shape[1],) if self.image_shape is None else parameters.image_of(self.image_shape)
         data = data_of(filled, y, mask, rows, (held, rest), labels, shape=shape, device=self.device)
         labeled = int((y[rest, :n_targets] != MISSING).any(1).sum()) if n_targets else len(rest)
@@ -129,7 +129,7 @@ class TableEstimator(BaseEstimator):  # type: ignore[misc]
             data,
             seed,
             bound=bound_of(filled),
-            gaussians=anchor,
+            gaussians=reference,
             n_targets=n_targets,
             before=before,
             progress=progress,
@@ -137,7 +137,7 @@ class TableEstimator(BaseEstimator):  # type: ignore[misc]
         watch = self._watch(data, n_targets, settings.iterations, rows[held]) if len(held) else None
         n_before = 0 if progress is None else progress.iterations
         shown = [Printed(type(self).__name__)] if self.verbose else []
-        return train(trainer, anchor, n_before=n_before, watch=watch, callbacks=shown)
+        return train(trainer, reference, n_before=n_before, watch=watch, callbacks=shown)
 
     def _fit_settings(
         self, n_rows: int, n_labeled: int, n_features: int, iterations: int | None, *, decay: bool
@@ -248,8 +248,8 @@ class TableEstimator(BaseEstimator):  # type: ignore[misc]
         """What is missing in X, drawn from p(missing | known, y) at temperature 1: NaN, and categories that are missing
         or were never seen.
 
-        `y` names the classes where they are known. A row's draws start from the anchor given what is known, chosen by
-        their weight, and make `steps` steps of an exact kernel.
+        `y` names the classes where they are known. A row's draws start at draws of the class Gaussians given what is
+        known, chosen by their weight, and make `steps` steps of an exact kernel.
         """
         check_is_fitted(self)
         check_count("n_draws", n_draws, least=2)

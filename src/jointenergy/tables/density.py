@@ -20,7 +20,7 @@ from jointenergy.labels import MISSING, LabelSpace
 from jointenergy.models import TiltedGaussianModel
 from jointenergy.tables.gaussians import ConditionalGaussian, Gaussians
 
-CANDIDATES = 128  # draws of the anchor that compete for the starts of a row's chains
+CANDIDATES = 128  # draws of the reference that compete for the starts of a row's chains
 WITNESSES = 512  # such draws where a mean over them is asked for
 ENOUGH = 64.0  # of these, counted by their weights, that answer for a row without chains
 DRAWS, STEPS = 32, 20  # of a row's chains, where fewer do
@@ -43,7 +43,7 @@ class Draws:
 
 @dataclass(frozen=True, eq=False)
 class Candidates:
-    """Rows completed by the anchor, their log weights under the model `[n, m]`, and each row's log p(what is known)."""
+    """Rows completed by the reference, their log weights under the model `[n, m]`, and log p(known) of each row."""
 
     x: Tensor
     y: Tensor
@@ -56,7 +56,7 @@ class Candidates:
 
 @dataclass(frozen=True, eq=False)
 class TableDensity:
-    """The model in float64 with its anchor, the step size of its chains, and the chains themselves at the last."""
+    """The model in float64 with its reference, the step size of its chains, and the chains themselves at the last."""
 
     model: TiltedGaussianModel
     gaussians: Gaussians
@@ -101,8 +101,8 @@ class TableDensity:
 
     @torch.no_grad()
     def complete_rows(self, x: Tensor, y: Tensor, keys: Tensor, *, n_draws: int, steps: int) -> Draws:
-        """`n_draws` completions of each row: draws of the anchor given what is known, chosen by their weight under the
-        model, then moved by `steps` steps of an exact kernel. A row's completions are a function of the row and its
+        """`n_draws` completions of each row: draws of the reference given what is known, chosen by their weight under
+        the model, then moved by `steps` steps of an exact kernel. A row's completions are a function of the row and its
         key."""
         size = max(1, AT_ONCE // max(CANDIDATES, n_draws))
         parts = [
@@ -117,7 +117,7 @@ class TableDensity:
 
     @torch.no_grad()
     def log_known(self, x: Tensor, y: Tensor, keys: Tensor) -> Tensor:
-        """log p(what is known of each row), up to the model's constant, estimated by the anchor's draws."""
+        """log p(what is known of each row), up to the model's constant, estimated by the reference's draws."""
         size = AT_ONCE // WITNESSES
         parts = zip(x.split(size), y.split(size), keys.split(size), strict=True)
         return torch.cat([self._candidates(*part, WITNESSES).log_density for part in parts])
@@ -126,7 +126,7 @@ class TableDensity:
     def expected(self, of: Question, x: Tensor, y: Tensor, keys: Tensor, *, chains: bool) -> Tensor:
         """The means of what `of` finds, `[rows, V]`, over each row's completions with targets missing.
 
-        Over the anchor's draws by their weights, where these are many; else, if `chains`, over where chains end. One
+        Over the reference's draws by their weights, where these are many; else, if `chains`, over where chains end. One
         key for all rows makes a row's answer its own, whichever rows stand beside it.
         """
         size = AT_ONCE // WITNESSES
@@ -155,10 +155,10 @@ class TableDensity:
         return values.view(*x.shape[:2], values.shape[1])
 
     def _candidates(self, x: Tensor, y: Tensor, keys: Tensor, count: int) -> Candidates:
-        drawn_x, drawn_y, log_known = anchored_draws(self, x, y, count, streams.split(keys, 3)[0])
+        drawn_x, drawn_y, log_known = reference_draws(self, x, y, count, streams.split(keys, 3)[0])
         flat_x, flat_y = drawn_x.flatten(0, 1), drawn_y.flatten(0, 1)
         f = self.model.log_density_unchecked(self.rows(flat_x), flat_y)
-        weights = (f - self._anchor(flat_x, flat_y)).view(count, len(x)).mT
+        weights = (f - self._reference(flat_x, flat_y)).view(count, len(x)).mT
         return Candidates(drawn_x, drawn_y, weights, log_known + weights.logsumexp(1) - math.log(count))
 
     def _completed(self, drawn: Candidates, x: Tensor, y: Tensor, keys: Tensor, *, n_draws: int, steps: int) -> Draws:
@@ -193,13 +193,13 @@ class TableDensity:
             end_x[rows] = x_there.flatten(1)
         return Draws(end_x.view(n_draws, n, -1), end_y.view(n_draws, n, -1), drawn.log_density)
 
-    def _anchor(self, x: Tensor, y: Tensor) -> Tensor:
-        """log of the anchor's density at complete rows, over the classes that y leaves open."""
+    def _reference(self, x: Tensor, y: Tensor) -> Tensor:
+        """log of the reference's density at complete rows, over the classes that y leaves open."""
         joint = self.gaussians.log_joint(x, self.others.code_of(y[:, self.n_targets :], x.dtype))
         return joint.masked_fill(~self.open_classes(y), -torch.inf).logsumexp(1)
 
     def open_classes(self, y: Tensor) -> Tensor:
-        """Which of the anchor's classes a row may belong to."""
+        """Which of the reference's classes a row may belong to."""
         n_classes = len(self.gaussians.log_weights)
         if n_classes == 1:
             return torch.ones(len(y), 1, dtype=torch.bool)
@@ -207,7 +207,7 @@ class TableDensity:
 
 
 def x_kernel(model: TiltedGaussianModel, step_size: float) -> Kernel:
-    """MALA in the coordinates in which the anchor is round: exact at temperature 1."""
+    """MALA in the coordinates in which the reference is round: exact at temperature 1."""
     return PreconditionedMALA(step_size, Metric(model.whitening @ model.whitening.mT))
 
 
@@ -217,10 +217,10 @@ def mover_of(labels: LabelSpace, x_kernel: Kernel) -> Mover:
     return Mover(x_kernel, ExactGibbs(), X_STEPS) if exact else Mover(x_kernel, GibbsWithGradients(), 1)
 
 
-def anchored_draws(
+def reference_draws(
     density: TableDensity, x: Tensor, y: Tensor, n_draws: int, keys: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Rows completed by the anchor, x `[m, n, D]` and y `[m, n, L]`, and its log p(what is known), `[n]`.
+    """Rows completed by the reference, x `[m, n, D]` and y `[m, n, L]`, and its log p(what is known), `[n]`.
 
     Targets stay as they are: the model sums them out.
     """

@@ -1,4 +1,4 @@
-"""tables: Gaussian classes of one covariance, the anchor of a table's density: where it begins and what it is near to.
+"""tables: Gaussian classes of one covariance, the reference of a table's model: where training starts.
 
 All in standardized features and float64. Beside the features each class has the frequencies of the discrete ones. The
 joint density of class, features and discrete features is normalized, and can be sampled and conditioned on any part.

@@ -15,10 +15,10 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from jointenergy.errors import InputError
-from jointenergy.tables.anchors import Corrections, empty_model
 from jointenergy.tables.columns import Columns, label_space, plain
 from jointenergy.tables.density import TableDensity
 from jointenergy.tables.gaussians import Gaussians
+from jointenergy.tables.model import Corrections, empty_model
 from jointenergy.tables.targets import Targets
 from jointenergy.training.health import Health
 

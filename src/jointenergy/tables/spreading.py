@@ -1,4 +1,4 @@
-"""tables: to which classes unlabeled rows belong, as their neighbors say: where the anchor of few labels begins."""
+"""tables: to which classes unlabeled rows belong, as their neighbors say: where the reference of few labels begins."""
 
 from __future__ import annotations
 

@@ -22,11 +22,11 @@ from jointenergy.models import TiltedGaussianModel
 from jointenergy.objectives import LogPTargetsGivenRest, LogPXY, Objective
 from jointenergy.starts import FrequencyLabels, MissingLabels, Start
 from jointenergy.streams import seeded
-from jointenergy.tables.anchors import GaussianStart, tilted_model
 from jointenergy.tables.density import FEW_STATES, X_STEPS, TableDensity, mover_of, x_kernel
 from jointenergy.tables.early_stopping import EarlyStopping
 from jointenergy.tables.feeding import most_frequent
 from jointenergy.tables.gaussians import Gaussians
+from jointenergy.tables.model import GaussianStart, tilted_model
 from jointenergy.tables.progress import TrainingState, unbiased
 from jointenergy.training import measure
 from jointenergy.training.callbacks import Callback
@@ -40,7 +40,7 @@ from jointenergy.training.trainer import Trainer
 
 TUNE = 10  # iterations between two looks at how many moves are accepted
 ACCEPTED = 0.6  # the share of moves that MALA should accept
-LEAST_STEP, MOST_STEP = 1e-5, 1.0  # of the anchor's variance
+LEAST_STEP, MOST_STEP = 1e-5, 1.0  # of the reference's variance
 SAMPLING_STEPS = 20  # of the chains of a check of health, and ten times as many: twice what samples are drawn with
 
 
@@ -74,7 +74,7 @@ def table_trainer(
     """The trainer of a tilted Gaussian: MALA at temperature 1, whose step size follows what is accepted.
 
     The objective is log p(x, y) of what is observed plus more of log p(targets | the rest). Rows are noised in the
-    shape of the anchor. It goes on from a density `before`, and from where its training stood if `progress` says that.
+    shape of the reference. Training continues from a density `before`, and from its `progress` where that is given.
     """
     labels = data.labels
     model = _model(settings, data, seed, gaussians, n_targets, before, progress)

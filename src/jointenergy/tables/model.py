@@ -1,4 +1,4 @@
-"""tables: the anchor as a model: where its network and its chains begin."""
+"""tables: the model of a table, a class-Gaussian reference corrected by a network, and where its chains start."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TRUST = 0.5  # in the log-odds of Gaussian classes
 
 @dataclass(frozen=True, eq=False)
 class GaussianStart:
-    """Fresh chains begin at draws of the anchor, of the class that they have, if they have one."""
+    """Fresh chains begin at draws of the reference, of the class that they have, if they have one."""
 
     gaussians: Gaussians
     event_shape: tuple[int, ...]
@@ -42,7 +42,7 @@ class GaussianStart:
 def tilted_model(
     gaussians: Gaussians, data: TrainingData, n_targets: int, hidden: tuple[int, ...]
 ) -> TiltedGaussianModel:
-    """The anchor as slope and offset, and a network that is zero at first."""
+    """The reference as slope and offset, and a network that is zero at first."""
     labels, shape = data.labels, data.event_shape
     n_outputs = max(sum(labels.cardinalities[:n_targets]), 1)
     n_codes = sum(labels.cardinalities[n_targets:])
