@@ -7,7 +7,7 @@ import torch
 
 from jointenergy.labels import LabelSpace
 from jointenergy.tables import gaussians
-from jointenergy.tables.spreading import spread
+from jointenergy.tables.gaussians import spread
 
 
 def test_labels_spread_along_rows_that_are_near_and_no_further():
