@@ -160,17 +160,17 @@ def test_chains_at_temperature_1_complete_rows_by_the_density_of_quadrature(give
     n = 2000
     x = torch.tensor([[0.7, math.nan]], dtype=torch.float64).repeat(n, 1)
     y = torch.full((n, 1), MISSING if given is None else given)
-    drawn = density.complete_rows(x, y, keys_of(n), n_draws=1, steps=20)
-    assert (drawn.x[0, :, 0] == 0.7).all()
+    drawn_x, _ = density.complete_rows(x, y, keys_of(n), n_draws=1, steps=20)
+    assert (drawn_x[0, :, 0] == 0.7).all()
     points = torch.stack((torch.full((721,), 0.7, dtype=torch.float64), torch.from_numpy(GRID)), 1)
     log_p = density.log_density(points, torch.full((721, 1), MISSING if given is None else given))
     mass = log_p.softmax(0).cumsum(0).numpy()
-    distance = kstest(drawn.x[0, :, 1].numpy(), lambda v: np.interp(v, GRID, mass))
+    distance = kstest(drawn_x[0, :, 1].numpy(), lambda v: np.interp(v, GRID, mass))
     assert distance.pvalue > 1e-3
     # The reference alone is another density: the network's part is seen.
     joint = density.gaussians.log_joint(points, torch.zeros(721, 0, dtype=torch.float64))
     reference = (joint.logsumexp(1) if given is None else joint[:, given]).softmax(0).cumsum(0).numpy()
-    assert kstest(drawn.x[0, :, 1].numpy(), lambda v: np.interp(v, GRID, reference)).pvalue < 1e-6
+    assert kstest(drawn_x[0, :, 1].numpy(), lambda v: np.interp(v, GRID, reference)).pvalue < 1e-6
 
 
 @pytest.mark.parametrize("enough", [64.0, math.inf], ids=["by weights", "by chains"])
@@ -182,7 +182,7 @@ def test_the_density_and_the_classes_of_rows_with_missing_features_are_those_of_
     at = torch.tensor([[0.7, math.nan], [-1.5, math.nan]], dtype=torch.float64)
     y, keys = torch.full((2, 1), MISSING), keys_of(2)
     known = density.log_known(at, y, keys)
-    probs = density.expected(lambda a, b: density.target_probs(a, b)[0], at, y, keys, chains=True)
+    probs = density.expected(density.target_probs, at, y, keys, chains=True)
     for row in range(2):
         points = torch.stack((at[row, 0].expand(721), torch.from_numpy(GRID)), 1)
         log_p = torch.stack([density.log_density(points, torch.full((721, 1), k)) for k in range(3)], 1)
@@ -198,11 +198,11 @@ def test_missing_discrete_features_are_drawn_from_their_distribution(monkeypatch
     n = 4000
     x = torch.tensor([[0.3, -0.4]], dtype=torch.float64).repeat(n, 1)
     y = torch.tensor([[MISSING, 1, MISSING]]).repeat(n, 1)
-    drawn = density.complete_rows(x, y, keys_of(n), n_draws=1, steps=3)
-    assert (drawn.y[0, :, 1] == 1).all()
+    _, drawn_y = density.complete_rows(x, y, keys_of(n), n_draws=1, steps=3)
+    assert (drawn_y[0, :, 1] == 1).all()
     wanted = density.model.label_probs(x[:1], torch.tensor([[MISSING, 1, MISSING]]))
     for column, name in ((0, "class"), (2, "b")):
-        shares = torch.bincount(drawn.y[0, :, column], minlength=3).double() / n
+        shares = torch.bincount(drawn_y[0, :, column], minlength=3).double() / n
         torch.testing.assert_close(shares, wanted[name][0], atol=0.03, rtol=0)
 
 

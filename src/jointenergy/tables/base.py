@@ -206,18 +206,11 @@ class TableEstimator(BaseEstimator):  # type: ignore[misc]
         that rows that miss different ones compare, in any units.
         """
         x, y = self._encoded(table, targets)
-        complete = self._density.complete(x, y)
-        found = x.new_zeros(len(x))
-        if bool(complete.any()):
-            found[complete] = self._density.log_density(x[complete], y[complete])
-        if not bool(complete.all()):
-            rest = ~complete
-            asked = x[rest], y[rest], self._one_key(int(rest.sum()))
-            if completed:
-                of = lambda a, b: self._density.log_density(a, b)[:, None]  # noqa: E731
-                found[rest] = self._density.expected(of, *asked, chains=False)[:, 0]
-            else:
-                found[rest] = self._density.log_known(*asked)
+        density, keys = self._density, self._one_key(len(x))
+        if completed:
+            found = density.expected(lambda a, b: density.log_density(a, b)[:, None], x, y, keys, chains=False)[:, 0]
+        else:
+            found = density.log_known(x, y, keys)
         # Standardized features are denser by their scales; those that are not known have no density.
         scales = torch.from_numpy(np.log(self._columns.scale)) if self._columns.numbers else torch.zeros(1)
         volume: Tensor = (~x.isnan() | completed).to(scales.dtype) @ scales
@@ -257,13 +250,13 @@ class TableEstimator(BaseEstimator):  # type: ignore[misc]
         parameters.check_share("level", level)
         table = reading.read(self, X, reset=False)
         x, labels = self._encoded(table, None if y is None else self._target_labels(y, table.n_rows))
-        open_rows = ~self._density.complete(x, labels)
+        open_rows = self._density.incomplete(x, labels)
         all_x, all_y = x.repeat(n_draws, 1, 1), labels.repeat(n_draws, 1, 1)
         if bool(open_rows.any()):
             # A key for each row of the table, so that rows without gaps do not shift the others'.
             keys = streams.chain_keys(len(x), generator=self._generator(random_state))[open_rows]
             drawn = self._density.complete_rows(x[open_rows], labels[open_rows], keys, n_draws=n_draws, steps=steps)
-            all_x[:, open_rows], all_y[:, open_rows] = drawn.x, drawn.y
+            all_x[:, open_rows], all_y[:, open_rows] = drawn
         return imputed(self._columns, X, table, x, all_x, all_y[:, :, self._density.n_targets :], level)
 
     def _target_labels(self, y: Any, n_rows: int) -> Tensor:  # noqa: ANN401
@@ -273,11 +266,11 @@ class TableEstimator(BaseEstimator):  # type: ignore[misc]
         """New rows of the model as a table, and their targets; `targets` is one row of them, MISSING where free."""
         check_count("n, the number of samples,", n)
         x = torch.full((n, self._columns.n_features), torch.nan, dtype=torch.float64)
-        y = torch.cat((targets.repeat(n, 1), torch.full((n, len(self._density.others)), MISSING)), dim=1)
+        y = torch.cat((targets.repeat(n, 1), torch.full((n, len(self._density.model.others)), MISSING)), dim=1)
         keys = streams.chain_keys(n, generator=self._generator(random_state))
-        drawn = self._density.complete_rows(x, y, keys, n_draws=1, steps=SAMPLE_STEPS)
-        found, n_targets = drawn.y[0], self._density.n_targets
-        return self._columns.decode(drawn.x[0], found[:, n_targets:]), found[:, :n_targets]
+        (x,), (y,) = self._density.complete_rows(x, y, keys, n_draws=1, steps=SAMPLE_STEPS)
+        n_targets = self._density.n_targets
+        return self._columns.decode(x, y[:, n_targets:]), y[:, :n_targets]
 
     def __sklearn_tags__(self) -> Any:  # noqa: ANN401
         tags = super().__sklearn_tags__()

@@ -236,23 +236,9 @@ class JointEnergyClassifier(ClassifierMixin, TableEstimator):  # type: ignore[mi
         return labels
 
     def _probs(self, table: Any) -> list[Tensor]:  # noqa: ANN401 (an InputTable)
-        density = self._density
-        x, y = self._encoded(table)
-        complete = density.complete(x, y)
-        found = [x.new_zeros(len(x), c) for c in density.model.targets.cardinalities]
-        if bool(complete.any()):
-            for whole, part in zip(found, density.target_probs(x[complete], y[complete]), strict=True):
-                whole[complete] = part
-        if not bool(complete.all()):
-            rest = ~complete
-
-            def joined(a: Tensor, b: Tensor) -> Tensor:
-                return torch.cat(density.target_probs(a, b), dim=1)
-
-            means = density.expected(joined, x[rest], y[rest], self._one_key(int(rest.sum())), chains=True)
-            for whole, part in zip(found, means.split(density.model.targets.cardinalities, dim=1), strict=True):
-                whole[rest] = part
-        return found
+        density, (x, y) = self._density, self._encoded(table)
+        probs = density.expected(density.target_probs, x, y, self._one_key(len(x)), chains=True)
+        return list(probs.split(density.model.targets.cardinalities, dim=1))
 
     def __sklearn_tags__(self) -> Any:  # noqa: ANN401
         tags = super().__sklearn_tags__()
