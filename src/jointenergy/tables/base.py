@@ -18,8 +18,8 @@ from jointenergy.data.training import TrainingData
 from jointenergy.errors import InputError
 from jointenergy.inputs import check_count
 from jointenergy.labels import MISSING
-from jointenergy.tables import gaussians, parameters, reading
-from jointenergy.tables.columns import Columns, Floats, InputTable, label_space
+from jointenergy.tables import gaussians, parameters
+from jointenergy.tables.columns import Columns, Floats, InputTable, read
 from jointenergy.tables.density import TableDensity
 from jointenergy.tables.early_stopping import EarlyStopping, held_out, score_of
 from jointenergy.tables.feeding import bound_of, data_of, shares
@@ -63,7 +63,7 @@ class TableEstimator(BaseEstimator):  # type: ignore[misc]
     def _prepare(self, X: Any, sample_weight: Any, *, reset: bool = True) -> tuple[InputTable, Floats]:  # noqa: N803, ANN401
         """The table and how much each row counts, with settings that have been checked."""
         parameters.check(self)
-        table = reading.read(self, X, reset=reset)
+        table = read(self, X, reset=reset)
         weight = np.ones(table.n_rows)
         if sample_weight is not None:
             like = np.zeros((table.n_rows, 1))
@@ -97,10 +97,8 @@ class TableEstimator(BaseEstimator):  # type: ignore[misc]
         """
         counts = torch.from_numpy(weight > 0)
         if before is None:
-            self._columns = Columns.fit(
-                _rows(table, weight > 0), weight[weight > 0], shared=self.image_shape is not None
-            )
-        labels = label_space(target_space, self._columns)
+            self._columns = Columns.fit(table.rows(weight > 0), weight[weight > 0], shared=self.image_shape is not None)
+        labels = self._columns.label_space(target_space)
         x, discrete = (t[counts] for t in self._columns.encode(table))
         y = torch.cat((targets[counts], discrete), dim=1)
         rows = torch.from_numpy(weight)[counts]
@@ -177,7 +175,7 @@ class TableEstimator(BaseEstimator):  # type: ignore[misc]
         self.n_iter_ = trained.n_iter
         self.loss_curve_ = trained.losses
         self.validation_scores_ = trained.scores or None
-        self._scores = np.sort(self._log_density(_rows(table, weight > 0), completed=True))
+        self._scores = np.sort(self._log_density(table.rows(weight > 0), completed=True))
 
     # Questions.
 
@@ -226,7 +224,7 @@ class TableEstimator(BaseEstimator):  # type: ignore[misc]
         never seen counts as one row in n + 1, of the n rows learned from.
         """
         check_is_fitted(self)
-        return self._log_density(reading.read(self, X, reset=False))
+        return self._log_density(read(self, X, reset=False))
 
     def impute(
         self,
@@ -248,7 +246,7 @@ class TableEstimator(BaseEstimator):  # type: ignore[misc]
         check_count("n_draws", n_draws, least=2)
         check_count("steps", steps, least=0)
         parameters.check_share("level", level)
-        table = reading.read(self, X, reset=False)
+        table = read(self, X, reset=False)
         x, labels = self._encoded(table, None if y is None else self._target_labels(y, table.n_rows))
         open_rows = self._density.incomplete(x, labels)
         all_x, all_y = x.repeat(n_draws, 1, 1), labels.repeat(n_draws, 1, 1)
@@ -277,7 +275,3 @@ class TableEstimator(BaseEstimator):  # type: ignore[misc]
         tags.input_tags.allow_nan = True
         tags.input_tags.categorical = True
         return tags
-
-
-def _rows(table: InputTable, chosen: npt.NDArray[np.bool_]) -> InputTable:
-    return InputTable([c[chosen] for c in table.columns], table.categorical, int(chosen.sum()), table.names)

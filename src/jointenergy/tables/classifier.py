@@ -15,9 +15,9 @@ from torch import Tensor
 
 from jointenergy.errors import InputError
 from jointenergy.labels import MISSING
-from jointenergy.tables import reading, saving
+from jointenergy.tables import saving
 from jointenergy.tables.base import TableEstimator
-from jointenergy.tables.columns import Floats
+from jointenergy.tables.columns import Floats, read
 from jointenergy.tables.targets import Targets, rows_of
 
 AnyArray = npt.NDArray[Any]
@@ -166,7 +166,7 @@ class JointEnergyClassifier(ClassifierMixin, TableEstimator):  # type: ignore[mi
         outputs. Missing features are averaged over draws from the model, the same at every call; where these are
         chains, a probability near a half has an error of up to 0.1."""
         check_is_fitted(self)
-        return self._targets.shaped([p.numpy() for p in self._probs(reading.read(self, X, reset=False))])
+        return self._targets.shaped([p.numpy() for p in self._probs(read(self, X, reset=False))])
 
     def predict_log_proba(self, X: Any) -> Any:  # noqa: N803, ANN401
         """The logarithms of `predict_proba`."""
@@ -177,13 +177,13 @@ class JointEnergyClassifier(ClassifierMixin, TableEstimator):  # type: ignore[mi
     def predict(self, X: Any) -> AnyArray:  # noqa: N803, ANN401
         """The most probable class of each row, output by output."""
         check_is_fitted(self)
-        probs = self._probs(reading.read(self, X, reset=False))
+        probs = self._probs(read(self, X, reset=False))
         return self._targets.decode(torch.stack([p.argmax(1) for p in probs], dim=1))
 
     def decision_function(self, X: Any) -> Any:  # noqa: N803, ANN401
         """The log-odds of each class against the others; of two classes, and of binary labels, those of the second."""
         check_is_fitted(self)
-        probs = self._probs(reading.read(self, X, reset=False))
+        probs = self._probs(read(self, X, reset=False))
         odds = [_log_odds(p).numpy() for p in probs]
         if self._targets.kind == "one":
             return odds[0][:, 1] if odds[0].shape[1] == 2 else odds[0]
@@ -204,7 +204,7 @@ class JointEnergyClassifier(ClassifierMixin, TableEstimator):  # type: ignore[mi
         """log p(x, y) of each row, up to the same constant as `score_samples`; labels that are missing are summed
         out."""
         check_is_fitted(self)
-        table = reading.read(self, X, reset=False)
+        table = read(self, X, reset=False)
         return self._log_density(table, self._target_labels(y, table.n_rows))
 
     def sample(self, n: int = 1, given: Any = None, random_state: Any = None) -> tuple[AnyArray, AnyArray]:  # noqa: ANN401

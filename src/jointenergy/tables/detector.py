@@ -15,10 +15,10 @@ from sklearn.utils.validation import check_is_fitted
 from jointenergy.errors import InputError
 from jointenergy.inputs import is_number
 from jointenergy.labels import MISSING
-from jointenergy.tables import reading, saving
+from jointenergy.tables import saving
 from jointenergy.tables.base import TableEstimator
 from jointenergy.tables.classifier import JointEnergyClassifier
-from jointenergy.tables.columns import Floats
+from jointenergy.tables.columns import Floats, read
 
 
 class JointEnergyDetector(OutlierMixin, TableEstimator):  # type: ignore[misc]
@@ -111,7 +111,7 @@ class JointEnergyDetector(OutlierMixin, TableEstimator):  # type: ignore[misc]
         may be, drawn from the model. What it does not show counts as usual, and no column's unit matters.
         """
         check_is_fitted(self)
-        return np.asarray(self._log_density(reading.read(self, X, reset=False), completed=True) - self.offset_)
+        return np.asarray(self._log_density(read(self, X, reset=False), completed=True) - self.offset_)
 
     def predict(self, X: Any) -> npt.NDArray[np.int64]:  # noqa: N803, ANN401
         """+1 for rows like the data, -1 for outliers."""

@@ -10,8 +10,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from jointenergy.tables.columns import Columns, Floats, InputTable
-from jointenergy.tables.reading import is_frame
+from jointenergy.tables.columns import Columns, Floats, InputTable, is_frame
 
 
 @dataclass(frozen=True, eq=False)

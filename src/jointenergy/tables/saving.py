@@ -15,7 +15,7 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from jointenergy.errors import InputError
-from jointenergy.tables.columns import Columns, label_space, plain
+from jointenergy.tables.columns import Columns, plain
 from jointenergy.tables.density import TableDensity
 from jointenergy.tables.gaussians import Gaussians
 from jointenergy.tables.model import Corrections, empty_model
@@ -120,7 +120,7 @@ def _restore(estimator: Any, known: dict[str, Any], tensors: dict[str, Tensor]) 
         space = estimator._targets.space
     model = known["model"]
     n_targets = model["n_targets"]
-    labels = label_space(space or dict(list(model["spaces"].items())[:n_targets]), estimator._columns)
+    labels = estimator._columns.label_space(space or dict(list(model["spaces"].items())[:n_targets]))
     built = empty_model(tuple(model["hidden"]), tuple(model["event_shape"]), labels, n_targets)
     built.load_state_dict({k.removeprefix("model/"): v for k, v in tensors.items() if k.startswith("model/")})
     gaussians = Gaussians(*(tensors[f"gaussians/{f.name}"] for f in fields(Gaussians)))

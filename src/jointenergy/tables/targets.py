@@ -18,8 +18,7 @@ from torch import Tensor
 
 from jointenergy.errors import InputError
 from jointenergy.labels import MISSING
-from jointenergy.tables.columns import plain
-from jointenergy.tables.reading import is_frame
+from jointenergy.tables.columns import is_frame, plain
 
 Kind = Literal["one", "multilabel", "several"]
 AnyArray = npt.NDArray[Any]
