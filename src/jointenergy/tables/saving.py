@@ -121,7 +121,7 @@ def _restore(estimator: Any, known: dict[str, Any], tensors: dict[str, Tensor]) 
     model = known["model"]
     n_targets = model["n_targets"]
     labels = estimator._columns.label_space(space or dict(list(model["spaces"].items())[:n_targets]))
-    built = empty_model(tuple(model["hidden"]), tuple(model["event_shape"]), labels, n_targets)
+    built = empty_model(tuple(model["hidden"]), tuple(model["event_shape"]), labels, n_targets).double()
     built.load_state_dict({k.removeprefix("model/"): v for k, v in tensors.items() if k.startswith("model/")})
     gaussians = Gaussians(*(tensors[f"gaussians/{f.name}"] for f in fields(Gaussians)))
     estimator._density = TableDensity(
