@@ -16,12 +16,11 @@ from jointenergy import JointEnergyClassifier
 from jointenergy.labels import MISSING, LabelSpace
 from jointenergy.models import TiltedGaussianModel
 from jointenergy.networks import MLP
+from jointenergy.starts import FrequencyLabels
 from jointenergy.tables import base
 from jointenergy.tables.base import TableEstimator
 from jointenergy.tables.early_stopping import EarlyStopping, held_out, score_of
-from jointenergy.tables.feeding import most_frequent
-from jointenergy.tables.progress import unbiased
-from jointenergy.tables.training import compared_labels, table_trainer
+from jointenergy.tables.training import compared_labels, table_trainer, unbiased
 
 Quick = partial(JointEnergyClassifier, max_iter=5, random_state=0)
 
@@ -204,8 +203,7 @@ def test_a_fit_with_missing_categories_stops_early_where_it_can(n_categories, mi
 def test_a_missing_category_is_compared_as_the_most_frequent():
     labels = LabelSpace({"y": ["a", "b"], "u": ["0", "1", "2"]})
     y = torch.tensor([[0, 2], [1, 2], [1, 0], [MISSING, MISSING], [MISSING, MISSING], [1, MISSING]])
-    assert most_frequent(y, labels).tolist() == [1, 2]
-    found = compared_labels(y, 1, most_frequent(y, labels))
+    found = compared_labels(y, 1, FrequencyLabels.fit(y, labels).frequencies)
     assert found.tolist() == [[MISSING, k] for k in (2, 2, 0, 2, 2, 2)]
 
 

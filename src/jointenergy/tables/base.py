@@ -22,10 +22,17 @@ from jointenergy.tables import gaussians, parameters
 from jointenergy.tables.columns import Columns, Floats, InputTable, read
 from jointenergy.tables.density import TableDensity
 from jointenergy.tables.early_stopping import EarlyStopping, held_out, score_of
-from jointenergy.tables.feeding import bound_of, data_of, shares
 from jointenergy.tables.imputation import Imputed, imputed
-from jointenergy.tables.progress import TrainingState
-from jointenergy.tables.training import FitResult, FitSettings, table_trainer, train
+from jointenergy.tables.training import (
+    FitResult,
+    FitSettings,
+    TrainingState,
+    bound_of,
+    shares,
+    table_trainer,
+    train,
+    training_data,
+)
 from jointenergy.training.callbacks import Printed
 
 LEAST, MOST, PASSES = 100, 500, 5  # iterations and passes over the rows, where max_iter leaves them to the rows
@@ -117,11 +124,11 @@ class TableEstimator(BaseEstimator):  # type: ignore[misc]
             reference = before.gaussians
         filled = reference.filled(x)
         shape = (x.shape[1],) if self.image_shape is None else parameters.image_of(self.image_shape)
-        data = data_of(filled, y, mask, rows, (held, rest), labels, shape=shape, device=self.device)
+        data = training_data(filled, y, mask, rows, (held, rest), labels, shape=shape, device=self.device)
         labeled = int((y[rest, :n_targets] != MISSING).any(1).sum()) if n_targets else len(rest)
         settings = self._fit_settings(len(rest), labeled, x.shape[1], iterations, decay=decay)
         progress = None if before is None else self._progress
-        seed = seed if progress is None else progress.seed(seed)
+        seed = seed if progress is None else progress.next_seed(seed)
         trainer = table_trainer(
             settings,
             data,

@@ -16,31 +16,29 @@ from jointenergy.buffers import ReplayBuffer
 from jointenergy.data import View
 from jointenergy.data.augmentations import Change
 from jointenergy.data.training import TrainingData
-from jointenergy.kernels import BlockGibbs, Kernel, PreconditionedMALA
-from jointenergy.labels import MISSING
+from jointenergy.kernels import BlockGibbs, PreconditionedMALA
+from jointenergy.labels import MISSING, LabelSpace
 from jointenergy.models import TiltedGaussianModel
 from jointenergy.objectives import LogPTargetsGivenRest, LogPXY, Objective
 from jointenergy.starts import FrequencyLabels, MissingLabels, Start
 from jointenergy.streams import seeded
 from jointenergy.tables.density import FEW_STATES, X_STEPS, TableDensity, mover_of, x_kernel
 from jointenergy.tables.early_stopping import EarlyStopping
-from jointenergy.tables.feeding import most_frequent
 from jointenergy.tables.gaussians import Gaussians
 from jointenergy.tables.model import GaussianStart, tilted_model
-from jointenergy.tables.progress import TrainingState, unbiased
-from jointenergy.training import measure
+from jointenergy.training import measure, state
 from jointenergy.training.callbacks import Callback
 from jointenergy.training.health import Health
 from jointenergy.training.loop import Diverged, Loop
 from jointenergy.training.plan import Plan
 from jointenergy.training.settings import CadenceSettings, EngineSettings, OptimizerSettings
-from jointenergy.training.state import restore_optimizer, under
 from jointenergy.training.step import Outcome
 from jointenergy.training.trainer import Trainer
 
 TUNE = 10  # iterations between two looks at how many moves are accepted
 ACCEPTED = 0.6  # the share of moves that MALA should accept
 LEAST_STEP, MOST_STEP = 1e-5, 1.0  # of the reference's variance
+SMALL_SHARE = 200.0  # uniform noise that health is judged against fills that many times the data's own box
 SAMPLING_STEPS = 20  # of the chains of a check of health, and ten times as many: twice what samples are drawn with
 
 
@@ -60,6 +58,84 @@ class FitSettings:
     decay: bool = True
 
 
+@dataclass(frozen=True, eq=False)
+class TrainingState:
+    """What the next call needs beside the model, on the CPU.
+
+    A fitted density has averaged weights. To go on from those would take back nearly all that a short call has learned:
+    of one step an average with a decay of 0.99 keeps a hundredth.
+    """
+
+    weights: dict[str, Tensor]
+    """Of the model, not averaged."""
+    optimizer: dict[str, Tensor]
+    """Its moments and counts, as checkpoints name them."""
+    iterations: int
+    """Of all calls so far."""
+
+    @classmethod
+    def of(cls, trainer: Trainer, before: int, *, set_back: bool) -> TrainingState:
+        """After `before` iterations of earlier calls. One that was set back goes on from the averaged weights that it
+        was set back to, with an optimizer that knows nothing."""
+        tensors = {k: v.detach().cpu().clone() for k, v in state.save(trainer, {}).tensors.items()}
+        weights = state.under(tensors, "ema/" if set_back else "model/")
+        optimizer = {} if set_back else state.under(tensors, "optimizer/")
+        return cls(weights, optimizer, before + trainer.iteration)
+
+    def next_seed(self, seed: int) -> int:
+        """Of the next call, which must not draw again the noise, the rows and the chains of the one before."""
+        return int(seeded(seed, "after", self.iterations).initial_seed())
+
+
+def unbiased(decay: float, n: int) -> float:
+    """The decay at the n-th step of an average that forgets where it began, however few its steps are."""
+    return decay * (1.0 - decay ** (n - 1)) / (1.0 - decay**n)
+
+
+def training_data(
+    x: Tensor,
+    y: Tensor,
+    mask: Tensor,
+    weight: Tensor,
+    split: tuple[Tensor, Tensor],
+    labels: LabelSpace,
+    *,
+    shape: tuple[int, ...],
+    device: torch.device | str,
+) -> TrainingData:
+    """The rows of a `split`, held out and others. Health is judged on the held-out ones, or, where there are none, on
+    the others."""
+    held, rest = split
+    judged = held if len(held) else rest
+
+    def shaped(rows: Tensor) -> Tensor:
+        return rows.float().view(len(rows), *shape).to(device)
+
+    hidden = None if bool(mask[rest].all()) else mask[rest].view(-1, *shape).to(device)
+    share = shares(weight[rest])
+    return TrainingData(
+        shaped(x[rest]),
+        y[rest].to(device),
+        shaped(x[judged]),
+        y[judged].to(device),
+        labels,
+        hidden,
+        None if share is None else share.float().to(device),
+    )
+
+
+def shares(weight: Tensor) -> Tensor | None:
+    """How much each row counts, 1 on average; None where all count alike."""
+    share = weight / weight.mean()
+    return None if bool((share == 1).all()) else share
+
+
+def bound_of(x: Tensor) -> float:
+    """Bounds around the data so wide that uniform noise between them hardly ever looks like data."""
+    n_features = x[0].numel()
+    return float(x.abs().max().clamp(min=1.0)) * max(2.0, float(SMALL_SHARE ** (1 / n_features)))
+
+
 def table_trainer(
     settings: FitSettings,
     data: TrainingData,
@@ -77,7 +153,15 @@ def table_trainer(
     shape of the reference. Training continues from a density `before`, and from its `progress` where that is given.
     """
     labels = data.labels
-    model = _model(settings, data, seed, gaussians, n_targets, before, progress)
+    if before is None:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(int(seeded(seed, "weights").initial_seed()))
+            model = tilted_model(gaussians, data, n_targets, settings.hidden)
+    else:
+        model = copy.deepcopy(before.model).float()
+        if progress is not None:
+            model.load_state_dict(progress.weights)
+    model = model.to(data.x.device).requires_grad_(True).train()
     discrete, exact = n_targets < len(labels), labels.n_states <= FEW_STATES
     kernel = x_kernel(model, 0.3 if before is None else before.step_size)
     if discrete:
@@ -88,7 +172,7 @@ def table_trainer(
     root = torch.linalg.cholesky(gaussians.covariance).mT.to(data.x)
     noises = (settings.noise, settings.label_noise)[: len(objectives)]
     changes = tuple((CorrelatedNoise(root * noise),) if data.mask is None else () for noise in noises)
-    common, n_before = most_frequent(data.y, labels), 0 if progress is None else progress.iterations
+    frequent, n_before = FrequencyLabels.fit(data.y, labels), 0 if progress is None else progress.iterations
     decay = 0.99
 
     plan = Plan(
@@ -98,7 +182,7 @@ def table_trainer(
         kernel=kernel,
         start=Start(
             GaussianStart(gaussians, data.event_shape, data.x),
-            FrequencyLabels.fit(data.y, labels) if discrete else MissingLabels(labels),
+            frequent if discrete else MissingLabels(labels),
         ),
         bounds=View(-bound, bound),
         iterations=settings.iterations,
@@ -119,7 +203,7 @@ def table_trainer(
         ),
         # Where training comes in pieces, which may be one step each, the average forgets where it began.
         ema_of=None if before is None and settings.decay else lambda i: unbiased(decay, n_before + i + 1),
-        scored_labels=lambda y: compared_labels(y, n_targets, common),
+        scored_labels=lambda y: compared_labels(y, n_targets, frequent.frequencies),
         cadence=CadenceSettings(
             log=1, check=max(100, settings.iterations // 2), checkpoint=max(100, settings.iterations // 2), keep=2
         ),
@@ -131,39 +215,21 @@ def table_trainer(
     buffer = trainer.chains.buffer
     if before is not None and buffer is not None:
         trainer.ema.load_state_dict(before.model.state_dict())
-        state, n = buffer.state_dict(), min(len(before.chains_x), buffer.capacity)
-        state["x"][:n], state["y"][:n] = before.chains_x[:n], before.chains_y[:n]
-        buffer.load_state_dict(state)
+        chains, n = buffer.state_dict(), min(len(before.chains_x), buffer.capacity)
+        chains["x"][:n], chains["y"][:n] = before.chains_x[:n], before.chains_y[:n]
+        buffer.load_state_dict(chains)
     if progress is not None:
-        restore_optimizer(trainer, progress.optimizer)
+        state.restore_optimizer(trainer, progress.optimizer)
     return trainer
 
 
-def compared_labels(y: Tensor, n_targets: int, common: Tensor) -> Tensor:
+def compared_labels(y: Tensor, n_targets: int, frequencies: Tensor) -> Tensor:
     """Targets summed out; discrete features as they are, since they may be too many to sum, and compared with those of
     chains, which miss none: where they are missing, the most frequent."""
-    summed = torch.full_like(y[:, :n_targets], MISSING)
-    return torch.cat((summed, torch.where(y == MISSING, common, y)[:, n_targets:]), dim=1)
-
-
-def _model(
-    settings: FitSettings,
-    data: TrainingData,
-    seed: int,
-    gaussians: Gaussians,
-    n_targets: int,
-    before: TableDensity | None,
-    progress: TrainingState | None,
-) -> TiltedGaussianModel:
-    if before is not None:
-        model = copy.deepcopy(before.model).float()
-        if progress is not None:
-            model.load_state_dict(progress.weights)
-    else:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(int(seeded(seed, "weights").initial_seed()))
-            model = tilted_model(gaussians, data, n_targets, settings.hidden)
-    return model.to(data.x.device).requires_grad_(True).train()
+    compared = torch.full_like(y, MISSING)
+    if y.shape[1] > n_targets:
+        compared[:, n_targets:] = torch.where(y == MISSING, frequencies.argmax(1), y)[:, n_targets:]
+    return compared
 
 
 def _objectives(extra: float, n_targets: int, data: TrainingData) -> tuple[Objective, ...]:
@@ -187,11 +253,12 @@ class CorrelatedNoise(Change):
         return x + noise.view_as(x)
 
 
-def step_size_of(trainer: Trainer) -> float:
-    """Of the kernel that moves x."""
-    kernel = trainer.chains.kernel.x_kernel if isinstance(trainer.chains.kernel, BlockGibbs) else trainer.chains.kernel
+def mala_of(trainer: Trainer) -> PreconditionedMALA:
+    """The kernel that moves x."""
+    kernel = trainer.chains.kernel
+    kernel = kernel.x_kernel if isinstance(kernel, BlockGibbs) else kernel
     assert isinstance(kernel, PreconditionedMALA)
-    return kernel.step_size
+    return kernel
 
 
 class StepSizeTuning(Callback):
@@ -201,18 +268,10 @@ class StepSizeTuning(Callback):
         moved, trainer = outcome.moved, loop.trainer
         if moved is None or moved.acceptance is None or trainer.iteration % TUNE:
             return
+        kernel, mala = trainer.chains.kernel, mala_of(trainer)
         factor = math.exp(0.7 * (float(moved.acceptance.mean()) - ACCEPTED))
-        step_size = min(max(step_size_of(trainer) * factor, LEAST_STEP), MOST_STEP)
-        kernel = trainer.chains.kernel
-        if isinstance(kernel, BlockGibbs):
-            trainer.chains.kernel = replace(kernel, x_kernel=_with_step(kernel.x_kernel, step_size))
-        else:
-            trainer.chains.kernel = _with_step(kernel, step_size)
-
-
-def _with_step(kernel: Kernel, step_size: float) -> Kernel:
-    assert isinstance(kernel, PreconditionedMALA)
-    return replace(kernel, step_size=step_size)
+        mala = replace(mala, step_size=min(max(mala.step_size * factor, LEAST_STEP), MOST_STEP))
+        trainer.chains.kernel = replace(kernel, x_kernel=mala) if isinstance(kernel, BlockGibbs) else mala
 
 
 @dataclass
@@ -253,7 +312,7 @@ def train(
     try:
         loop.fit()
     except Diverged:
-        trainer.ema.load_state_dict(under(loop.store.load(loop.last_healthy).tensors, "ema/"))
+        trainer.ema.load_state_dict(state.under(loop.store.load(loop.last_healthy).tensors, "ema/"))
         set_back = True
         warnings.warn(
             f"the chains could not be kept healthy after {trainer.iteration} iterations, and the last healthy "
@@ -270,8 +329,8 @@ def train(
     assert isinstance(model, TiltedGaussianModel)
     buffer = trainer.chains.buffer
     assert buffer is not None
-    state = buffer.state_dict()
-    density = TableDensity(model, gaussians, step_size_of(trainer), state["x"].cpu(), state["y"].cpu())
+    chains = buffer.state_dict()
+    density = TableDensity(model, gaussians, mala_of(trainer).step_size, chains["x"].cpu(), chains["y"].cpu())
     kept = [losses.of[i] for i in sorted(losses.of) if i <= trainer.iteration]
     scores = [] if watch is None else watch.scores
     progress = TrainingState.of(trainer, n_before, set_back=set_back)
