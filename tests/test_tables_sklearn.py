@@ -21,7 +21,6 @@ from sklearn.utils.estimator_checks import estimator_checks_generator
 import jointenergy
 from jointenergy import InputError, JointEnergyClassifier, JointEnergyDetector
 from jointenergy.tables import base
-from jointenergy.tables.base import TableEstimator
 from jointenergy.tables.early_stopping import EarlyStopping
 
 Quick = partial(JointEnergyClassifier, max_iter=5, random_state=0)
@@ -300,7 +299,7 @@ def test_early_stopping_ends_a_fit_that_gets_worse_and_keeps_what_was_not(monkey
         seen.append({k: v.clone() for k, v in trainer.ema.state_dict().items()})
         return torch.full((5,), [0.0, 1.0, 0.5, 0.4, 0.3][len(seen) - 1])
 
-    monkeypatch.setattr(TableEstimator, "_watch", lambda *_: EarlyStopping(score, every=1, patience=2))
+    monkeypatch.setattr(base, "EarlyStopping", lambda *_: EarlyStopping(score, every=1, patience=2))
     model = JointEnergyClassifier(max_iter=40, random_state=0, early_stopping=True).fit(x, y)
     assert model.n_iter_ == 4
     assert (model.validation_scores_ or [])[:4] == pytest.approx([0.0, 1.0, 0.5, 0.4])
@@ -323,16 +322,16 @@ def test_rows_are_held_out_where_there_are_enough():
     [(50, 50, 100), (160, 160, 200), (160, 15, 100), (800, 800, 500), (25_600, 25_600, 1000), (25_600, 50, 100)],
 )
 def test_iterations_follow_the_labeled_rows(n_rows, n_labeled, iterations):
-    assert JointEnergyClassifier()._fit_settings(n_rows, n_labeled, 3, None, decay=True).iterations == iterations
-    assert JointEnergyClassifier()._fit_settings(n_rows, n_labeled, 3, 7, decay=True).iterations == 7
+    assert JointEnergyClassifier()._fit_settings(n_rows, n_labeled, 3, decay=True).iterations == iterations
+    assert JointEnergyClassifier(max_iter=7)._fit_settings(n_rows, n_labeled, 3, decay=True).iterations == 7
 
 
 def test_weight_decay_and_noise_follow_the_features_of_a_table():
-    plans = [JointEnergyClassifier()._fit_settings(90, 90, n, 5, decay=True) for n in (2, 10, 40, 64)]
+    plans = [JointEnergyClassifier()._fit_settings(90, 90, n, decay=True) for n in (2, 10, 40, 64)]
     assert [p.weight_decay for p in plans[:3]] == pytest.approx([0.5, 0.5, 1.0])
     assert [p.label_noise for p in plans] == pytest.approx([0.1, 0.1 * 5**0.5, 0.1 * 20**0.5, 0.5])
     assert {p.noise for p in plans} == {0.1}  # the density's own rows are hardly blurred
-    image = JointEnergyClassifier(image_shape=(8, 8))._fit_settings(90, 90, 64, 5, decay=True)
+    image = JointEnergyClassifier(image_shape=(8, 8))._fit_settings(90, 90, 64, decay=True)
     assert (image.weight_decay, image.label_noise) == (0.5, 0.1)
 
 

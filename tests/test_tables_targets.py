@@ -30,7 +30,7 @@ def test_a_class_that_is_named_is_no_mark():
     assert model.score(x, signs) > 0.9
     # Where -1 is a class of one output it still marks what is missing of the other.
     both = Targets.fit([[-1, 0], [1, -1]], -1, classes=[[-1, 1], [0, 1]])
-    assert both.encode([[-1, -1], [1, 1]]).tolist() == [[0, -1], [1, 1]]
+    assert both.encode([[-1, -1], [1, 1]], 2).tolist() == [[0, -1], [1, 1]]
 
 
 def test_signs_as_several_labels_need_to_be_said():

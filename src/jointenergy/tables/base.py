@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -14,17 +16,15 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 from torch import Tensor
 
 from jointenergy import streams
-from jointenergy.data.training import TrainingData
 from jointenergy.errors import InputError
 from jointenergy.inputs import check_count
 from jointenergy.labels import MISSING
-from jointenergy.tables import gaussians, parameters
+from jointenergy.tables import gaussians, parameters, saving
 from jointenergy.tables.columns import Columns, Floats, InputTable, read
 from jointenergy.tables.density import TableDensity
 from jointenergy.tables.early_stopping import EarlyStopping, held_out, score_of
 from jointenergy.tables.imputation import Imputed, imputed
 from jointenergy.tables.training import (
-    FitResult,
     FitSettings,
     TrainingState,
     bound_of,
@@ -44,30 +44,26 @@ LOOKS = 40  # of early stopping in a whole fit
 SAMPLE_STEPS = 100
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class TableEstimator(BaseEstimator):  # type: ignore[misc]
     """Settings and methods of both estimators; the settings are described there."""
 
-    # Set by the constructors.
-    max_iter: int | None
-    hidden_layer_sizes: Sequence[int] | int | None
-    batch_size: int | str
-    learning_rate_init: float
-    label_weight: float
-    early_stopping: bool | str
-    validation_fraction: float
-    n_iter_no_change: int
-    categorical_features: Any
-    image_shape: tuple[int, ...] | None
-    warm_start: bool
-    device: str
-    random_state: Any
-    verbose: int
-
-    _progress: TrainingState | None = None  # where training stands; a file does not hold it
+    max_iter: int | None = None
+    hidden_layer_sizes: Sequence[int] | int | None = None
+    early_stopping: bool | str = "auto"
+    validation_fraction: float = 0.1
+    n_iter_no_change: int = 10
+    batch_size: int | str = "auto"
+    learning_rate_init: float = 4e-3
+    categorical_features: Any = "from_dtype"
+    image_shape: tuple[int, ...] | None = None
+    device: str = "cpu"
+    random_state: Any = None
+    verbose: int = 0
 
     # Fitting.
 
-    def _prepare(self, X: Any, sample_weight: Any, *, reset: bool = True) -> tuple[InputTable, Floats]:  # noqa: N803, ANN401
+    def _prepare(self, X: Any, sample_weight: Any, *, reset: bool = True) -> tuple[InputTable, Floats]:
         """The table and how much each row counts, with settings that have been checked."""
         parameters.check(self)
         table = read(self, X, reset=reset)
@@ -83,10 +79,6 @@ class TableEstimator(BaseEstimator):  # type: ignore[misc]
                 raise InputError(f"image_shape={shape} needs {int(np.prod(shape))} number columns, X has others")
         return table, weight
 
-    def _asked(self) -> int | None:
-        """The iterations that `max_iter` asks for."""
-        return None if self.max_iter is None else check_count("max_iter", self.max_iter)
-
     def _train(
         self,
         table: InputTable,
@@ -94,10 +86,9 @@ class TableEstimator(BaseEstimator):  # type: ignore[misc]
         target_space: dict[str, list[str]],
         weight: Floats,
         *,
-        iterations: int | None,
         before: TableDensity | None = None,
         decay: bool = True,
-    ) -> FitResult:
+    ) -> TrainingState:
         """Train on the rows that count; `before` is a density to go on from, with its columns and reference.
 
         Without `decay` it is one of many passes: at one learning rate, with nothing held out.
@@ -126,8 +117,8 @@ class TableEstimator(BaseEstimator):  # type: ignore[misc]
         shape = (x.shape[1],) if self.image_shape is None else parameters.image_of(self.image_shape)
         data = training_data(filled, y, mask, rows, (held, rest), labels, shape=shape, device=self.device)
         labeled = int((y[rest, :n_targets] != MISSING).any(1).sum()) if n_targets else len(rest)
-        settings = self._fit_settings(len(rest), labeled, x.shape[1], iterations, decay=decay)
-        progress = None if before is None else self._progress
+        settings = self._fit_settings(len(rest), labeled, x.shape[1], decay=decay)
+        progress = None if before is None else getattr(self, "_progress", None)
         seed = seed if progress is None else progress.next_seed(seed)
         trainer = table_trainer(
             settings,
@@ -139,17 +130,24 @@ class TableEstimator(BaseEstimator):  # type: ignore[misc]
             before=before,
             progress=progress,
         )
-        watch = self._watch(data, n_targets, settings.iterations, rows[held]) if len(held) else None
+        stopping = None
+        if len(held):
+            every = max(1, settings.iterations // LOOKS)
+            stopping = EarlyStopping(score_of(data, n_targets), every, self.n_iter_no_change, shares(rows[held]))
         n_before = 0 if progress is None else progress.iterations
         shown = [Printed(type(self).__name__)] if self.verbose else []
-        return train(trainer, reference, n_before=n_before, watch=watch, callbacks=shown)
+        result = train(trainer, reference, n_before=n_before, stopping=stopping, callbacks=shown)
+        self._density, self.health_ = result.density, result.health
+        self.n_iter_: int = result.n_iter + (0 if before is None else self.n_iter_)
+        self.loss_curve_: list[float] = [*([] if before is None else self.loss_curve_), *result.losses]
+        self.validation_scores_ = result.scores or None
+        self._scores = np.sort(self._log_density(table.rows(weight > 0), completed=True))
+        return result.progress
 
-    def _fit_settings(
-        self, n_rows: int, n_labeled: int, n_features: int, iterations: int | None, *, decay: bool
-    ) -> FitSettings:
+    def _fit_settings(self, n_rows: int, n_labeled: int, n_features: int, *, decay: bool) -> FitSettings:
         """Choose sizes by the number of rows and weight decay by the number of features.
 
-        Without `iterations`: five for every four labeled rows, within bounds, and one pass without `decay`.
+        Without `max_iter`: five iterations for every four labeled rows, within bounds. Without `decay`: one pass.
         """
         small = n_rows < SMALL
         auto = min(64, max(32, n_rows)) if small else 128
@@ -161,7 +159,7 @@ class TableEstimator(BaseEstimator):  # type: ignore[misc]
         image = self.image_shape is not None
         few = FEW_PIXELS / max(n_features, 1)
         return FitSettings(
-            iterations or (whole if decay else -(-n_rows // size)),
+            int(self.max_iter or whole) if decay else -(-n_rows // size),
             batch_size=size,
             hidden=chosen if hidden is None else hidden,
             label_weight=float(self.label_weight),
@@ -172,18 +170,6 @@ class TableEstimator(BaseEstimator):  # type: ignore[misc]
             decay=decay,
         )
 
-    def _watch(self, data: TrainingData, n_targets: int, iterations: int, weight: Tensor) -> EarlyStopping:
-        patience = check_count("n_iter_no_change", self.n_iter_no_change)
-        return EarlyStopping(score_of(data, n_targets), max(1, iterations // LOOKS), patience, shares(weight))
-
-    def _keep(self, trained: FitResult, table: InputTable, weight: Floats) -> None:
-        self._density = trained.density
-        self.health_ = trained.health
-        self.n_iter_ = trained.n_iter
-        self.loss_curve_ = trained.losses
-        self.validation_scores_ = trained.scores or None
-        self._scores = np.sort(self._log_density(table.rows(weight > 0), completed=True))
-
     # Questions.
 
     def _encoded(self, table: InputTable, targets: Tensor | None = None) -> tuple[Tensor, Tensor]:
@@ -192,7 +178,7 @@ class TableEstimator(BaseEstimator):  # type: ignore[misc]
             targets = torch.full((len(x), self._density.n_targets), MISSING)
         return x, torch.cat((targets, discrete), dim=1)
 
-    def _generator(self, random_state: Any = None) -> torch.Generator:  # noqa: ANN401 (as scikit-learn's)
+    def _generator(self, random_state: Any = None) -> torch.Generator:
         """Seeded by the argument, or by the estimator's own; answers are the same at every call."""
         state = self.random_state if random_state is None else random_state
         if isinstance(state, np.random.RandomState) and random_state is None:
@@ -223,25 +209,28 @@ class TableEstimator(BaseEstimator):  # type: ignore[misc]
         strange = self._columns.unseen(table) * math.log(self._columns.n_rows + 1)
         return np.asarray((found - volume).numpy() - strange)
 
-    def score_samples(self, X: Any) -> Floats:  # noqa: N803, ANN401
+    def _read(self, X: Any) -> InputTable:
+        check_is_fitted(self)
+        return read(self, X, reset=False)
+
+    def score_samples(self, X: Any) -> Floats:
         """log p(x) of each row, labels summed out, at temperature 1, up to one constant of the fitted model.
 
         Of a row with missing features it is the log-density of what is known of it, estimated by weighted draws; rows
         that miss different features have densities of different features, which are not comparable. A category that was
         never seen counts as one row in n + 1, of the n rows learned from.
         """
-        check_is_fitted(self)
-        return self._log_density(read(self, X, reset=False))
+        return self._log_density(self._read(X))
 
     def impute(
         self,
-        X: Any,  # noqa: N803, ANN401
-        y: Any = None,  # noqa: ANN401
+        X: Any,
+        y: Any = None,
         *,
         n_draws: int = 50,
         level: float = 0.9,
         steps: int = 50,
-        random_state: Any = None,  # noqa: ANN401
+        random_state: Any = None,
     ) -> Imputed:
         """What is missing in X, drawn from p(missing | known, y) at temperature 1: NaN, and categories that are missing
         or were never seen.
@@ -249,12 +238,13 @@ class TableEstimator(BaseEstimator):  # type: ignore[misc]
         `y` names the classes where they are known. A row's draws start at draws of the class Gaussians given what is
         known, chosen by their weight, and make `steps` steps of an exact kernel.
         """
-        check_is_fitted(self)
+        table = self._read(X)
         check_count("n_draws", n_draws, least=2)
         check_count("steps", steps, least=0)
         parameters.check_share("level", level)
-        table = read(self, X, reset=False)
-        x, labels = self._encoded(table, None if y is None else self._target_labels(y, table.n_rows))
+        if y is not None and not hasattr(self, "_targets"):
+            raise InputError("a detector has no labels: leave y out")
+        x, labels = self._encoded(table, None if y is None else self._targets.encode(y, table.n_rows))
         open_rows = self._density.incomplete(x, labels)
         all_x, all_y = x.repeat(n_draws, 1, 1), labels.repeat(n_draws, 1, 1)
         if bool(open_rows.any()):
@@ -264,20 +254,33 @@ class TableEstimator(BaseEstimator):  # type: ignore[misc]
             all_x[:, open_rows], all_y[:, open_rows] = drawn
         return imputed(self._columns, X, table, x, all_x, all_y[:, :, self._density.n_targets :], level)
 
-    def _target_labels(self, y: Any, n_rows: int) -> Tensor:  # noqa: ANN401
-        raise InputError("a detector has no labels: leave y out")
-
-    def _drawn(self, n: int, targets: Tensor, random_state: Any) -> tuple[npt.NDArray[Any], Tensor]:  # noqa: ANN401
+    def _drawn(self, n: int, targets: Tensor | None, random_state: Any) -> tuple[npt.NDArray[Any], Tensor]:
         """New rows of the model as a table, and their targets; `targets` is one row of them, MISSING where free."""
         check_count("n, the number of samples,", n)
         x = torch.full((n, self._columns.n_features), torch.nan, dtype=torch.float64)
-        y = torch.cat((targets.repeat(n, 1), torch.full((n, len(self._density.model.others)), MISSING)), dim=1)
+        y = torch.full((n, len(self._density.model.labels)), MISSING)
+        if targets is not None:
+            y[:, : self._density.n_targets] = targets
         keys = streams.chain_keys(n, generator=self._generator(random_state))
         (x,), (y,) = self._density.complete_rows(x, y, keys, n_draws=1, steps=SAMPLE_STEPS)
         n_targets = self._density.n_targets
         return self._columns.decode(x, y[:, n_targets:]), y[:, :n_targets]
 
-    def __sklearn_tags__(self) -> Any:  # noqa: ANN401
+    def save(self, path: str | Path) -> Path:
+        """Save the fitted estimator in one safetensors file, without pickle; `load` opens it.
+
+        Where training stands is left out: `partial_fit` and `warm_start` then go on with a new optimizer. A pickle
+        keeps it.
+        """
+        check_is_fitted(self)
+        return saving.save(self, Path(path))
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """An estimator that `save` has written."""
+        return saving.load(cls, Path(path))
+
+    def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.input_tags.allow_nan = True
         tags.input_tags.categorical = True

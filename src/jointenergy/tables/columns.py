@@ -156,7 +156,7 @@ class InputTable:
             return sorted(found, key=lambda v: (type(v).__name__, str(v)))
 
 
-def read(estimator: Any, X: Any, *, reset: bool) -> InputTable:  # noqa: N803, ANN401 (as scikit-learn calls tables)
+def read(estimator: Any, X: Any, *, reset: bool) -> InputTable:
     """Check X: a frame column by column, anything else as an array of floats, NaN allowed."""
     if not is_frame(X):
         array = validate_data(estimator, X, reset=reset, dtype=np.float64, ensure_all_finite="allow-nan")
@@ -190,7 +190,7 @@ def read(estimator: Any, X: Any, *, reset: bool) -> InputTable:  # noqa: N803, A
     return InputTable(columns, which, len(X), called)
 
 
-def _categorical(estimator: Any, X: Any, names: tuple[str, ...] | None, *, reset: bool) -> tuple[int, ...]:  # noqa: N803, ANN401
+def _categorical(estimator: Any, X: Any, names: tuple[str, ...] | None, *, reset: bool) -> tuple[int, ...]:
     """The numbers of the category columns: those named, or those that a frame's types say are none of numbers."""
     if not reset:
         return tuple(estimator._columns.categories)
@@ -209,7 +209,7 @@ def _categorical(estimator: Any, X: Any, names: tuple[str, ...] | None, *, reset
     return tuple(sorted({_place(v, names, n) for v in listed.tolist()}))
 
 
-def is_frame(X: object) -> bool:  # noqa: N803
+def is_frame(X: object) -> bool:
     return hasattr(X, "iloc") and hasattr(X, "dtypes") and hasattr(X, "columns")
 
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Any, Self
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -14,13 +13,12 @@ from sklearn.utils.validation import check_is_fitted
 
 from jointenergy.errors import InputError
 from jointenergy.inputs import is_number
-from jointenergy.labels import MISSING
-from jointenergy.tables import saving
 from jointenergy.tables.base import TableEstimator
 from jointenergy.tables.classifier import JointEnergyClassifier
-from jointenergy.tables.columns import Floats, read
+from jointenergy.tables.columns import Floats
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class JointEnergyDetector(OutlierMixin, TableEstimator):  # type: ignore[misc]
     """Outliers by log p(x): a density of a table, trained by chains under a guard, at temperature 1.
 
@@ -41,39 +39,9 @@ class JointEnergyDetector(OutlierMixin, TableEstimator):  # type: ignore[misc]
     health_, n_iter_, loss_curve_, n_features_in_, feature_names_in_ : as of the classifier.
     """
 
-    label_weight = 1.0
-    warm_start = False
-
-    def __init__(
-        self,
-        *,
-        contamination: float = 0.05,
-        max_iter: int | None = None,
-        hidden_layer_sizes: Sequence[int] | int | None = None,
-        early_stopping: bool = False,
-        validation_fraction: float = 0.1,
-        n_iter_no_change: int = 10,
-        batch_size: int | str = "auto",
-        learning_rate_init: float = 4e-3,
-        categorical_features: Any = "from_dtype",  # noqa: ANN401
-        image_shape: tuple[int, ...] | None = None,
-        device: str = "cpu",
-        random_state: Any = None,  # noqa: ANN401
-        verbose: int = 0,
-    ) -> None:
-        self.contamination = contamination
-        self.max_iter = max_iter
-        self.hidden_layer_sizes = hidden_layer_sizes
-        self.early_stopping = early_stopping
-        self.validation_fraction = validation_fraction
-        self.n_iter_no_change = n_iter_no_change
-        self.batch_size = batch_size
-        self.learning_rate_init = learning_rate_init
-        self.categorical_features = categorical_features
-        self.image_shape = image_shape
-        self.device = device
-        self.random_state = random_state
-        self.verbose = verbose
+    contamination: float = 0.05
+    early_stopping: bool | str = False
+    label_weight: ClassVar[float] = 1.0  # there are no labels
 
     @classmethod
     def of(cls, classifier: JointEnergyClassifier, *, contamination: float = 0.05) -> Self:
@@ -91,47 +59,33 @@ class JointEnergyDetector(OutlierMixin, TableEstimator):  # type: ignore[misc]
         detector._set_offset()
         return detector
 
-    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:  # noqa: N803, ANN401
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Learn the density of the rows; `y` is not looked at."""
-        iterations = self._asked()
         self._share()
         table, weight = self._prepare(X, sample_weight)
         if table.n_rows < 2:
             raise InputError("a density of one sample is none: n_samples=1, give at least 2")
         nothing = torch.empty(table.n_rows, 0, dtype=torch.int64)
-        trained = self._train(table, nothing, {}, weight, iterations=iterations)
-        self._keep(trained, table, weight)
+        self._train(table, nothing, {}, weight)
         self._set_offset()
         return self
 
-    def decision_function(self, X: Any) -> Floats:  # noqa: N803, ANN401
+    def decision_function(self, X: Any) -> Floats:
         """The log-density less `offset_`: negative for outliers.
 
         A row that misses features is judged by what it shows, beside complete rows: by the mean log-density of what it
         may be, drawn from the model. What it does not show counts as usual, and no column's unit matters.
         """
-        check_is_fitted(self)
-        return np.asarray(self._log_density(read(self, X, reset=False), completed=True) - self.offset_)
+        return np.asarray(self._log_density(self._read(X), completed=True) - self.offset_)
 
-    def predict(self, X: Any) -> npt.NDArray[np.int64]:  # noqa: N803, ANN401
+    def predict(self, X: Any) -> npt.NDArray[np.int64]:
         """+1 for rows like the data, -1 for outliers."""
         return np.where(self.decision_function(X) >= 0, 1, -1)
 
-    def sample(self, n: int = 1, random_state: Any = None) -> npt.NDArray[Any]:  # noqa: ANN401
+    def sample(self, n: int = 1, random_state: Any = None) -> npt.NDArray[Any]:
         """`n` rows drawn from the model."""
         check_is_fitted(self)
-        targets = torch.full((1, self._density.n_targets), MISSING)
-        return self._drawn(n, targets, random_state)[0]
-
-    def save(self, path: str | Path) -> Path:
-        """The fitted estimator in one safetensors file, without pickle; `load` opens it."""
-        check_is_fitted(self)
-        return saving.save(self, Path(path))
-
-    @classmethod
-    def load(cls, path: str | Path) -> Self:
-        """An estimator that `save` has written."""
-        return saving.load(cls, Path(path))
+        return self._drawn(n, None, random_state)[0]
 
     def _share(self) -> float:
         share = self.contamination

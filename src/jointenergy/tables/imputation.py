@@ -31,7 +31,7 @@ class Imputed:
 
 def imputed(
     columns: Columns,
-    given: Any,  # noqa: ANN401 (an array or a frame)
+    given: Any,
     table: InputTable,
     x: Tensor,
     all_x: Tensor,
@@ -64,7 +64,7 @@ def imputed(
     return Imputed(frame, draws, low, high, level)
 
 
-def _with(kind: Any, values: list[Any]) -> Any:  # noqa: ANN401 (a type of pandas)
+def _with(kind: Any, values: list[Any]) -> Any:
     """The type of a column of categories with those that the model knows; any other as it is."""
     if not hasattr(kind, "categories"):
         return kind

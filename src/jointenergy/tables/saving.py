@@ -26,7 +26,7 @@ FORMAT = "1"
 E = TypeVar("E")
 
 
-def save(estimator: Any, path: Path) -> Path:  # noqa: ANN401 (one of the two)
+def save(estimator: Any, path: Path) -> Path:
     """Settings, columns, classes, density and what a fit left; replaced whole where there is one."""
     density, columns, targets = estimator._density, estimator._columns, getattr(estimator, "_targets", None)
     tensors: dict[str, Tensor] = {f"model/{k}": v for k, v in density.model.state_dict().items()}
@@ -100,7 +100,7 @@ def load(cls: type[E], path: Path) -> E:
     return restored
 
 
-def _restore(estimator: Any, known: dict[str, Any], tensors: dict[str, Tensor]) -> None:  # noqa: ANN401
+def _restore(estimator: Any, known: dict[str, Any], tensors: dict[str, Tensor]) -> None:
     form = known["columns"]
     names = None if form["names"] is None else tuple(form["names"])
     estimator._columns = Columns(
@@ -151,7 +151,7 @@ def _categories(columns: Columns, k: int) -> list[Any]:
     return columns.categories[k]
 
 
-def _as_json(value: Any, name: str) -> Any:  # noqa: ANN401
+def _as_json(value: Any, name: str) -> Any:
     """A plain value, or an array as its dtype and entries."""
     if isinstance(value, np.ndarray):
         return {"dtype": value.dtype.str, "values": value.tolist()}
@@ -169,7 +169,7 @@ def _as_json(value: Any, name: str) -> Any:  # noqa: ANN401
     return value
 
 
-def _from_json(value: Any) -> Any:  # noqa: ANN401
+def _from_json(value: Any) -> Any:
     if isinstance(value, dict) and "dtype" in value:
         return np.array(value["values"], dtype=np.dtype(value["dtype"]))
     if isinstance(value, dict) and "tuple" in value:

@@ -57,12 +57,14 @@ class Targets:
         """The outputs as label variables; the names are places, so that any value may be a class."""
         return {f"output {k}": [f"{i}: {v}" for i, v in enumerate(c)] for k, c in enumerate(self.classes)}
 
-    def encode(self, y: object) -> Tensor:
-        """Labels `[n, L]`, MISSING where an entry is the missing label and that is no class."""
+    def encode(self, y: object, n_rows: int) -> Tensor:
+        """Labels `[n_rows, L]`, MISSING where an entry is the missing label and that is no class."""
         columns = _columns(y, self.missing_label)
         if len(columns) != len(self.classes):
             raise InputError(f"y has {len(columns)} output(s), the estimator was fitted with {len(self.classes)}")
-        codes = np.full((len(columns[0]), len(columns)), MISSING, dtype=np.int64)
+        codes = np.full((n_rows, len(columns)), MISSING, dtype=np.int64)
+        if len(columns[0]) != n_rows:
+            raise InputError(f"X has {n_rows} rows and y has {len(columns[0])}: give one label for each row")
         for k, (column, classes) in enumerate(zip(columns, self.classes, strict=True)):
             missing = _is_missing(column, self.missing_label) & ~_is_missing(classes, self.missing_label).any()
             where = {plain(c): i for i, c in enumerate(classes)}
@@ -83,25 +85,25 @@ class Targets:
         stacked: AnyArray = np.stack([c.astype(object) if mixed else c for c in columns], axis=-1)
         return stacked
 
-    def public(self) -> Any:  # noqa: ANN401 (an array or a list of them)
+    def public(self) -> Any:
         """`classes_`: of one output its classes, of binary labels their numbers, of several outputs a list."""
         if self.kind == "one":
             return self.classes[0]
         return np.arange(len(self.classes)) if self.kind == "multilabel" else self.classes
 
-    def shaped(self, values: Sequence[AnyArray]) -> Any:  # noqa: ANN401 (an array or a list of them)
+    def shaped(self, values: Sequence[AnyArray]) -> Any:
         """One array `[n, classes]` for each output in the form of `predict_proba`."""
         if self.kind == "one":
             return values[0]
         return np.stack([v[:, 1] for v in values], axis=1) if self.kind == "multilabel" else list(values)
 
 
-def rows_of(y: Any, chosen: npt.NDArray[np.bool_]) -> Any:  # noqa: ANN401 (whatever y is)
+def rows_of(y: Any, chosen: npt.NDArray[np.bool_]) -> Any:
     """The labels of some rows; a frame stays one, since its columns have types of their own."""
     return y if y is None or issparse(y) or bool(chosen.all()) else (y if is_frame(y) else _array(y))[chosen]
 
 
-def _array(y: Any) -> AnyArray:  # noqa: ANN401
+def _array(y: Any) -> AnyArray:
     """y as an array; a list of strings and numbers keeps both, where numpy would make all of it text."""
     array = np.asarray(y)
     if array.dtype.kind != "U" or not isinstance(y, list | tuple):
@@ -110,7 +112,7 @@ def _array(y: Any) -> AnyArray:  # noqa: ANN401
     return array if all(isinstance(v, str) for v in cells.flat) else cells
 
 
-def _columns(y: Any, missing_label: object) -> list[AnyArray]:  # noqa: ANN401
+def _columns(y: Any, missing_label: object) -> list[AnyArray]:
     """y column by column, refused where what is known of it is no classification target."""
     if y is None:
         raise InputError("requires y to be passed, but the target y is None")

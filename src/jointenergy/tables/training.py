@@ -302,12 +302,12 @@ def train(
     gaussians: Gaussians,
     *,
     n_before: int = 0,
-    watch: EarlyStopping | None = None,
+    stopping: EarlyStopping | None = None,
     callbacks: Sequence[Callback] = (),
 ) -> FitResult:
     """To the end, or to where early stopping ends it; a run that could not be kept healthy warns and is taken as is."""
     losses, set_back = LossCurve(), False
-    loop = Loop(trainer, callbacks=[StepSizeTuning(), losses, *([] if watch is None else [watch]), *callbacks])
+    loop = Loop(trainer, callbacks=[StepSizeTuning(), losses, *([] if stopping is None else [stopping]), *callbacks])
     loop.begin()
     try:
         loop.fit()
@@ -321,8 +321,8 @@ def train(
             stacklevel=3,
         )
     health = loop.health
-    if watch is not None and watch.worse and watch.kept is not None:
-        trainer.ema.load_state_dict(watch.kept)
+    if stopping is not None and stopping.worse and stopping.kept is not None:
+        trainer.ema.load_state_dict(stopping.kept)
         set_back = True
         health = measure.check_trainer(trainer)
     model = copy.deepcopy(trainer.ema).cpu().double()
@@ -332,6 +332,6 @@ def train(
     chains = buffer.state_dict()
     density = TableDensity(model, gaussians, mala_of(trainer).step_size, chains["x"].cpu(), chains["y"].cpu())
     kept = [losses.of[i] for i in sorted(losses.of) if i <= trainer.iteration]
-    scores = [] if watch is None else watch.scores
+    scores = [] if stopping is None else stopping.scores
     progress = TrainingState.of(trainer, n_before, set_back=set_back)
     return FitResult(density, health, trainer.iteration, kept, scores, progress)
