@@ -223,14 +223,7 @@ class TableEstimator(BaseEstimator):  # type: ignore[misc]
         return self._log_density(self._read(X))
 
     def impute(
-        self,
-        X: Any,
-        y: Any = None,
-        *,
-        n_draws: int = 50,
-        level: float = 0.9,
-        steps: int = 50,
-        random_state: Any = None,
+        self, X: Any, y: Any = None, *, n_draws: int = 50, level: float = 0.9, steps: int = 50, random_state: Any = None
     ) -> Imputed:
         """What is missing in X, drawn from p(missing | known, y) at temperature 1: NaN, and categories that are missing
         or were never seen.

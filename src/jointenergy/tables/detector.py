@@ -52,6 +52,7 @@ class JointEnergyDetector(OutlierMixin, TableEstimator):  # type: ignore[misc]
         own = {k: v for k, v in classifier.get_params().items() if k in cls().get_params()}
         own |= {"contamination": contamination, "early_stopping": classifier.early_stopping is True}
         detector = cls(**own)
+        detector._check_contamination()
         for name in ("_density", "_columns", "_scores", "health_", "n_iter_", "loss_curve_", "n_features_in_"):
             setattr(detector, name, getattr(classifier, name))
         if hasattr(classifier, "feature_names_in_"):
@@ -61,7 +62,7 @@ class JointEnergyDetector(OutlierMixin, TableEstimator):  # type: ignore[misc]
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Learn the density of the rows; `y` is not looked at."""
-        self._share()
+        self._check_contamination()
         table, weight = self._prepare(X, sample_weight)
         if table.n_rows < 2:
             raise InputError("a density of one sample is none: n_samples=1, give at least 2")
@@ -87,11 +88,9 @@ class JointEnergyDetector(OutlierMixin, TableEstimator):  # type: ignore[misc]
         check_is_fitted(self)
         return self._drawn(n, None, random_state)[0]
 
-    def _share(self) -> float:
-        share = self.contamination
-        if not is_number(share) or not 0 < share <= 0.5:
-            raise InputError(f"contamination must lie in (0, 0.5], got {share!r}")
-        return float(share)
+    def _check_contamination(self) -> None:
+        if not is_number(self.contamination) or not 0 < self.contamination <= 0.5:
+            raise InputError(f"contamination must lie in (0, 0.5], got {self.contamination!r}")
 
     def _set_offset(self) -> None:
-        self.offset_ = float(np.percentile(self._scores, 100.0 * self._share()))
+        self.offset_ = float(np.percentile(self._scores, 100.0 * float(self.contamination)))

@@ -30,13 +30,7 @@ class Imputed:
 
 
 def imputed(
-    columns: Columns,
-    given: Any,
-    table: InputTable,
-    x: Tensor,
-    all_x: Tensor,
-    all_y: Tensor,
-    level: float,
+    columns: Columns, given: Any, table: InputTable, x: Tensor, all_x: Tensor, all_y: Tensor, level: float
 ) -> Imputed:
     draws = columns.decode(all_x, all_y)
     numbers = columns.numbers_of(all_x)

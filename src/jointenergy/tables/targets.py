@@ -43,10 +43,10 @@ class Targets:
                 raise InputError(f"classes are given for {len(listed)} outputs, and y has {len(columns)}")
             found = [np.unique(_uniform(np.asarray(c), "classes")) for c in listed]
         else:
-            missing_label = _meant(columns, missing_label)
+            if len(columns) == 1 and plain(missing_label) == -1 and {plain(v) for v in columns[0]} == {-1, 1}:
+                missing_label = None  # all of y is -1 and +1: two classes in their customary dress
             found = [_known(column, missing_label, k, len(columns)) for k, column in enumerate(columns)]
-        binary = all(set(c.tolist()) <= {0, 1} for c in found if c.dtype.kind in "biuf")
-        binary = binary and all(c.dtype.kind in "biuf" for c in found)
+        binary = all(c.dtype.kind in "biuf" and set(c.tolist()) <= {0, 1} for c in found)
         kind: Kind = "one" if len(columns) == 1 else "multilabel" if binary else "several"
         if kind == "multilabel":
             found = [np.array([0, 1]) for _ in found]
@@ -62,9 +62,9 @@ class Targets:
         columns = _columns(y, self.missing_label)
         if len(columns) != len(self.classes):
             raise InputError(f"y has {len(columns)} output(s), the estimator was fitted with {len(self.classes)}")
-        codes = np.full((n_rows, len(columns)), MISSING, dtype=np.int64)
         if len(columns[0]) != n_rows:
             raise InputError(f"X has {n_rows} rows and y has {len(columns[0])}: give one label for each row")
+        codes = np.full((n_rows, len(columns)), MISSING, dtype=np.int64)
         for k, (column, classes) in enumerate(zip(columns, self.classes, strict=True)):
             missing = _is_missing(column, self.missing_label) & ~_is_missing(classes, self.missing_label).any()
             where = {plain(c): i for i, c in enumerate(classes)}
@@ -169,12 +169,6 @@ def _is_missing(column: AnyArray, missing_label: object) -> npt.NDArray[np.bool_
     return np.asarray(column == mark)
 
 
-def _meant(columns: Sequence[AnyArray], missing_label: object) -> object:
-    """The missing label, or None where all of y is -1 and +1: two classes in their customary dress."""
-    signs = len(columns) == 1 and plain(missing_label) == -1 and {plain(v) for v in columns[0]} == {-1, 1}
-    return None if signs else missing_label
-
-
 def _known(column: AnyArray, missing_label: object, k: int, n_outputs: int) -> AnyArray:
     missing = _is_missing(column, missing_label)
     known = column[~missing]
@@ -184,7 +178,8 @@ def _known(column: AnyArray, missing_label: object, k: int, n_outputs: int) -> A
     # A label that no row has, or all: one of several. But 1 beside the mark alone may be the two signs.
     if n_outputs > 1 and set(classes.tolist()) <= ({0} if missing.any() else {0, 1}):
         return np.array([0, 1])
-    mark, output = _mark(missing_label), f"output {k} of y" if n_outputs > 1 else "y"
+    mark = missing_label if plain(missing_label) is None else plain(missing_label)
+    output = f"output {k} of y" if n_outputs > 1 else "y"
     if missing.any() and len(classes) == 1:
         raise InputError(
             f"{output} has one class, {plain(classes[0])!r}, beside {mark!r}, which marks unlabeled rows: if {mark!r} "
@@ -193,7 +188,3 @@ def _known(column: AnyArray, missing_label: object, k: int, n_outputs: int) -> A
     if missing.any():
         raise InputError(f"{output} has no labeled row, so no class to learn: a density alone is JointEnergyDetector's")
     raise InputError(f"{output} has one class, {plain(classes[0])!r}, and a classifier needs at least 2 classes")
-
-
-def _mark(missing_label: object) -> object:
-    return missing_label if plain(missing_label) is None else plain(missing_label)

@@ -108,20 +108,9 @@ def training_data(
     held, rest = split
     judged = held if len(held) else rest
 
-    def shaped(rows: Tensor) -> Tensor:
-        return rows.float().view(len(rows), *shape).to(device)
-
-    hidden = None if bool(mask[rest].all()) else mask[rest].view(-1, *shape).to(device)
-    share = shares(weight[rest])
-    return TrainingData(
-        shaped(x[rest]),
-        y[rest].to(device),
-        shaped(x[judged]),
-        y[judged].to(device),
-        labels,
-        hidden,
-        None if share is None else share.float().to(device),
-    )
+    x, mask, share = x.float().view(-1, *shape), mask.view(-1, *shape), shares(weight[rest])
+    hidden, share = None if bool(mask[rest].all()) else mask[rest], None if share is None else share.float()
+    return TrainingData(x[rest], y[rest], x[judged], y[judged], labels, hidden, share).to(device)
 
 
 def shares(weight: Tensor) -> Tensor | None:
@@ -173,16 +162,14 @@ def table_trainer(
     noises = (settings.noise, settings.label_noise)[: len(objectives)]
     changes = tuple((CorrelatedNoise(root * noise),) if data.mask is None else () for noise in noises)
     frequent, n_before = FrequencyLabels.fit(data.y, labels), 0 if progress is None else progress.iterations
-    decay = 0.99
-
+    decay, half = 0.99, max(100, settings.iterations // 2)
     plan = Plan(
         model=model,
         data=data,
         objectives=objectives,
         kernel=kernel,
         start=Start(
-            GaussianStart(gaussians, data.event_shape, data.x),
-            frequent if discrete else MissingLabels(labels),
+            GaussianStart(gaussians, data.event_shape, data.x), frequent if discrete else MissingLabels(labels)
         ),
         bounds=View(-bound, bound),
         iterations=settings.iterations,
@@ -204,9 +191,7 @@ def table_trainer(
         # Where training comes in pieces, which may be one step each, the average forgets where it began.
         ema_of=None if before is None and settings.decay else lambda i: unbiased(decay, n_before + i + 1),
         scored_labels=lambda y: compared_labels(y, n_targets, frequent.frequencies),
-        cadence=CadenceSettings(
-            log=1, check=max(100, settings.iterations // 2), checkpoint=max(100, settings.iterations // 2), keep=2
-        ),
+        cadence=CadenceSettings(log=1, check=half, checkpoint=half, keep=2),
         # Tuned kernels would be recorded anew at every change.
         engine=EngineSettings(record="off", compile="off", precision="float32"),
         seed=seed,
