@@ -11,15 +11,18 @@ import torch
 from scipy.stats import kstest
 from sklearn.datasets import make_moons
 
-from jointenergy import JointEnergyClassifier, JointEnergyDetector, streams
+from jointenergy import JointEnergyClassifier, streams
 from jointenergy.errors import InputError
 from jointenergy.labels import MISSING, LabelSpace
 from jointenergy.models import TiltedGaussianModel
 from jointenergy.models.base import JointModel
 from jointenergy.networks import MLP
 from jointenergy.tables import density as density_room
+from jointenergy.tables.columns import InputTable
 from jointenergy.tables.density import TableDensity
-from jointenergy.tables.gaussians import ConditionalGaussian, Gaussians, fit
+from jointenergy.tables.gaussians import Gaussians
+from tests.small_tables import Quick, flags
+from tests.tables import make, tilted
 
 GRID = np.linspace(-9, 9, 721)
 
@@ -59,17 +62,29 @@ def small_density(labels=None, n_targets=1, seed=0, strength=3.0):
     )
 
 
-def fitted(n=150, seed=0, **settings):
-    g = np.random.default_rng(seed)
-    y = g.integers(0, 2, n)
-    x = g.normal(size=(n, 2)) + 3 * y[:, None] * [1, -1]
-    return JointEnergyClassifier(max_iter=30, random_state=0, **settings).fit(x, y), x, y
+def without_network(labels):
+    density = small_density(labels, strength=0.0)
+    list(density.model.network.parameters())[3].data.zero_()
+    return density
+
+
+def keys_of(n):
+    return streams.chain_keys(n, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.fixture(scope="module")
+def moons():
+    x, y = make_moons(300, noise=0.2, random_state=0)
+    return JointEnergyClassifier(max_iter=100, random_state=0).fit(x, y), x, y
+
+
+# The model.
 
 
 def test_a_tilted_gaussian_sums_all_labels_alike(monkeypatch):
     """By the closed sum over its targets, however many states these have."""
-    model = small_density(LabelSpace({"class": 3, "a": 2, "b": 3})).model
-    x = torch.randn(5, 2, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
+    model = make("tilted, mixed")
+    x = torch.randn(5, 3, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     torch.testing.assert_close(model.log_density_of_x(x), model.log_density(x))
     monkeypatch.setattr("jointenergy.labels.ENUMERATION_LIMIT", 6)
     torch.testing.assert_close(model.log_density_of_x(x), model.log_density(x))
@@ -77,8 +92,7 @@ def test_a_tilted_gaussian_sums_all_labels_alike(monkeypatch):
 
 def test_a_tilted_gaussian_without_a_network_is_its_gaussians_and_frequencies():
     labels = LabelSpace({"class": 3, "a": 2, "b": 3})
-    density = small_density(labels, strength=0.0)
-    list(density.model.network.parameters())[3].data.zero_()
+    density = without_network(labels)
     g = torch.Generator().manual_seed(1)
     x = torch.randn(20, 2, generator=g, dtype=torch.float64)
     y = torch.stack([torch.randint(c, (20,), generator=g) for c in labels.cardinalities], 1)
@@ -95,9 +109,7 @@ def test_a_tilted_gaussian_without_a_network_is_its_gaussians_and_frequencies():
 
 
 def test_trust_changes_the_log_odds_of_the_reference_and_not_its_density():
-    density = small_density(LabelSpace({"class": 3, "a": 2}), strength=0.0)
-    model = density.model
-    list(model.network.parameters())[3].data.zero_()
+    model = without_network(LabelSpace({"class": 3, "a": 2})).model
     g = torch.Generator().manual_seed(1)
     x = torch.randn(20, 2, generator=g, dtype=torch.float64)
     y = torch.cat((torch.full((20, 1), MISSING), torch.randint(2, (20, 1), generator=g)), 1)
@@ -105,42 +117,19 @@ def test_trust_changes_the_log_odds_of_the_reference_and_not_its_density():
     model.trust.fill_(0.5)
     torch.testing.assert_close(model.log_density(x, y), log_density)
     torch.testing.assert_close(model.label_probs(x, y)["class"], (0.5 * sure.log()).softmax(1))
-
-
-def test_trust_needs_one_target_and_a_share():
-    whole = {"center": torch.zeros(2), "whitening": torch.eye(2), "event_shape": (2,)}
-    two = LabelSpace({"a": 2, "b": 2})
-    for labels, n_targets, trust in ((two, 2, 0.5), (LabelSpace({"a": 4}), 1, 1.5)):
-        with pytest.raises(InputError, match="trust"):
-            TiltedGaussianModel(
-                MLP((2, 4, 4)),
-                labels,
-                n_targets=n_targets,
-                slope=torch.zeros(4, 2),
-                offset=torch.zeros(4),
-                trust=trust,
-                **whole,
-            )
+    for n_targets, trust in ((2, 0.5), (1, 1.5)):
+        with pytest.raises(InputError, match="trust must lie between 0 and 1"):
+            tilted(n_targets=n_targets, trust=trust)
 
 
 @pytest.mark.parametrize("n_targets", [0, 1, 2])
 def test_completions_by_one_look_for_all_targets_are_those_of_one_look_for_each_state(n_targets):
-    labels = LabelSpace({"class": 3, "a": 2, "b": 3})
-    n_out = max(sum(labels.cardinalities[:n_targets]), 1)
-    n_in = 2 + sum(labels.cardinalities[n_targets:])
+    with torch.random.fork_rng():
+        torch.manual_seed(2)
+        model = tilted(n_targets=n_targets).double()
     g = torch.Generator().manual_seed(2)
-    model = TiltedGaussianModel(
-        MLP((n_in, 8, n_out)),
-        labels,
-        n_targets=n_targets,
-        center=torch.zeros(2),
-        whitening=torch.eye(2),
-        slope=torch.randn(n_out, n_in, generator=g),
-        offset=torch.randn(n_out, generator=g),
-        event_shape=(2,),
-    ).double()
-    x = torch.randn(300, 2, generator=g, dtype=torch.float64)
-    y = torch.stack([torch.randint(-1, c, (300,), generator=g) for c in labels.cardinalities], 1)
+    x = torch.randn(300, 3, generator=g, dtype=torch.float64)
+    y = torch.stack([torch.randint(-1, c, (300,), generator=g) for c in model.labels.cardinalities], 1)
     found, wanted = list(model.completions(x, y)), list(JointModel.completions(model, x, y))
     assert len(found) == len(wanted) == 8  # all patterns of what is missing
     for a, b in zip(found, wanted, strict=True):
@@ -149,8 +138,20 @@ def test_completions_by_one_look_for_all_targets_are_those_of_one_look_for_each_
         torch.testing.assert_close(a.log_density, b.log_density)
 
 
-def keys_of(n):
-    return streams.chain_keys(n, generator=torch.Generator().manual_seed(0))
+@pytest.mark.parametrize("labels", [LabelSpace({"class": 3}), LabelSpace({"class": 3, "a": 2})])
+def test_the_gradient_without_a_graph_is_torchs(labels):
+    density = small_density(labels)
+    x = torch.randn(8, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    y = torch.zeros(8, len(labels), dtype=torch.int64)
+    for known in (y, None) if len(labels) == 1 else (y,):
+        value, gradient = density.model.with_gradient(x, known)
+        at = x.clone().requires_grad_()
+        wanted = density.model.log_density(at, known)
+        torch.testing.assert_close(value, wanted.detach())
+        torch.testing.assert_close(gradient, torch.autograd.grad(wanted.sum(), at)[0])
+
+
+# Its density, against quadrature.
 
 
 @pytest.mark.parametrize("given", [None, 1])
@@ -206,67 +207,11 @@ def test_missing_discrete_features_are_drawn_from_their_distribution(monkeypatch
         torch.testing.assert_close(shares, wanted[name][0], atol=0.03, rtol=0)
 
 
-def test_sums_of_mixed_rows_equal_enumeration():
-    labels = LabelSpace({"class": 3, "a": 2, "b": 3})
-    density = small_density(labels)
-    x = torch.randn(6, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    y = torch.tensor(
-        [[0, 1, 2], [MISSING, 1, 2], [1, MISSING, 0], [MISSING] * 3, [2, 1, MISSING], [MISSING, 0, MISSING]]
-    )
-    states = labels.enumerate()
-    for row in range(6):
-        agrees = ((states == y[row]) | (y[row] == MISSING)).all(1)
-        chosen = states[agrees]
-        wanted = density.model.log_density_of_complete(x[row].expand(len(chosen), 2), chosen).logsumexp(0)
-        assert float(density.model.log_density(x[row : row + 1], y[row : row + 1])) == pytest.approx(float(wanted))
+# What estimators answer by it.
 
 
-@pytest.mark.parametrize("labels", [LabelSpace({"class": 3}), LabelSpace({"class": 3, "a": 2})])
-def test_the_gradient_without_a_graph_is_torchs(labels):
-    density = small_density(labels)
-    x = torch.randn(8, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
-    y = torch.zeros(8, len(labels), dtype=torch.int64)
-    for known in (y, None) if len(labels) == 1 else (y,):
-        value, gradient = density.model.with_gradient(x, known)
-        at = x.clone().requires_grad_()
-        wanted = density.model.log_density(at, known)
-        torch.testing.assert_close(value, wanted.detach())
-        torch.testing.assert_close(gradient, torch.autograd.grad(wanted.sum(), at)[0])
-
-
-def test_gaussians_condition_as_gaussians_do():
-    g = torch.Generator().manual_seed(0)
-    root = torch.randn(4, 4, generator=g, dtype=torch.float64)
-    covariance = root @ root.mT + torch.eye(4)
-    mask = torch.tensor([[True, False, True, False], [True] * 4, [False] * 4])
-    x = torch.randn(3, 4, generator=g, dtype=torch.float64)
-    conditions = ConditionalGaussian.of(covariance.inverse(), mask)
-    mean = conditions.mean(torch.where(mask, x, 0.0))
-    o, m = [0, 2], [1, 3]
-    inner = covariance[m][:, o] @ covariance[o][:, o].inverse()
-    torch.testing.assert_close(mean[0, m], inner @ x[0, o])
-    torch.testing.assert_close(conditions.covariance()[0][m][:, m], covariance[m][:, m] - inner @ covariance[o][:, m])
-    assert (mean[1:] == 0).all()
-    torch.testing.assert_close(conditions.covariance()[2], covariance)
-
-
-def test_em_finds_classes_from_few_labels_and_features_that_are_missing():
-    g = torch.Generator().manual_seed(0)
-    n = 600
-    y = torch.randint(2, (n,), generator=g)
-    x = torch.randn(n, 2, generator=g, dtype=torch.float64) + 4.0 * y[:, None] * torch.tensor([1.0, -1.0])
-    few = torch.where(torch.arange(n) < 6, y, MISSING)
-    mask = torch.rand(n, 2, generator=g) > 0.2
-    nothing, equal = torch.zeros(n, 0).long(), torch.ones(n, dtype=torch.float64)
-    found = fit(x, mask, few, nothing, equal, n_classes=2, space=LabelSpace.none())
-    torch.testing.assert_close(found.means, torch.tensor([[0.0, 0.0], [4.0, -4.0]]).double(), atol=0.4, rtol=0)
-    whole = torch.ones(6, 2, dtype=torch.bool)
-    alone = fit(x[:6], whole, y[:6], nothing[:6], equal[:6], n_classes=2, space=LabelSpace.none())
-    assert float((alone.means - torch.tensor([[0.0, 0.0], [4.0, -4.0]])).abs().max()) > 0.4
-
-
-def test_probabilities_densities_and_joint_densities_are_one_density():
-    model, x, _ = fitted()
+def test_probabilities_densities_and_joint_densities_are_one_density(moons):
+    model, x, _ = moons
     probs = model.predict_proba(x)
     np.testing.assert_allclose(probs.sum(1), 1)
     joint = np.stack([model.joint_log_density(x, np.full(len(x), k)) for k in (0, 1)], 1)
@@ -294,7 +239,9 @@ def test_a_trained_density_is_that_of_a_known_mixture():
 
     found, wanted = model.score_samples(x), exact(x)
     reference = (
-        model._density.gaussians.log_joint(model._columns.encode(_table(x))[0], torch.zeros(n, 0).double())
+        model._density.gaussians.log_joint(
+            model._columns.encode(InputTable(list(x.T), (), len(x)))[0], torch.zeros(n, 0).double()
+        )
         .logsumexp(1)
         .numpy()
     )
@@ -303,10 +250,11 @@ def test_a_trained_density_is_that_of_a_known_mixture():
     assert spread < 0.6 * np.std(reference - wanted)
 
 
-def _table(x):
-    from jointenergy.tables.columns import InputTable
-
-    return InputTable(list(x.T), (), len(x))
+def fitted(n=150, seed=0, **settings):
+    g = np.random.default_rng(seed)
+    y = g.integers(0, 2, n)
+    x = g.normal(size=(n, 2)) + 3 * y[:, None] * [1, -1]
+    return JointEnergyClassifier(max_iter=30, random_state=0, **settings).fit(x, y), x, y
 
 
 def test_imputations_keep_what_is_known_and_follow_the_class():
@@ -328,43 +276,36 @@ def test_imputations_keep_what_is_known_and_follow_the_class():
     assert np.abs(other.X[missing, 1] - found.X[missing, 1]).mean() > 1.5
 
 
-def test_a_detector_shares_the_density_of_its_classifier():
-    model, x, _ = fitted()
-    detector = JointEnergyDetector.of(model, contamination=0.1)
-    np.testing.assert_array_equal(detector.score_samples(x), model.score_samples(x))
-    assert (detector.predict(x) == -1).mean() == pytest.approx(0.1, abs=0.01)
-    assert (detector.predict([[50.0, 50.0]]) == -1).all()
-    assert (np.sign(detector.decision_function(x)) >= 0).tolist() == (detector.predict(x) == 1).tolist()
-
-
-@pytest.fixture(scope="module")
-def moons():
-    x, y = make_moons(300, noise=0.2, random_state=0)
-    return JointEnergyClassifier(max_iter=100, random_state=0).fit(x, y), x
-
-
-def test_what_is_found_of_a_row_with_gaps_is_its_own(moons):
+@pytest.mark.parametrize("enough", [64.0, math.inf], ids=["by weights", "by chains"])
+def test_what_is_found_of_a_row_with_gaps_is_its_own(moons, monkeypatch, enough):
     """Alone, repeated, or among others: chains and draws of a row are a function of the row."""
-    model, x = moons
-    gaps = x[:60].copy()
+    monkeypatch.setattr(density_room, "ENOUGH", enough)
+    model, x, _ = moons
+    gaps = x[:30].copy()
     gaps[::2, 1] = math.nan
-    alone = [f(gaps[[8]])[0] for f in (model.predict_proba, model.score_samples)]
-    for rows in (gaps, gaps[[8, 8, 8]], np.concatenate((x, gaps[[8]]))):
-        here = np.flatnonzero((rows[:, 0] == gaps[8, 0]) & np.isnan(rows[:, 1]))
-        for f, own in zip((model.predict_proba, model.score_samples), alone, strict=True):
-            np.testing.assert_allclose(f(rows)[here], np.broadcast_to(own, (len(here), *np.shape(own))), rtol=1e-9)
+    for ask in (model.predict_proba, model.score_samples):
+        alone = ask(gaps[[8]])[0]
+        for rows in (gaps, gaps[[8, 8, 8]], np.concatenate((x[:9], gaps[[8]]))):
+            for here in np.flatnonzero((rows[:, 0] == gaps[8, 0]) & np.isnan(rows[:, 1])):
+                np.testing.assert_allclose(ask(rows)[here], alone, rtol=1e-9)
 
 
-def test_chains_too_answer_for_a_row_alone(moons, monkeypatch):
-    monkeypatch.setattr(density_room, "ENOUGH", math.inf)
-    model, x = moons
-    gaps = x[:20].copy()
-    gaps[:, 1] = math.nan
-    np.testing.assert_allclose(model.predict_proba(gaps)[7], model.predict_proba(gaps[[7]])[0], rtol=1e-9)
+@pytest.mark.parametrize("enough", [64.0, math.inf], ids=["by weights", "by chains"])
+def test_a_row_without_its_category_moves_no_row_beside_it(monkeypatch, enough):
+    monkeypatch.setattr(density_room, "ENOUGH", enough)
+    frame, y = flags()
+    model = Quick().fit(frame, y)
+    before = frame[:6].copy()
+    before.loc[:4, "size"] = math.nan
+    after = before.copy()
+    after.loc[5, "color"] = None
+    np.testing.assert_allclose(model.predict_proba(before)[:5], model.predict_proba(after)[:5], rtol=1e-9)
+    first, second = (model.impute(rows, n_draws=5, random_state=3).draws[:, :5, 0] for rows in (before, after))
+    np.testing.assert_allclose(first.astype(float), second.astype(float), rtol=1e-9)
 
 
 def test_an_imputed_row_keeps_its_draws_whichever_rows_follow(moons):
-    model, x = moons
+    model, x, _ = moons
     gaps = x[:20].copy()
     gaps[3::2, 1] = math.nan
     whole, part = model.impute(gaps, random_state=5).draws, model.impute(gaps[:8], random_state=5).draws

@@ -1,58 +1,44 @@
-"""Settings and arguments that nothing can be done with: one sentence each; and randomness that is nobody else's."""
+"""Settings, tables and arguments that nothing can be done with: one sentence each, when it is fitted or asked."""
 
 from __future__ import annotations
 
-from functools import partial
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 
-from jointenergy import InputError, JointEnergyClassifier, JointEnergyDetector
+from jointenergy import InputError, JointEnergyDetector
+from tests.small_tables import Quick, QuickDetector, blobs, flags
 
-Quick = partial(JointEnergyClassifier, max_iter=3, random_state=0)
-
-
-def blobs(n=40):
-    y = np.arange(n) % 2
-    return np.random.default_rng(0).normal(size=(n, 3)) + 4 * y[:, None], y
-
-
-@pytest.fixture(scope="module")
-def model():
-    return Quick().fit(*blobs())
+WRONG: dict[str, tuple[list[Any], str]] = {
+    "max_iter": ([0], "max_iter must be an integer of at least 1, got"),
+    "label_weight": ([-1, 0.5, "a", np.nan], "label_weight must be a number of at least 1, got"),
+    "learning_rate_init": ([-1, np.nan, "x"], "learning_rate_init must be a positive number, got"),
+    "early_stopping": (["sometimes"], "early_stopping must be .* got 'sometimes'"),
+    "validation_fraction": (["a", 2], "validation_fraction must lie between 0 and 1, got"),
+    "n_iter_no_change": ([0], "n_iter_no_change must be .* got 0"),
+    "hidden_layer_sizes": (["a", (8, 2.5), 0], "hidden_layer_sizes must be an integer .*got"),
+    "image_shape": ([3, "a", (3,), (1.5, 2)], r"image_shape must be \(height, width\).* got"),
+    "categorical_features": (
+        ["some", [9], ["color"]],
+        "categorical_features (must be|names column 9|names the column 'c)",
+    ),
+    "device": (["nonsense", 1.5, "mps", "meta"], "device must be"),
+    "verbose": (["a"], "verbose must be an integer or a boolean, got 'a'"),
+}
 
 
 @pytest.mark.parametrize(
-    ("settings", "sentence"),
-    [
-        ({"label_weight": -1}, "label_weight must be a number of at least 1, got -1"),
-        ({"label_weight": 0.5}, "label_weight must be"),
-        ({"label_weight": "a"}, "label_weight must be"),
-        ({"label_weight": np.nan}, "label_weight must be"),
-        ({"learning_rate_init": -1}, "learning_rate_init must be a positive number, got -1"),
-        ({"learning_rate_init": np.nan}, "learning_rate_init must be"),
-        ({"learning_rate_init": "x"}, "learning_rate_init must be"),
-        ({"validation_fraction": "a"}, "validation_fraction must lie between 0 and 1, got 'a'"),
-        ({"hidden_layer_sizes": "a"}, "hidden_layer_sizes must be an integer or a sequence of integers, got 'a'"),
-        ({"hidden_layer_sizes": (8, 2.5)}, "hidden_layer_sizes must be"),
-        ({"hidden_layer_sizes": 0}, "hidden_layer_sizes must be"),
-        ({"image_shape": 3}, "image_shape must be"),
-        ({"image_shape": "a"}, "image_shape must be"),
-        ({"image_shape": (1.5, 2)}, "image_shape must be"),
-        ({"device": "nonsense"}, "device must be one of torch's"),
-        ({"device": 1.5}, "device must be one of torch's"),
-    ],
+    ("name", "value", "sentence"), [(k, v, sentence) for k, (values, sentence) in WRONG.items() for v in values]
 )
-def test_wrong_settings_are_said_when_it_is_fitted(settings, sentence):
+def test_wrong_settings_are_said_when_it_is_fitted(name, value, sentence):
     x, y = blobs()
-    with pytest.raises(InputError, match=sentence):
-        Quick(**settings).fit(x, y)
-    with pytest.raises(InputError, match=sentence):
-        Quick(**settings).partial_fit(x, y)
-    if "label_weight" not in settings:
+    fits: list[Any] = [Quick(**{name: value}).fit, Quick(**{name: value}).partial_fit]
+    fits += [] if name == "label_weight" else [QuickDetector(**{name: value}).fit]
+    for fit in fits:
         with pytest.raises(InputError, match=sentence):
-            JointEnergyDetector(**settings).fit(x)
+            fit(x, y)
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU here")
@@ -68,32 +54,39 @@ def test_one_hidden_layer_may_be_a_number():
     assert one.hidden_layer_sizes == 8
 
 
-@pytest.mark.parametrize("n", [0, -1, 2.5, "a", None])
-def test_a_number_of_samples_is_a_count(model, n):
-    for made in (model, JointEnergyDetector.of(model)):
-        with pytest.raises(InputError, match="the number of samples, must be an integer"):
-            made.sample(n)
-
-
-@pytest.mark.parametrize("arguments", [{"level": "a"}, {"level": 90}, {"steps": "a"}, {"steps": -1}])
-def test_arguments_of_an_imputation_are_checked(model, arguments):
-    with pytest.raises(InputError, match=f"{next(iter(arguments))} must"):
-        model.impute(blobs()[0], **arguments)
-
-
-def test_numbers_too_large_to_square_name_their_column():
+def test_wrong_arguments_are_said_in_a_sentence():
     x, y = blobs()
-    x[:, 1] *= 1e300
-    with pytest.raises(InputError, match="column 1 holds numbers too large"):
-        Quick().fit(x, y)
+    model = Quick().fit(x, y)
+    detector = JointEnergyDetector.of(model)
+    for made in (model, detector):
+        for n in (0, -1, 2.5, "a", None):
+            with pytest.raises(InputError, match="the number of samples, must be an integer"):
+                made.sample(n)
+    for arguments in ({"level": "a"}, {"level": 90}, {"steps": "a"}, {"steps": -1}, {"n_draws": 1}):
+        with pytest.raises(InputError, match=f"{next(iter(arguments))} must"):
+            model.impute(x, **arguments)
+    with pytest.raises(InputError, match="has no labels"):
+        detector.impute(x, y)
+    with pytest.raises(InputError, match="got a dict"):
+        JointEnergyDetector.of({})
+    for make in (
+        lambda: QuickDetector(contamination=0.9).fit(x),
+        lambda: JointEnergyDetector.of(model, contamination=0),
+    ):
+        with pytest.raises(InputError, match=r"contamination must lie in \(0, 0.5\], got"):
+            make()
 
 
-def test_without_a_random_state_nobody_elses_is_touched(untouched_random_state):
-    x, y = blobs()
-    gaps = np.where(x > 4, np.nan, x)
-    with untouched_random_state():
-        one, other = (JointEnergyClassifier(max_iter=3).fit(x, y) for _ in range(2))
-        one.impute(gaps, n_draws=2)
-        one.sample(2)
-        JointEnergyDetector(max_iter=3).fit(x).predict(gaps)
-    assert not np.array_equal(one.score_samples(x), other.score_samples(x))  # fresh seeds, not one for all
+def test_columns_that_cannot_be_learned_are_named():
+    table, y = flags()
+    big, classes = blobs()
+    big[:, 1] *= 1e300
+    for x, labels, sentence in (
+        (table.assign(size=np.inf), y, "contains infinity in column 'size'"),
+        (table.assign(size=np.nan), y, "column 'size' has no value at all"),
+        (table.assign(color=None), y, "column 'color' has no value at all"),
+        (table[["size", "flag"]].set_axis(["a", "a"], axis=1), y, "two columns of the name 'a'"),
+        (big, classes, "column 1 holds numbers too large"),
+    ):
+        with pytest.raises(InputError, match=sentence):
+            Quick().fit(x, labels)
