@@ -19,7 +19,7 @@ SOURCE = ROOT / "src" / PACKAGE
 # From the top down. A room sees every floor below its own; rooms of one floor are blind to each other.
 FLOORS: list[set[str]] = [
     {"cli"},
-    {"estimators", "experiments"},
+    {"tables", "experiments"},
     {"evaluation"},
     {"runs"},
     {"recipes"},
@@ -208,7 +208,7 @@ ALLOWED = [
     ("evaluation/report.py", "from jointenergy.inference import predict\nfrom jointenergy.training import loop"),
     ("runs/run.py", "from jointenergy import inference\nfrom jointenergy.training import loop"),
     ("experiments/seeds.py", "from jointenergy.evaluation import report\nfrom jointenergy.recipes import build"),
-    ("cli/main.py", "from jointenergy.estimators import X"),
+    ("cli/main.py", "from jointenergy.tables import X"),
     ("cli/main.py", "from jointenergy import __version__\nfrom jointenergy.recipes import run"),
     ("cli/main.py", "import torch\nimport jointenergyx\nfrom numpy import kernels"),
 ]

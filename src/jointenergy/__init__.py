@@ -9,7 +9,6 @@ if TYPE_CHECKING:
     from jointenergy import buffers, data, inference, kernels, networks, objectives, starts
     from jointenergy.buffers import ReplayBuffer, ReservoirBuffer
     from jointenergy.errors import DomainError, EnumerationError, InputError, NormalizerError
-    from jointenergy.estimators import JointEnergyClassifier, JointEnergyDetector
     from jointenergy.labels import MISSING, LabelSpace
     from jointenergy.models import (
         Box,
@@ -24,6 +23,7 @@ if TYPE_CHECKING:
         Reals,
     )
     from jointenergy.runs import Run, fit, load, wrap
+    from jointenergy.tables import JointEnergyClassifier, JointEnergyDetector
     from jointenergy.training.callbacks import Callback
     from jointenergy.training.settings import OptimizerSettings
 
@@ -69,7 +69,7 @@ __all__ = [
 # The module of each public name. It is imported when the name is first used: PyTorch alone takes a second or more.
 _MODULES = {
     "errors": ("DomainError", "EnumerationError", "InputError", "NormalizerError"),
-    "estimators": ("JointEnergyClassifier", "JointEnergyDetector"),
+    "tables": ("JointEnergyClassifier", "JointEnergyDetector"),
     "labels": ("MISSING", "LabelSpace"),
     "models": (
         "Box",

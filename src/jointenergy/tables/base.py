@@ -1,10 +1,12 @@
-"""estimators: what the classifier and the detector share: a law trained on a table, densities, draws, imputations."""
+"""tables: what the classifier and the detector share: training, densities, samples, imputations."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
@@ -14,18 +16,23 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 from torch import Tensor
 
 from jointenergy import streams
-from jointenergy.data.training import TrainingData
 from jointenergy.errors import InputError
-from jointenergy.estimators import gaussians, parameters, tables
-from jointenergy.estimators.columns import Columns, Floats, Table, label_space
-from jointenergy.estimators.feeding import bound_of, data_of, shares
-from jointenergy.estimators.holding import Watch, held_out, score_of
-from jointenergy.estimators.imputed import Imputed, imputed
-from jointenergy.estimators.law import Law
-from jointenergy.estimators.progress import Progress
-from jointenergy.estimators.training import Sizes, Trained, table_trainer, train
 from jointenergy.inputs import check_count
 from jointenergy.labels import MISSING
+from jointenergy.tables import gaussians, parameters, saving
+from jointenergy.tables.columns import Columns, Floats, InputTable, read
+from jointenergy.tables.density import TableDensity
+from jointenergy.tables.early_stopping import EarlyStopping, held_out, score_of
+from jointenergy.tables.imputation import Imputed, imputed
+from jointenergy.tables.training import (
+    FitSettings,
+    TrainingState,
+    bound_of,
+    shares,
+    table_trainer,
+    train,
+    training_data,
+)
 from jointenergy.training.callbacks import Printed
 
 LEAST, MOST, PASSES = 100, 500, 5  # iterations and passes over the rows, where max_iter leaves them to the rows
@@ -37,33 +44,29 @@ LOOKS = 40  # of early stopping in a whole fit
 SAMPLE_STEPS = 100
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class TableEstimator(BaseEstimator):  # type: ignore[misc]
     """Settings and methods of both estimators; the settings are described there."""
 
-    # Set by the constructors.
-    max_iter: int | None
-    hidden_layer_sizes: Sequence[int] | int | None
-    batch_size: int | str
-    learning_rate_init: float
-    label_weight: float
-    early_stopping: bool | str
-    validation_fraction: float
-    n_iter_no_change: int
-    categorical_features: Any
-    image_shape: tuple[int, ...] | None
-    warm_start: bool
-    device: str
-    random_state: Any
-    verbose: int
-
-    _progress: Progress | None = None  # where training stands; a file does not hold it
+    max_iter: int | None = None
+    hidden_layer_sizes: Sequence[int] | int | None = None
+    early_stopping: bool | str = "auto"
+    validation_fraction: float = 0.1
+    n_iter_no_change: int = 10
+    batch_size: int | str = "auto"
+    learning_rate_init: float = 4e-3
+    categorical_features: Any = "from_dtype"
+    image_shape: tuple[int, ...] | None = None
+    device: str = "cpu"
+    random_state: Any = None
+    verbose: int = 0
 
     # Fitting.
 
-    def _prepare(self, X: Any, sample_weight: Any, *, reset: bool = True) -> tuple[Table, Floats]:  # noqa: N803, ANN401
+    def _prepare(self, X: Any, sample_weight: Any, *, reset: bool = True) -> tuple[InputTable, Floats]:
         """The table and how much each row counts, with settings that have been checked."""
         parameters.check(self)
-        table = tables.read(self, X, reset=reset)
+        table = read(self, X, reset=reset)
         weight = np.ones(table.n_rows)
         if sample_weight is not None:
             like = np.zeros((table.n_rows, 1))
@@ -76,31 +79,24 @@ class TableEstimator(BaseEstimator):  # type: ignore[misc]
                 raise InputError(f"image_shape={shape} needs {int(np.prod(shape))} number columns, X has others")
         return table, weight
 
-    def _asked(self) -> int | None:
-        """The iterations that `max_iter` asks for."""
-        return None if self.max_iter is None else check_count("max_iter", self.max_iter)
-
     def _train(
         self,
-        table: Table,
+        table: InputTable,
         targets: Tensor,
         target_space: dict[str, list[str]],
         weight: Floats,
         *,
-        iterations: int | None,
-        before: Law | None = None,
+        before: TableDensity | None = None,
         decay: bool = True,
-    ) -> Trained:
-        """The law of the rows that count; `before` is a law to go on from, with its columns and anchor.
+    ) -> TrainingState:
+        """Train on the rows that count; `before` is a density to go on from, with its columns and reference.
 
         Without `decay` it is one of many passes: at one learning rate, with nothing held out.
         """
         counts = torch.from_numpy(weight > 0)
         if before is None:
-            self._columns = Columns.fit(
-                _rows(table, weight > 0), weight[weight > 0], shared=self.image_shape is not None
-            )
-        labels = label_space(target_space, self._columns)
+            self._columns = Columns.fit(table.rows(weight > 0), weight[weight > 0], shared=self.image_shape is not None)
+        labels = self._columns.label_space(target_space)
         x, discrete = (t[counts] for t in self._columns.encode(table))
         y = torch.cat((targets[counts], discrete), dim=1)
         rows = torch.from_numpy(weight)[counts]
@@ -114,34 +110,45 @@ class TableEstimator(BaseEstimator):  # type: ignore[misc]
         if before is None:
             others = labels.subspace(labels.names[n_targets:])
             learned = (t[rest] for t in (x, mask, classes, discrete, rows))
-            anchor = gaussians.fit(*learned, n_classes=n_classes, space=others)
+            reference = gaussians.fit(*learned, n_classes=n_classes, space=others)
         else:
-            anchor = before.gaussians
-        filled = anchor.filled(x)
+            reference = before.gaussians
+        filled = reference.filled(x)
         shape = (x.shape[1],) if self.image_shape is None else parameters.image_of(self.image_shape)
-        data = data_of(filled, y, mask, rows, (held, rest), labels, shape=shape, device=self.device)
+        data = training_data(filled, y, mask, rows, (held, rest), labels, shape=shape, device=self.device)
         labeled = int((y[rest, :n_targets] != MISSING).any(1).sum()) if n_targets else len(rest)
-        sizes = self._sizes(len(rest), labeled, x.shape[1], iterations, decay=decay)
-        progress = None if before is None else self._progress
-        seed = seed if progress is None else progress.seed(seed)
+        settings = self._fit_settings(len(rest), labeled, x.shape[1], decay=decay)
+        progress = None if before is None else getattr(self, "_progress", None)
+        seed = seed if progress is None else progress.next_seed(seed)
         trainer = table_trainer(
-            sizes,
+            settings,
             data,
             seed,
             bound=bound_of(filled),
-            gaussians=anchor,
+            gaussians=reference,
             n_targets=n_targets,
             before=before,
             progress=progress,
         )
-        watch = self._watch(data, n_targets, sizes.iterations, rows[held]) if len(held) else None
+        stopping = None
+        if len(held):
+            every = max(1, settings.iterations // LOOKS)
+            stopping = EarlyStopping(score_of(data, n_targets), every, self.n_iter_no_change, shares(rows[held]))
         n_before = 0 if progress is None else progress.iterations
         shown = [Printed(type(self).__name__)] if self.verbose else []
-        return train(trainer, anchor, n_before=n_before, watch=watch, callbacks=shown)
+        result = train(trainer, reference, n_before=n_before, stopping=stopping, callbacks=shown)
+        self._density, self.health_ = result.density, result.health
+        self.n_iter_: int = result.n_iter + (0 if before is None else self.n_iter_)
+        self.loss_curve_: list[float] = [*([] if before is None else self.loss_curve_), *result.losses]
+        self.validation_scores_ = result.scores or None
+        self._scores = np.sort(self._log_density(table.rows(weight > 0), completed=True))
+        return result.progress
 
-    def _sizes(self, n_rows: int, n_labeled: int, n_features: int, iterations: int | None, *, decay: bool) -> Sizes:
-        """Sizes by the number of rows, weight decay by that of features; without a number of iterations five for every
-        four labeled rows, within bounds, and without decay one pass."""
+    def _fit_settings(self, n_rows: int, n_labeled: int, n_features: int, *, decay: bool) -> FitSettings:
+        """Choose sizes by the number of rows and weight decay by the number of features.
+
+        Without `max_iter`: five iterations for every four labeled rows, within bounds. Without `decay`: one pass.
+        """
         small = n_rows < SMALL
         auto = min(64, max(32, n_rows)) if small else 128
         size = check_count("batch_size", auto if self.batch_size == "auto" else self.batch_size)  # type: ignore[arg-type]
@@ -151,8 +158,8 @@ class TableEstimator(BaseEstimator):  # type: ignore[misc]
         # The more directions there are, the sooner rows are learned by heart: more weight decay, more noise.
         image = self.image_shape is not None
         few = FEW_PIXELS / max(n_features, 1)
-        return Sizes(
-            iterations or (whole if decay else -(-n_rows // size)),
+        return FitSettings(
+            int(self.max_iter or whole) if decay else -(-n_rows // size),
             batch_size=size,
             hidden=chosen if hidden is None else hidden,
             label_weight=float(self.label_weight),
@@ -163,27 +170,15 @@ class TableEstimator(BaseEstimator):  # type: ignore[misc]
             decay=decay,
         )
 
-    def _watch(self, data: TrainingData, n_targets: int, iterations: int, weight: Tensor) -> Watch:
-        patience = check_count("n_iter_no_change", self.n_iter_no_change)
-        return Watch(score_of(data, n_targets), max(1, iterations // LOOKS), patience, shares(weight))
-
-    def _keep(self, trained: Trained, table: Table, weight: Floats) -> None:
-        self._law = trained.law
-        self.health_ = trained.health
-        self.n_iter_ = trained.n_iter
-        self.loss_curve_ = trained.losses
-        self.validation_scores_ = trained.scores or None
-        self._scores = np.sort(self._log_density(_rows(table, weight > 0), completed=True))
-
     # Questions.
 
-    def _encoded(self, table: Table, targets: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    def _encoded(self, table: InputTable, targets: Tensor | None = None) -> tuple[Tensor, Tensor]:
         x, discrete = self._columns.encode(table)
         if targets is None:
-            targets = torch.full((len(x), self._law.n_targets), MISSING)
+            targets = torch.full((len(x), self._density.n_targets), MISSING)
         return x, torch.cat((targets, discrete), dim=1)
 
-    def _generator(self, random_state: Any = None) -> torch.Generator:  # noqa: ANN401 (as scikit-learn's)
+    def _generator(self, random_state: Any = None) -> torch.Generator:
         """Seeded by the argument, or by the estimator's own; answers are the same at every call."""
         state = self.random_state if random_state is None else random_state
         if isinstance(state, np.random.RandomState) and random_state is None:
@@ -195,25 +190,18 @@ class TableEstimator(BaseEstimator):  # type: ignore[misc]
         """The same for all rows: what is found of a row then depends on nothing beside it."""
         return streams.chain_keys(1, generator=self._generator()).expand(n)
 
-    def _log_density(self, table: Table, targets: Tensor | None = None, *, completed: bool = False) -> Floats:
+    def _log_density(self, table: InputTable, targets: Tensor | None = None, *, completed: bool = False) -> Floats:
         """log p(what is known of each row), exact for complete rows, an estimate for others; features in own units.
 
         `completed`: the mean of log p(row) over completions of the row instead. That is a density of all features, so
         that rows that miss different ones compare, in any units.
         """
         x, y = self._encoded(table, targets)
-        complete = self._law.complete(x, y)
-        found = x.new_zeros(len(x))
-        if bool(complete.any()):
-            found[complete] = self._law.log_density(x[complete], y[complete])
-        if not bool(complete.all()):
-            rest = ~complete
-            asked = x[rest], y[rest], self._one_key(int(rest.sum()))
-            if completed:
-                densities = self._law.expected(lambda a, b: self._law.log_density(a, b)[:, None], *asked, chains=False)
-                found[rest] = densities[:, 0]
-            else:
-                found[rest] = self._law.log_known(*asked)
+        density, keys = self._density, self._one_key(len(x))
+        if completed:
+            found = density.expected(lambda a, b: density.log_density(a, b)[:, None], x, y, keys, chains=False)[:, 0]
+        else:
+            found = density.log_known(x, y, keys)
         # Standardized features are denser by their scales; those that are not known have no density.
         scales = torch.from_numpy(np.log(self._columns.scale)) if self._columns.numbers else torch.zeros(1)
         volume: Tensor = (~x.isnan() | completed).to(scales.dtype) @ scales
@@ -221,66 +209,72 @@ class TableEstimator(BaseEstimator):  # type: ignore[misc]
         strange = self._columns.unseen(table) * math.log(self._columns.n_rows + 1)
         return np.asarray((found - volume).numpy() - strange)
 
-    def score_samples(self, X: Any) -> Floats:  # noqa: N803, ANN401
-        """log p(x) of each row, labels summed out, at temperature 1, up to one constant of the fitted law.
+    def _read(self, X: Any) -> InputTable:
+        check_is_fitted(self)
+        return read(self, X, reset=False)
+
+    def score_samples(self, X: Any) -> Floats:
+        """log p(x) of each row, labels summed out, at temperature 1, up to one constant of the fitted model.
 
         Of a row with missing features it is the log-density of what is known of it, estimated by weighted draws; rows
         that miss different features have densities of different features, which are not comparable. A category that was
         never seen counts as one row in n + 1, of the n rows learned from.
         """
-        check_is_fitted(self)
-        return self._log_density(tables.read(self, X, reset=False))
+        return self._log_density(self._read(X))
 
     def impute(
-        self,
-        X: Any,  # noqa: N803, ANN401
-        y: Any = None,  # noqa: ANN401
-        *,
-        n_draws: int = 50,
-        level: float = 0.9,
-        steps: int = 50,
-        random_state: Any = None,  # noqa: ANN401
+        self, X: Any, y: Any = None, *, n_draws: int = 50, level: float = 0.9, steps: int = 50, random_state: Any = None
     ) -> Imputed:
         """What is missing in X, drawn from p(missing | known, y) at temperature 1: NaN, and categories that are missing
         or were never seen.
 
-        `y` names the classes where they are known. A row's draws start from the anchor given what is known, chosen by
-        their weight, and make `steps` steps of an exact kernel.
+        `y` names the classes where they are known. A row's draws start at draws of the class Gaussians given what is
+        known, chosen by their weight, and make `steps` steps of an exact kernel.
         """
-        check_is_fitted(self)
+        table = self._read(X)
         check_count("n_draws", n_draws, least=2)
         check_count("steps", steps, least=0)
         parameters.check_share("level", level)
-        table = tables.read(self, X, reset=False)
-        x, labels = self._encoded(table, None if y is None else self._target_labels(y, table.n_rows))
-        open_rows = ~self._law.complete(x, labels)
+        if y is not None and not hasattr(self, "_targets"):
+            raise InputError("a detector has no labels: leave y out")
+        x, labels = self._encoded(table, None if y is None else self._targets.encode(y, table.n_rows))
+        open_rows = self._density.incomplete(x, labels)
         all_x, all_y = x.repeat(n_draws, 1, 1), labels.repeat(n_draws, 1, 1)
         if bool(open_rows.any()):
             # A key for each row of the table, so that rows without gaps do not shift the others'.
             keys = streams.chain_keys(len(x), generator=self._generator(random_state))[open_rows]
-            drawn = self._law.complete_rows(x[open_rows], labels[open_rows], keys, n_draws=n_draws, steps=steps)
-            all_x[:, open_rows], all_y[:, open_rows] = drawn.x, drawn.y
-        return imputed(self._columns, X, table, x, all_x, all_y[:, :, self._law.n_targets :], level)
+            drawn = self._density.complete_rows(x[open_rows], labels[open_rows], keys, n_draws=n_draws, steps=steps)
+            all_x[:, open_rows], all_y[:, open_rows] = drawn
+        return imputed(self._columns, X, table, x, all_x, all_y[:, :, self._density.n_targets :], level)
 
-    def _target_labels(self, y: Any, n_rows: int) -> Tensor:  # noqa: ANN401
-        raise InputError("a detector has no labels: leave y out")
-
-    def _drawn(self, n: int, targets: Tensor, random_state: Any) -> tuple[npt.NDArray[Any], Tensor]:  # noqa: ANN401
-        """New rows of the law as a table, and their targets; `targets` is one row of them, MISSING where free."""
+    def _drawn(self, n: int, targets: Tensor | None, random_state: Any) -> tuple[npt.NDArray[Any], Tensor]:
+        """New rows of the model as a table, and their targets; `targets` is one row of them, MISSING where free."""
         check_count("n, the number of samples,", n)
         x = torch.full((n, self._columns.n_features), torch.nan, dtype=torch.float64)
-        y = torch.cat((targets.repeat(n, 1), torch.full((n, len(self._law.others)), MISSING)), dim=1)
+        y = torch.full((n, len(self._density.model.labels)), MISSING)
+        if targets is not None:
+            y[:, : self._density.n_targets] = targets
         keys = streams.chain_keys(n, generator=self._generator(random_state))
-        drawn = self._law.complete_rows(x, y, keys, n_draws=1, steps=SAMPLE_STEPS)
-        found, n_targets = drawn.y[0], self._law.n_targets
-        return self._columns.decode(drawn.x[0], found[:, n_targets:]), found[:, :n_targets]
+        (x,), (y,) = self._density.complete_rows(x, y, keys, n_draws=1, steps=SAMPLE_STEPS)
+        n_targets = self._density.n_targets
+        return self._columns.decode(x, y[:, n_targets:]), y[:, :n_targets]
 
-    def __sklearn_tags__(self) -> Any:  # noqa: ANN401
+    def save(self, path: str | Path) -> Path:
+        """Save the fitted estimator in one safetensors file, without pickle; `load` opens it.
+
+        Where training stands is left out: `partial_fit` and `warm_start` then go on with a new optimizer. A pickle
+        keeps it.
+        """
+        check_is_fitted(self)
+        return saving.save(self, Path(path))
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """An estimator that `save` has written."""
+        return saving.load(cls, Path(path))
+
+    def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.input_tags.allow_nan = True
         tags.input_tags.categorical = True
         return tags
-
-
-def _rows(table: Table, chosen: npt.NDArray[np.bool_]) -> Table:
-    return Table([c[chosen] for c in table.columns], table.categorical, int(chosen.sum()), table.names)

@@ -1,4 +1,4 @@
-"""estimators: a fitted estimator as one safetensors file: tensors, and the rest as JSON in its metadata; no pickle."""
+"""tables: a fitted estimator as one safetensors file: tensors, and the rest as JSON in its metadata; no pickle."""
 
 from __future__ import annotations
 
@@ -15,25 +15,29 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from jointenergy.errors import InputError
-from jointenergy.estimators.anchors import Corrections, empty_model
-from jointenergy.estimators.columns import Columns, label_space, plain
-from jointenergy.estimators.gaussians import Gaussians
-from jointenergy.estimators.law import Law
-from jointenergy.estimators.targets import Targets
+from jointenergy.labels import LabelSpace
+from jointenergy.tables.columns import Columns, plain
+from jointenergy.tables.density import TableDensity
+from jointenergy.tables.gaussians import Gaussians
+from jointenergy.tables.model import Corrections, empty_model
+from jointenergy.tables.targets import Targets
 from jointenergy.training.health import Health
+from jointenergy.training.state import under
 
 FORMAT = "1"
+RESULTS = ("n_iter_", "loss_curve_", "validation_scores_", "transduction_", "offset_")
+INPUTS = ("n_features_in_", "feature_names_in_")
 E = TypeVar("E")
 
 
-def write(estimator: Any, path: Path) -> Path:  # noqa: ANN401 (one of the two)
-    """Settings, columns, classes, law and what a fit left; replaced whole where there is one."""
-    law, columns, targets = estimator._law, estimator._columns, getattr(estimator, "_targets", None)
-    tensors: dict[str, Tensor] = {f"model/{k}": v for k, v in law.model.state_dict().items()}
-    tensors |= {f"gaussians/{f.name}": getattr(law.gaussians, f.name) for f in fields(Gaussians)}
-    tensors |= {"chains/x": law.chains_x, "chains/y": law.chains_y, "scores": torch.from_numpy(estimator._scores)}
+def save(estimator: Any, path: Path) -> Path:
+    """Settings, columns, classes, density and what a fit left; replaced whole where there is one."""
+    density, columns, targets = estimator._density, estimator._columns, getattr(estimator, "_targets", None)
+    tensors: dict[str, Tensor] = {f"model/{k}": v for k, v in density.model.state_dict().items()}
+    tensors |= {f"gaussians/{f.name}": getattr(density.gaussians, f.name) for f in fields(Gaussians)}
+    tensors |= {"chains/x": density.chains_x, "chains/y": density.chains_y}
+    tensors["scores"] = torch.from_numpy(estimator._scores)
     tensors |= {"columns/mean": torch.from_numpy(columns.mean), "columns/scale": torch.from_numpy(columns.scale)}
-    left = {k: v for k, v in vars(estimator).items() if k in LEFT}
     known = {
         "estimator": type(estimator).__name__,
         "params": {k: _as_json(v, k) for k, v in estimator.get_params(deep=False).items()},
@@ -47,38 +51,24 @@ def write(estimator: Any, path: Path) -> Path:  # noqa: ANN401 (one of the two)
             "missing_label": _as_json(targets.missing_label, "missing_label"),
         },
         "model": {
-            "hidden": _hidden(law.model.network),
-            "n_targets": law.n_targets,
-            "spaces": dict(zip(law.model.labels.names, law.model.labels.values, strict=True)),
-            "event_shape": law.model.event_shape,
+            "hidden": _hidden(density.model.network),
+            "n_targets": density.n_targets,
+            "spaces": dict(zip(density.model.labels.names, density.model.labels.values, strict=True)),
+            "event_shape": density.model.event_shape,
         },
-        "step_size": law.step_size,
+        "step_size": density.step_size,
         "health": None if estimator.health_ is None else asdict(estimator.health_),
-        "left": {k: _as_json(v, k) for k, v in left.items()},
+        "left": {k: _as_json(v, k) for k, v in vars(estimator).items() if k in RESULTS + INPUTS},
     }
     path.parent.mkdir(parents=True, exist_ok=True)
     part = path.with_name(f".{path.name}.part")
-    save_file(
-        {k: v.detach().cpu().clone().contiguous() for k, v in tensors.items()},
-        part,
-        {"jointenergy": FORMAT, "estimator": json.dumps(known)},
-    )
+    whole = {k: v.detach().cpu().clone().contiguous() for k, v in tensors.items()}
+    save_file(whole, part, {"jointenergy": FORMAT, "estimator": json.dumps(known)})
     part.replace(path)
     return path
 
 
-LEFT = (
-    "n_iter_",
-    "loss_curve_",
-    "validation_scores_",
-    "n_features_in_",
-    "feature_names_in_",
-    "offset_",
-    "transduction_",
-)
-
-
-def read(cls: type[E], path: Path) -> E:
+def load(cls: type[E], path: Path) -> E:
     """The estimator of a file, or one sentence about what is wrong with it."""
     try:
         with safe_open(path, "pt") as file:
@@ -94,14 +84,7 @@ def read(cls: type[E], path: Path) -> E:
     if known["estimator"] != cls.__name__:
         raise InputError(f"{path} holds a {known['estimator']}: open it with {known['estimator']}.load")
     estimator: Any = cls(**{k: _from_json(v) for k, v in known["params"].items()})
-    _restore(estimator, known, tensors)
-    restored: E = estimator
-    return restored
-
-
-def _restore(estimator: Any, known: dict[str, Any], tensors: dict[str, Tensor]) -> None:  # noqa: ANN401
     form = known["columns"]
-    names = None if form["names"] is None else tuple(form["names"])
     estimator._columns = Columns(
         form["n_columns"],
         tuple(form["numbers"]),
@@ -109,27 +92,26 @@ def _restore(estimator: Any, known: dict[str, Any], tensors: dict[str, Tensor]) 
         tensors["columns/mean"].numpy(),
         tensors["columns/scale"].numpy(),
         form["n_rows"],
-        names,
+        None if form["names"] is None else tuple(form["names"]),
     )
-    space: dict[str, list[str]] = {}
     if known["targets"] is not None:
         classes = [np.array(values, dtype=np.dtype(kind)) for kind, values in known["targets"]["classes"]]
         estimator._targets = Targets(known["targets"]["kind"], classes, _from_json(known["targets"]["missing_label"]))
         estimator.classes_ = estimator._targets.public()
-        space = estimator._targets.space
-    model = known["model"]
-    n_targets = model["n_targets"]
-    labels = label_space(space or dict(list(model["spaces"].items())[:n_targets]), estimator._columns)
-    built = empty_model(tuple(model["hidden"]), tuple(model["event_shape"]), labels, n_targets)
-    built.load_state_dict({k.removeprefix("model/"): v for k, v in tensors.items() if k.startswith("model/")})
+    form = known["model"]
+    shape, labels = tuple(form["event_shape"]), LabelSpace(form["spaces"])
+    model = empty_model(tuple(form["hidden"]), shape, labels, form["n_targets"]).double()
+    model.load_state_dict(under(tensors, "model/"))
     gaussians = Gaussians(*(tensors[f"gaussians/{f.name}"] for f in fields(Gaussians)))
-    estimator._law = Law(
-        built.requires_grad_(False).eval(), gaussians, known["step_size"], tensors["chains/x"], tensors["chains/y"]
+    estimator._density = TableDensity(
+        model.requires_grad_(False).eval(), gaussians, known["step_size"], tensors["chains/x"], tensors["chains/y"]
     )
     estimator._scores = tensors["scores"].numpy()
     estimator.health_ = None if known["health"] is None else Health(**known["health"])
     for name, value in known["left"].items():
         setattr(estimator, name, _from_json(value))
+    restored: E = estimator
+    return restored
 
 
 def _hidden(network: torch.nn.Module) -> list[int]:
@@ -150,7 +132,7 @@ def _categories(columns: Columns, k: int) -> list[Any]:
     return columns.categories[k]
 
 
-def _as_json(value: Any, name: str) -> Any:  # noqa: ANN401
+def _as_json(value: Any, name: str) -> Any:
     """A plain value, or an array as its dtype and entries."""
     if isinstance(value, np.ndarray):
         return {"dtype": value.dtype.str, "values": value.tolist()}
@@ -168,7 +150,7 @@ def _as_json(value: Any, name: str) -> Any:  # noqa: ANN401
     return value
 
 
-def _from_json(value: Any) -> Any:  # noqa: ANN401
+def _from_json(value: Any) -> Any:
     if isinstance(value, dict) and "dtype" in value:
         return np.array(value["values"], dtype=np.dtype(value["dtype"]))
     if isinstance(value, dict) and "tuple" in value:

@@ -1,19 +1,22 @@
-"""estimators: Gaussian classes of one covariance, the anchor of a table's law: where it begins and what it is near to.
+"""tables: Gaussian classes of one covariance, the reference of a table's model: where training starts.
 
 All in standardized features and float64. Beside the features each class has the frequencies of the discrete ones. The
-joint law of class, features and discrete features is normalized, can be drawn from, and can be conditioned on any part.
+joint density of class, features and discrete features is normalized, and can be sampled and conditioned on any part.
 """
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 
 import torch
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.semi_supervised import LabelSpreading
 from torch import Tensor
 
-from jointenergy.estimators.spreading import spread
 from jointenergy.labels import MISSING, LabelSpace
 
+NEIGHBORS = 7  # of a row, along which labels spread
 LEAST_SHRINKAGE = 1e-3  # of the covariance toward a round one: constant and repeated columns need some
 ROUNDS = 10  # of expectation and maximization, where features are missing
 CLASS_ROUNDS = 2  # where classes are: more drive classes that are no Gaussians away from their labels
@@ -51,7 +54,7 @@ class Gaussians:
             return x
         mean = self.log_weights.exp() @ self.means
         away = torch.where(mask, x.nan_to_num(0.0) - mean, 0.0)
-        return torch.where(mask, x, mean + Conditions.of(self.precision, mask).mean(away))
+        return torch.where(mask, x, mean + ConditionalGaussian.of(self.precision, mask).mean(away))
 
 
 def fit(
@@ -62,24 +65,36 @@ def fit(
     Rows whose class is MISSING begin with their neighbors' classes, and a few rounds of EM follow.
     `x` holds anything where `mask` is False. `values` are the discrete features as labels of `space`.
     """
-    x, loss = _filled(x, mask, weight)
+    x, loss = _filled_by_em(x, mask, weight)
     known = classes != MISSING
     own = torch.nn.functional.one_hot(classes.clamp(min=0), n_classes).to(x.dtype) * known[:, None]
-    code = space.code_of(values.clamp(min=0), x.dtype) * space.allowed(values) * (~_missing_codes(values, space))
-    complete = bool(known.all())
-    guessed = own if complete else spread(torch.cat((x, code), dim=1), classes, n_classes)
-    found = _maximize(x, torch.where(known[:, None], own, guessed) * weight[:, None], loss, code, space)
-    for _ in range(0 if complete else CLASS_ROUNDS):
-        guessed = found.log_joint(x, code).softmax(1)
-        found = _maximize(x, torch.where(known[:, None], own, guessed) * weight[:, None], loss, code, space)
+    code = known_code(values, space, x.dtype)
+    if bool(known.all()):
+        return _maximize(x, own * weight[:, None], loss, code, space)
+    share = spread(torch.cat((x, code), dim=1), classes, n_classes)
+    for _ in range(1 + CLASS_ROUNDS):
+        found = _maximize(x, torch.where(known[:, None], own, share) * weight[:, None], loss, code, space)
+        share = found.log_joint(x, code).softmax(1)
     return found
 
 
-def _missing_codes(values: Tensor, space: LabelSpace) -> Tensor:
-    """Which entries of a code belong to discrete features that are missing."""
-    if len(space) == 0:
-        return values.new_zeros(len(values), 0, dtype=torch.bool)
-    return (values == MISSING)[:, torch.tensor(space.variable_of_code)]
+def known_code(values: Tensor, space: LabelSpace, dtype: torch.dtype) -> Tensor:
+    """The one-hot code of discrete features, zero in the blocks of those that are missing."""
+    return (values[:, list(space.variable_of_code)] == torch.tensor(space.value_of_code)).to(dtype)
+
+
+def spread(x: Tensor, classes: Tensor, n_classes: int) -> Tensor:
+    """Shares of the classes in each row, `[n, K]`, spread along nearest neighbors; zero where none reaches."""
+    if not bool((classes >= 0).any()):  # the first piece of many may have no label
+        return x.new_full((len(x), n_classes), 1 / n_classes)
+    spreading = LabelSpreading(kernel="knn", n_neighbors=min(NEIGHBORS, len(x)))
+    with warnings.catch_warnings():
+        # Shares are a beginning: where they stand after scikit-learn's rounds is near enough.
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        spreading.fit(x.numpy(), classes.numpy())
+    shares = x.new_zeros(len(x), n_classes)
+    shares[:, torch.from_numpy(spreading.classes_)] = torch.from_numpy(spreading.label_distributions_).to(x.dtype)
+    return shares
 
 
 def _maximize(x: Tensor, share: Tensor, loss: Tensor, code: Tensor, space: LabelSpace) -> Gaussians:
@@ -113,7 +128,7 @@ def _shrinkage(rows: Tensor, counts: Tensor) -> float:
     return min(max(found, LEAST_SHRINKAGE), 1.0)
 
 
-def _filled(x: Tensor, mask: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
+def _filled_by_em(x: Tensor, mask: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
     """Rows with what is masked out at its mean given the rest, and the covariance that this takes away: EM."""
     n_features = x.shape[1]
     nothing = x.new_zeros(n_features, n_features)
@@ -129,33 +144,32 @@ def _filled(x: Tensor, mask: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
         covariance = (away * share[:, None]).mT @ away + lost
         level = covariance.diagonal().mean().clamp(min=1e-3)
         covariance = 0.98 * covariance + 0.02 * level * torch.eye(n_features, dtype=x.dtype)
-        condition = Conditions.of(torch.linalg.inv(covariance), mask)
+        condition = ConditionalGaussian.of(torch.linalg.inv(covariance), mask)
         filled = torch.where(mask, x, mean + condition.mean(torch.where(mask, x - mean, 0.0)))
         lost = torch.einsum("n,nij->ij", share, condition.covariance())
     return filled, lost
 
 
 @dataclass(frozen=True, eq=False)
-class Conditions:
+class ConditionalGaussian:
     """Each row's free entries given its held ones, under a Gaussian of mean zero: matrices `[n, D, D]`.
 
     Rows with the same mask share the work.
     """
 
     precision: Tensor  # [D, D]
-    free: Tensor  # [n, D]
     pattern: Tensor  # [n], which of the masks a row has
     roots: Tensor  # [P, D, D], the inverse of the transposed factor of the free entries' precision, zero elsewhere
 
     @classmethod
-    def of(cls, precision: Tensor, mask: Tensor) -> Conditions:
+    def of(cls, precision: Tensor, mask: Tensor) -> ConditionalGaussian:
         masks, pattern = mask.unique(dim=0, return_inverse=True)
         free = (~masks).to(precision.dtype)
         inner = precision * free[:, :, None] * free[:, None, :] + torch.diag_embed(1 - free)
         root = torch.linalg.cholesky(inner)
         one = torch.eye(len(precision), dtype=precision.dtype).expand_as(root)
         inverse = torch.linalg.solve_triangular(root, one, upper=False).mT
-        return cls(precision, ~mask, pattern, inverse * free[:, :, None] * free[:, None, :])
+        return cls(precision, pattern, inverse * free[:, :, None] * free[:, None, :])
 
     def covariance(self) -> Tensor:
         return (self.roots @ self.roots.mT)[self.pattern]

@@ -1,10 +1,9 @@
-"""How tables are trained: in pieces, and with early stopping where categories are missing and rows have weights."""
+"""How tables are trained: settings by the rows, in pieces, with early stopping."""
 
 from __future__ import annotations
 
 import copy
 import pickle
-from functools import partial
 from types import SimpleNamespace
 
 import numpy as np
@@ -12,22 +11,18 @@ import pytest
 import torch
 from sklearn.base import clone
 
-from jointenergy import JointEnergyClassifier
-from jointenergy.estimators import base
-from jointenergy.estimators.base import TableEstimator
-from jointenergy.estimators.feeding import most_frequent
-from jointenergy.estimators.holding import Watch, held_out, score_of
-from jointenergy.estimators.progress import unbiased
-from jointenergy.estimators.training import compared_labels, table_trainer
+from jointenergy import JointEnergyClassifier, JointEnergyDetector
 from jointenergy.labels import MISSING, LabelSpace
-from jointenergy.models import TiltedGaussianModel
-from jointenergy.networks import MLP
-
-Quick = partial(JointEnergyClassifier, max_iter=5, random_state=0)
+from jointenergy.starts import FrequencyLabels
+from jointenergy.tables import base
+from jointenergy.tables.early_stopping import EarlyStopping, held_out, score_of
+from jointenergy.tables.training import compared_labels, table_trainer, unbiased
+from tests.small_tables import Quick, blobs
+from tests.tables import make
 
 
 def crossed(n, seed=0):
-    """Classes that no line tells apart: an anchor knows nothing of them."""
+    """Classes that no line tells apart: a reference knows nothing of them."""
     x = np.random.default_rng(seed).normal(size=(n, 2))
     return x, (x[:, 0] * x[:, 1] > 0).astype(int)
 
@@ -58,6 +53,32 @@ def trainers(monkeypatch):
     return made
 
 
+@pytest.mark.parametrize(
+    ("n_rows", "n_labeled", "iterations"),
+    [(50, 50, 100), (160, 160, 200), (160, 15, 100), (800, 800, 500), (25_600, 25_600, 1000), (25_600, 50, 100)],
+)
+def test_iterations_follow_the_labeled_rows(n_rows, n_labeled, iterations):
+    assert JointEnergyClassifier()._fit_settings(n_rows, n_labeled, 3, decay=True).iterations == iterations
+    assert JointEnergyClassifier(max_iter=7)._fit_settings(n_rows, n_labeled, 3, decay=True).iterations == 7
+
+
+def test_weight_decay_and_noise_follow_the_features_of_a_table():
+    plans = [JointEnergyClassifier()._fit_settings(90, 90, n, decay=True) for n in (2, 10, 40, 64)]
+    assert [p.weight_decay for p in plans[:3]] == pytest.approx([0.5, 0.5, 1.0])
+    assert [p.label_noise for p in plans] == pytest.approx([0.1, 0.1 * 5**0.5, 0.1 * 20**0.5, 0.5])
+    assert {p.noise for p in plans} == {0.1}  # the density's own rows are hardly blurred
+    image = JointEnergyClassifier(image_shape=(8, 8))._fit_settings(90, 90, 64, decay=True)
+    assert (image.weight_decay, image.label_noise) == (0.5, 0.1)
+
+
+def test_a_fit_without_max_iter_counts_its_labeled_rows(monkeypatch):
+    monkeypatch.setattr(base, "LEAST", 3)
+    x, y = blobs(60)
+    few = np.where(np.arange(60) < 6, y, -1)
+    assert JointEnergyClassifier(random_state=0).fit(x, few).n_iter_ == 7
+    assert JointEnergyDetector(random_state=0).fit(x[:8]).n_iter_ == 10
+
+
 def test_an_unbiased_average_forgets_where_it_began():
     values = [3.0, -1.0, 4.0, 1.0, -5.0]
     average = 1e6
@@ -70,17 +91,17 @@ def test_an_unbiased_average_forgets_where_it_began():
 
 def test_passes_go_on_with_the_weights_and_the_optimizer_of_the_last_and_not_with_the_average(trainers):
     model = passes(3, n_rows=20)
-    progress, law = model._progress, model._law.model.state_dict()
+    progress, averaged = model._progress, model._density.model.state_dict()
     assert progress.iterations == 3
     assert float(progress.optimizer["0/step"]) == 3
-    name = next(k for k in law if k.startswith("network") and k.endswith("weight"))
-    assert not torch.equal(progress.weights[name], law[name].float())
+    name = next(k for k in averaged if k.startswith("network") and k.endswith("weight"))
+    assert not torch.equal(progress.weights[name], averaged[name].float())
     # The average of three steps is about as far from where it began as the weights are: not a hundredth of that.
-    last = [k for k in law if k.startswith("network.logits") and k.endswith("weight")][-1]  # zero at first
-    assert float(law[last].abs().max()) > 0.3 * float(progress.weights[last].abs().max()) > 0
+    last = [k for k in averaged if k.startswith("network.logits") and k.endswith("weight")][-1]  # zero at first
+    assert float(averaged[last].abs().max()) > 0.3 * float(progress.weights[last].abs().max()) > 0
     passes(1, model, n_rows=20)
     assert all(torch.equal(v, trainers[3].weights[k]) for k, v in progress.weights.items())
-    assert all(torch.equal(v.float(), trainers[3].averaged[k]) for k, v in law.items())
+    assert all(torch.equal(v.float(), trainers[3].averaged[k]) for k, v in averaged.items())
     assert len({t.seed for t in trainers}) == 4
     # The n-th step of all calls forgets where the average began as the n-th of one call would.
     assert [t.trainer.plan.ema_of(0) for t in trainers] == [unbiased(0.99, n) for n in (1, 2, 3, 4)]
@@ -90,6 +111,18 @@ def test_a_fit_from_the_beginning_keeps_its_plain_average(trainers):
     Quick(warm_start=True).fit(*crossed(60))
     assert trainers[0].trainer.plan.ema_of is None
     assert trainers[0].trainer.update.decay == 0.99
+
+
+def test_passes_and_warm_fits_are_counted_together():
+    x, y = blobs()
+    model = Quick(warm_start=True).fit(x, y)
+    before = model.score_samples(x)
+    model.fit(x, y)
+    assert model.n_iter_ == len(model.loss_curve_) == 10
+    assert not np.array_equal(model.score_samples(x), before)
+    model = Quick().partial_fit(x[:45], y[:45], classes=[0, 1, 2]).partial_fit(x[45:], y[45:])
+    assert model.n_iter_ == 2
+    assert model.score(x, y) > 0.9
 
 
 @pytest.mark.slow
@@ -103,9 +136,18 @@ def test_classes_are_learned_by_short_passes_and_by_short_warm_fits():
     assert warm.score(x, y) > 0.8  # going on from averages alone: .63 after 200 iterations
 
 
+def test_the_first_piece_may_have_no_label():
+    x, y = blobs(150)
+    model = Quick().partial_fit(x, np.full(150, -1), classes=[0, 1, 2])
+    np.testing.assert_allclose(model.predict_proba(x).sum(1), 1.0)
+    for _ in range(10):
+        model.partial_fit(x, y)
+    assert model.score(x, y) > 0.9
+
+
 def test_chains_are_kept_where_there_is_room_for_more(trainers):
     model = passes(1)
-    kept = model._law.chains_x
+    kept = model._density.chains_x
     passes(1, model.set_params(batch_size=150))
     assert len(kept) == 500
     assert len(trainers[1].chains) == 600
@@ -119,7 +161,7 @@ def test_a_pass_is_one_pass_and_holds_nothing_out():
     assert Quick(batch_size=150).partial_fit(x, y).n_iter_ == 3
 
 
-def test_a_pickle_goes_on_as_if_nothing_had_been_and_a_file_from_its_law(tmp_path):
+def test_a_pickle_goes_on_as_if_nothing_had_been_and_a_file_from_its_density(tmp_path):
     model = passes(2)
     x, y = crossed(32, seed=7)
     pickled = pickle.loads(pickle.dumps(model)).partial_fit(x, y)
@@ -129,21 +171,37 @@ def test_a_pickle_goes_on_as_if_nothing_had_been_and_a_file_from_its_law(tmp_pat
     assert filed.n_iter_ == 3
     assert filed._progress is not None
     assert filed._progress.iterations == 1
-    assert clone(model)._progress is None
-
-
-def test_a_fit_that_was_set_back_goes_on_from_the_weights_that_it_kept(monkeypatch):
-    scores = iter([1.0, 0.5, 0.4, 0.3])
-    score = lambda _: torch.full((5,), next(scores))  # noqa: E731
-    monkeypatch.setattr(TableEstimator, "_watch", lambda *_: Watch(score, every=1, patience=2))
-    model = Quick(early_stopping=True).fit(*crossed(60))
-    law = model._law.model.state_dict()
-    assert model._progress is not None
-    assert model._progress.optimizer == {}
-    assert all(torch.equal(v, law[k].float()) for k, v in model._progress.weights.items())
+    assert not hasattr(clone(model), "_progress")
 
 
 # Early stopping.
+
+
+def test_early_stopping_ends_a_fit_that_gets_worse_and_goes_on_from_what_was_not(monkeypatch):
+    seen = []
+
+    def score(trainer):
+        seen.append({k: v.clone() for k, v in trainer.ema.state_dict().items()})
+        return torch.full((5,), [0.0, 1.0, 0.5, 0.4, 0.3][len(seen) - 1])
+
+    monkeypatch.setattr(base, "EarlyStopping", lambda *_: EarlyStopping(score, every=1, patience=2))
+    model = Quick(max_iter=40, early_stopping=True).fit(*blobs())
+    assert model.n_iter_ == 4
+    assert (model.validation_scores_ or [])[:4] == pytest.approx([0.0, 1.0, 0.5, 0.4])
+    kept = {k: v.float() for k, v in model._density.model.state_dict().items()}
+    assert all(torch.equal(kept[k], v.float()) for k, v in seen[1].items())
+    assert not all(torch.equal(kept[k], v.float()) for k, v in seen[2].items())
+    assert model.health_ is not None
+    assert model._progress.optimizer == {}
+    assert all(torch.equal(v, kept[k]) for k, v in model._progress.weights.items())
+
+
+def test_rows_are_held_out_where_there_are_enough():
+    x, y = blobs(400)
+    assert len(Quick().fit(x, y).validation_scores_ or []) > 1
+    assert Quick().fit(x[:90], y[:90]).validation_scores_ is None
+    rare = np.where(np.arange(400) < 2, 7, y)
+    assert Quick().fit(x, rare).classes_.tolist() == [0, 1, 2, 7]
 
 
 def test_rows_that_miss_too_many_categories_are_not_held_out():
@@ -162,32 +220,14 @@ def test_rows_that_miss_too_many_categories_are_not_held_out():
     assert len(held_out(y, labels, 1, mask, "auto", 0.5, 0)[0]) == 0
 
 
-def test_the_held_out_score_sums_missing_categories_out():
-    labels = LabelSpace({"y": ["a", "b", "c"], "u": ["0", "1"], "v": ["0", "1", "2"]})
-    torch.manual_seed(0)
-    model = TiltedGaussianModel(
-        MLP((7, 8, 3)),
-        labels,
-        n_targets=1,
-        center=torch.zeros(2),
-        whitening=torch.eye(2),
-        slope=torch.randn(3, 7),
-        offset=torch.randn(3),
-        event_shape=(2,),
-    ).double()
-    x = torch.randn(4, 2, dtype=torch.float64)
-    y = torch.tensor([[0, 1, 2], [1, MISSING, 0], [2, 0, MISSING], [1, MISSING, MISSING]])
+def test_the_held_out_score_is_the_probability_of_the_targets_with_missing_categories_summed_out():
+    model = make("tilted, mixed")
+    x = torch.randn(4, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    y = torch.tensor([[0, 1, 1], [1, MISSING, 0], [2, 0, MISSING], [1, MISSING, MISSING]])
     found = score_of(SimpleNamespace(x_held=x, y_held=y), 1)(SimpleNamespace(ema=model))
-    with torch.no_grad():
-        for i, row in enumerate(y.tolist()):
-            free = [k for k in (1, 2) if row[k] == MISSING]
-            states = torch.tensor(row).repeat(len(labels.enumerate(free)), 1)
-            states[:, free] = labels.enumerate(free)
-            both = []
-            for own in range(3):
-                states[:, 0] = own
-                both.append(model.log_density(x[i : i + 1].expand(len(states), 2), states).logsumexp(0))
-            assert float(found[i]) == pytest.approx(float(torch.stack(both).log_softmax(0)[row[0]]), abs=1e-10)
+    rest = torch.cat((torch.full((4, 1), MISSING), y[:, 1:]), 1)
+    wanted = model.label_probs(x, rest)["color"][torch.arange(4), y[:, 0]].log()
+    torch.testing.assert_close(found, wanted.detach(), atol=1e-10, rtol=0)
 
 
 @pytest.mark.parametrize(("n_categories", "missing", "stops"), [(1, 0.5, True), (6, 0.9, False)])
@@ -204,13 +244,12 @@ def test_a_fit_with_missing_categories_stops_early_where_it_can(n_categories, mi
 def test_a_missing_category_is_compared_as_the_most_frequent():
     labels = LabelSpace({"y": ["a", "b"], "u": ["0", "1", "2"]})
     y = torch.tensor([[0, 2], [1, 2], [1, 0], [MISSING, MISSING], [MISSING, MISSING], [1, MISSING]])
-    assert most_frequent(y, labels).tolist() == [1, 2]
-    found = compared_labels(y, 1, most_frequent(y, labels))
+    found = compared_labels(y, 1, FrequencyLabels.fit(y, labels).frequencies)
     assert found.tolist() == [[MISSING, k] for k in (2, 2, 0, 2, 2, 2)]
 
 
 def looks(found, weight=None):
-    watch = Watch(lambda trainer: found[trainer.iteration], every=1, patience=1, weight=weight)
+    watch = EarlyStopping(lambda trainer: found[trainer.iteration], every=1, patience=1, weight=weight)
     for i in range(len(found)):
         watch.look(SimpleNamespace(enough=False, trainer=SimpleNamespace(iteration=i, ema=torch.nn.Linear(1, 1))))
     return watch
@@ -230,14 +269,12 @@ def test_rows_are_watched_by_their_weights():
 
 def test_a_fit_with_weights_stops_by_them(monkeypatch):
     seen = []
-    plain = TableEstimator._watch
 
-    def watch(*args):
-        made = plain(*args)
-        seen.append(made.weight)
-        return made
+    def stopping(*args):
+        seen.append(args[-1])
+        return EarlyStopping(*args)
 
-    monkeypatch.setattr(TableEstimator, "_watch", watch)
+    monkeypatch.setattr(base, "EarlyStopping", stopping)
     x, y = crossed(400)
     Quick(max_iter=1).fit(x, y, np.where(y == 1, 9.0, 1.0))
     Quick(max_iter=1).fit(x, y, np.full(400, 2.0))

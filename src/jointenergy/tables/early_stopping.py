@@ -1,4 +1,4 @@
-"""estimators: early stopping: which rows are held out, if any, and when what they say ends a fit."""
+"""tables: early stopping: which rows are held out, if any, and when what they say ends a fit."""
 
 from __future__ import annotations
 
@@ -12,9 +12,8 @@ from sklearn.model_selection import train_test_split
 from torch import Tensor
 
 from jointenergy.data.training import TrainingData
-from jointenergy.errors import InputError
-from jointenergy.estimators.law import FEW_STATES
 from jointenergy.labels import MISSING, LabelSpace
+from jointenergy.tables.density import FEW_STATES
 from jointenergy.training.callbacks import Callback
 from jointenergy.training.loop import Loop
 from jointenergy.training.trainer import Trainer
@@ -31,10 +30,6 @@ def held_out(
     every class keeps rows to learn from.
     """
     nothing, everything = torch.empty(0, dtype=torch.int64), torch.arange(len(y))
-    if asked not in (True, False, "auto"):
-        raise InputError(f"early_stopping must be True, False or 'auto', got {asked!r}")
-    if not 0 < fraction < 1:
-        raise InputError(f"validation_fraction must lie between 0 and 1, got {fraction!r}")
     sizes = torch.tensor(labels.cardinalities[n_targets:], dtype=torch.float64)
     n_states = torch.where(y[:, n_targets:] == MISSING, sizes, 1.0).prod(1)
     y = y[:, :n_targets]
@@ -55,7 +50,7 @@ def held_out(
 
 
 @dataclass
-class Watch(Callback):
+class EarlyStopping(Callback):
     """Early stopping: keeps the newest weights that are within a standard error of the best, and says when to stop.
 
     The newest, not the best: the density goes on learning where the classes have nothing left to learn.

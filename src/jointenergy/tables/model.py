@@ -1,4 +1,4 @@
-"""estimators: the anchor as a model: where its network and its chains begin."""
+"""tables: the model of a table, a class-Gaussian reference corrected by a network, and where its chains start."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ import torch
 from torch import Tensor, nn
 
 from jointenergy.data.training import TrainingData
-from jointenergy.estimators.gaussians import Gaussians
 from jointenergy.input_gradients import VJP, with_vjp
 from jointenergy.labels import MISSING, LabelSpace
 from jointenergy.models import TiltedGaussianModel
 from jointenergy.networks import MLP, ImageCNN
 from jointenergy.starts import FrequencyLabels
+from jointenergy.tables.gaussians import Gaussians
 
 TRUST = 0.5  # in the log-odds of Gaussian classes
 
 
 @dataclass(frozen=True, eq=False)
 class GaussianStart:
-    """Fresh chains begin at draws of the anchor, of the class that they have, if they have one."""
+    """Fresh chains begin at draws of the reference, of the class that they have, if they have one."""
 
     gaussians: Gaussians
     event_shape: tuple[int, ...]
@@ -42,37 +42,51 @@ class GaussianStart:
 def tilted_model(
     gaussians: Gaussians, data: TrainingData, n_targets: int, hidden: tuple[int, ...]
 ) -> TiltedGaussianModel:
-    """The anchor as slope and offset, and a network that is zero at first."""
-    labels, shape = data.labels, data.event_shape
-    n_outputs = max(sum(labels.cardinalities[:n_targets]), 1)
-    n_codes = sum(labels.cardinalities[n_targets:])
+    """The Gaussians as slope and offset, and a network that is zero at first."""
+    labels = data.labels
+    model = empty_model(hidden, data.event_shape, labels, n_targets, trust=TRUST if n_targets == 1 else 1.0)
     center = gaussians.log_weights.exp() @ gaussians.means
-    whitening = gaussians.whitening
-    white = (gaussians.means - center) @ whitening
-    if len(gaussians.means) == n_outputs:
+    white = (gaussians.means - center) @ gaussians.whitening
+    if len(gaussians.means) == model.n_outputs:
         slope = torch.cat((white, gaussians.log_values), dim=1)
         offset = gaussians.log_weights - 0.5 * white.square().sum(1)
     else:
-        slope = torch.zeros(n_outputs, white.shape[1] + n_codes)
+        slope = torch.zeros_like(model.slope)
         # Each target's block is read once, so that the first alone has the discrete features' frequencies.
         first = labels.cardinalities[0] if n_targets else 1
         slope[:first, white.shape[1] :] = gaussians.log_values[0].float()
         shares = FrequencyLabels.fit(data.y, labels).frequencies
         blocks = [shares[k, :c].clamp(min=1e-3).log() for k, c in enumerate(labels.cardinalities[:n_targets])]
         offset = torch.cat(blocks) if blocks else torch.zeros(1)
-    network = _network(hidden, shape, white.shape[1] + n_codes, n_outputs)
-    model = TiltedGaussianModel(
-        network,
+    model.center, model.whitening, model.slope, model.offset = center, gaussians.whitening, slope, offset
+    return model.float()
+
+
+def empty_model(
+    hidden: tuple[int, ...], shape: tuple[int, ...], labels: LabelSpace, n_targets: int, *, trust: float = 1.0
+) -> TiltedGaussianModel:
+    """A model whose Gaussians are still to come, and a network that is zero everywhere: its last layers are."""
+    n_x, n_outputs = math.prod(shape), max(sum(labels.cardinalities[:n_targets]), 1)
+    n_in = n_x + sum(labels.cardinalities[n_targets:])
+    parts = [
+        ImageCNN(shape, hidden, n) if len(shape) > 1 else MLP((n_in, *hidden, n))
+        for n in ((1,) if n_outputs == 1 else (n_outputs, 1))
+    ]
+    for part in parts:
+        last = [m for m in part.modules() if isinstance(m, nn.Linear)][-1]
+        nn.init.zeros_(last.weight)
+        nn.init.zeros_(last.bias)
+    return TiltedGaussianModel(
+        parts[0] if len(parts) == 1 else Corrections(*parts),
         labels,
         n_targets=n_targets,
-        center=center,
-        whitening=whitening,
-        slope=slope,
-        offset=offset,
+        center=torch.zeros(n_x),
+        whitening=torch.zeros(n_x, n_x),
+        slope=torch.zeros(n_outputs, n_in),
+        offset=torch.zeros(n_outputs),
         event_shape=shape,
-        trust=TRUST if n_targets == 1 else 1.0,
+        trust=trust,
     )
-    return model.float()
 
 
 class Corrections(nn.Module):
@@ -95,34 +109,3 @@ class Corrections(nn.Module):
         if own is None or common is None:
             return None
         return own[0] + common[0], lambda g: own[1](g) + common[1](g.sum(1, keepdim=True))
-
-
-def _network(hidden: tuple[int, ...], shape: tuple[int, ...], n_in: int, n_outputs: int) -> nn.Module:
-    """Zero everywhere at first: the last layers are."""
-    parts = [
-        ImageCNN(shape, hidden, n) if len(shape) > 1 else MLP((n_in, *hidden, n))
-        for n in ((1,) if n_outputs == 1 else (n_outputs, 1))
-    ]
-    for part in parts:
-        last = [m for m in part.modules() if isinstance(m, nn.Linear)][-1]
-        nn.init.zeros_(last.weight)
-        nn.init.zeros_(last.bias)
-    return parts[0] if len(parts) == 1 else Corrections(*parts)
-
-
-def empty_model(
-    hidden: tuple[int, ...], shape: tuple[int, ...], labels: LabelSpace, n_targets: int
-) -> TiltedGaussianModel:
-    """A model of a form whose weights are still to come."""
-    n_x, n_outputs = math.prod(shape), max(sum(labels.cardinalities[:n_targets]), 1)
-    n_in = n_x + sum(labels.cardinalities[n_targets:])
-    return TiltedGaussianModel(
-        _network(hidden, shape, n_in, n_outputs),
-        labels,
-        n_targets=n_targets,
-        center=torch.zeros(n_x),
-        whitening=torch.zeros(n_x, n_x),
-        slope=torch.zeros(n_outputs, n_in),
-        offset=torch.zeros(n_outputs),
-        event_shape=shape,
-    ).double()

@@ -1,4 +1,4 @@
-"""estimators: what y may be: one class, several binary labels or several outputs, each entry possibly missing."""
+"""tables: what y may be: one class, several binary labels or several outputs, each entry possibly missing."""
 
 from __future__ import annotations
 
@@ -17,9 +17,8 @@ from sklearn.utils.validation import column_or_1d
 from torch import Tensor
 
 from jointenergy.errors import InputError
-from jointenergy.estimators.columns import plain
-from jointenergy.estimators.tables import is_frame
 from jointenergy.labels import MISSING
+from jointenergy.tables.columns import is_frame, plain
 
 Kind = Literal["one", "multilabel", "several"]
 AnyArray = npt.NDArray[Any]
@@ -44,10 +43,10 @@ class Targets:
                 raise InputError(f"classes are given for {len(listed)} outputs, and y has {len(columns)}")
             found = [np.unique(_uniform(np.asarray(c), "classes")) for c in listed]
         else:
-            missing_label = _meant(columns, missing_label)
+            if len(columns) == 1 and plain(missing_label) == -1 and {plain(v) for v in columns[0]} == {-1, 1}:
+                missing_label = None  # all of y is -1 and +1: two classes in their customary dress
             found = [_known(column, missing_label, k, len(columns)) for k, column in enumerate(columns)]
-        binary = all(set(c.tolist()) <= {0, 1} for c in found if c.dtype.kind in "biuf")
-        binary = binary and all(c.dtype.kind in "biuf" for c in found)
+        binary = all(c.dtype.kind in "biuf" and set(c.tolist()) <= {0, 1} for c in found)
         kind: Kind = "one" if len(columns) == 1 else "multilabel" if binary else "several"
         if kind == "multilabel":
             found = [np.array([0, 1]) for _ in found]
@@ -58,12 +57,14 @@ class Targets:
         """The outputs as label variables; the names are places, so that any value may be a class."""
         return {f"output {k}": [f"{i}: {v}" for i, v in enumerate(c)] for k, c in enumerate(self.classes)}
 
-    def encode(self, y: object) -> Tensor:
-        """Labels `[n, L]`, MISSING where an entry is the missing label and that is no class."""
+    def encode(self, y: object, n_rows: int) -> Tensor:
+        """Labels `[n_rows, L]`, MISSING where an entry is the missing label and that is no class."""
         columns = _columns(y, self.missing_label)
         if len(columns) != len(self.classes):
             raise InputError(f"y has {len(columns)} output(s), the estimator was fitted with {len(self.classes)}")
-        codes = np.full((len(columns[0]), len(columns)), MISSING, dtype=np.int64)
+        if len(columns[0]) != n_rows:
+            raise InputError(f"X has {n_rows} rows and y has {len(columns[0])}: give one label for each row")
+        codes = np.full((n_rows, len(columns)), MISSING, dtype=np.int64)
         for k, (column, classes) in enumerate(zip(columns, self.classes, strict=True)):
             missing = _is_missing(column, self.missing_label) & ~_is_missing(classes, self.missing_label).any()
             where = {plain(c): i for i, c in enumerate(classes)}
@@ -84,25 +85,25 @@ class Targets:
         stacked: AnyArray = np.stack([c.astype(object) if mixed else c for c in columns], axis=-1)
         return stacked
 
-    def public(self) -> Any:  # noqa: ANN401 (an array or a list of them)
+    def public(self) -> Any:
         """`classes_`: of one output its classes, of binary labels their numbers, of several outputs a list."""
         if self.kind == "one":
             return self.classes[0]
         return np.arange(len(self.classes)) if self.kind == "multilabel" else self.classes
 
-    def shaped(self, values: Sequence[AnyArray]) -> Any:  # noqa: ANN401 (an array or a list of them)
+    def shaped(self, values: Sequence[AnyArray]) -> Any:
         """One array `[n, classes]` for each output in the form of `predict_proba`."""
         if self.kind == "one":
             return values[0]
         return np.stack([v[:, 1] for v in values], axis=1) if self.kind == "multilabel" else list(values)
 
 
-def rows_of(y: Any, chosen: npt.NDArray[np.bool_]) -> Any:  # noqa: ANN401 (whatever y is)
+def rows_of(y: Any, chosen: npt.NDArray[np.bool_]) -> Any:
     """The labels of some rows; a frame stays one, since its columns have types of their own."""
     return y if y is None or issparse(y) or bool(chosen.all()) else (y if is_frame(y) else _array(y))[chosen]
 
 
-def _array(y: Any) -> AnyArray:  # noqa: ANN401
+def _array(y: Any) -> AnyArray:
     """y as an array; a list of strings and numbers keeps both, where numpy would make all of it text."""
     array = np.asarray(y)
     if array.dtype.kind != "U" or not isinstance(y, list | tuple):
@@ -111,7 +112,7 @@ def _array(y: Any) -> AnyArray:  # noqa: ANN401
     return array if all(isinstance(v, str) for v in cells.flat) else cells
 
 
-def _columns(y: Any, missing_label: object) -> list[AnyArray]:  # noqa: ANN401
+def _columns(y: Any, missing_label: object) -> list[AnyArray]:
     """y column by column, refused where what is known of it is no classification target."""
     if y is None:
         raise InputError("requires y to be passed, but the target y is None")
@@ -168,12 +169,6 @@ def _is_missing(column: AnyArray, missing_label: object) -> npt.NDArray[np.bool_
     return np.asarray(column == mark)
 
 
-def _meant(columns: Sequence[AnyArray], missing_label: object) -> object:
-    """The missing label, or None where all of y is -1 and +1: two classes in their customary dress."""
-    signs = len(columns) == 1 and plain(missing_label) == -1 and {plain(v) for v in columns[0]} == {-1, 1}
-    return None if signs else missing_label
-
-
 def _known(column: AnyArray, missing_label: object, k: int, n_outputs: int) -> AnyArray:
     missing = _is_missing(column, missing_label)
     known = column[~missing]
@@ -183,7 +178,8 @@ def _known(column: AnyArray, missing_label: object, k: int, n_outputs: int) -> A
     # A label that no row has, or all: one of several. But 1 beside the mark alone may be the two signs.
     if n_outputs > 1 and set(classes.tolist()) <= ({0} if missing.any() else {0, 1}):
         return np.array([0, 1])
-    mark, output = _mark(missing_label), f"output {k} of y" if n_outputs > 1 else "y"
+    mark = missing_label if plain(missing_label) is None else plain(missing_label)
+    output = f"output {k} of y" if n_outputs > 1 else "y"
     if missing.any() and len(classes) == 1:
         raise InputError(
             f"{output} has one class, {plain(classes[0])!r}, beside {mark!r}, which marks unlabeled rows: if {mark!r} "
@@ -192,7 +188,3 @@ def _known(column: AnyArray, missing_label: object, k: int, n_outputs: int) -> A
     if missing.any():
         raise InputError(f"{output} has no labeled row, so no class to learn: a density alone is JointEnergyDetector's")
     raise InputError(f"{output} has one class, {plain(classes[0])!r}, and a classifier needs at least 2 classes")
-
-
-def _mark(missing_label: object) -> object:
-    return missing_label if plain(missing_label) is None else plain(missing_label)

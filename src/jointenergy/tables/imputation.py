@@ -1,4 +1,4 @@
-"""estimators: tables filled in, with their draws and intervals."""
+"""tables: tables filled in, with their draws and intervals."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from jointenergy.estimators.columns import Columns, Floats, Table
-from jointenergy.estimators.tables import is_frame
+from jointenergy.tables.columns import Columns, Floats, InputTable, is_frame
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,13 +30,7 @@ class Imputed:
 
 
 def imputed(
-    columns: Columns,
-    given: Any,  # noqa: ANN401 (an array or a frame)
-    table: Table,
-    x: Tensor,
-    all_x: Tensor,
-    all_y: Tensor,
-    level: float,
+    columns: Columns, given: Any, table: InputTable, x: Tensor, all_x: Tensor, all_y: Tensor, level: float
 ) -> Imputed:
     draws = columns.decode(all_x, all_y)
     numbers = columns.numbers_of(all_x)
@@ -65,7 +58,7 @@ def imputed(
     return Imputed(frame, draws, low, high, level)
 
 
-def _with(kind: Any, values: list[Any]) -> Any:  # noqa: ANN401 (a type of pandas)
+def _with(kind: Any, values: list[Any]) -> Any:
     """The type of a column of categories with those that the model knows; any other as it is."""
     if not hasattr(kind, "categories"):
         return kind

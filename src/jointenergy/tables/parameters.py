@@ -1,4 +1,4 @@
-"""estimators: the settings of an estimator, checked when it is fitted, since its constructor only stores them."""
+"""tables: the settings of an estimator, checked when it is fitted, since its constructor only stores them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from jointenergy.errors import InputError
 from jointenergy.inputs import check_count, is_integer, is_number
 
 
-def check(estimator: Any) -> None:  # noqa: ANN401 (one of the two)
+def check(estimator: Any) -> None:
     """One sentence for the first setting that nothing can be fitted with."""
     rate, weight, share = estimator.learning_rate_init, estimator.label_weight, estimator.validation_fraction
     if not is_number(rate) or not 0 < rate < math.inf:
@@ -22,6 +22,10 @@ def check(estimator: Any) -> None:  # noqa: ANN401 (one of the two)
     if not is_number(weight) or not 1 <= weight < math.inf:
         raise InputError(f"label_weight must be a number of at least 1, got {weight!r}: 1 is the joint likelihood")
     check_share("validation_fraction", share)
+    if estimator.early_stopping not in (True, False, "auto"):
+        raise InputError(f"early_stopping must be True, False or 'auto', got {estimator.early_stopping!r}")
+    if estimator.max_iter is not None:
+        check_count("max_iter", estimator.max_iter)
     check_count("n_iter_no_change", estimator.n_iter_no_change)
     if not isinstance(estimator.verbose, bool) and not is_integer(estimator.verbose):
         raise InputError(f"verbose must be an integer or a boolean, got {estimator.verbose!r}")
@@ -38,7 +42,7 @@ def check_share(name: str, value: float) -> float:
     return float(value)
 
 
-def hidden_of(sizes: Any) -> tuple[int, ...] | None:  # noqa: ANN401 (whatever was given)
+def hidden_of(sizes: Any) -> tuple[int, ...] | None:
     """The hidden layers; one number is one layer."""
     if sizes is None:
         return None
@@ -48,7 +52,7 @@ def hidden_of(sizes: Any) -> tuple[int, ...] | None:  # noqa: ANN401 (whatever w
     return tuple(check_count("each of hidden_layer_sizes", size) for size in listed)
 
 
-def image_of(shape: Any) -> tuple[int, ...]:  # noqa: ANN401 (whatever was given)
+def image_of(shape: Any) -> tuple[int, ...]:
     """Channels, height and width."""
     sizes = tuple(shape) if np.iterable(shape) else ()
     if len(sizes) not in (2, 3) or not all(is_integer(s) and s > 0 for s in sizes):
@@ -56,7 +60,7 @@ def image_of(shape: Any) -> tuple[int, ...]:  # noqa: ANN401 (whatever was given
     return tuple(int(s) for s in ((1, *sizes) if len(sizes) == 2 else sizes))
 
 
-def device_of(name: Any) -> torch.device:  # noqa: ANN401 (whatever was given)
+def device_of(name: Any) -> torch.device:
     try:
         device = torch.device(name)
     except (RuntimeError, TypeError):
@@ -68,7 +72,7 @@ def device_of(name: Any) -> torch.device:  # noqa: ANN401 (whatever was given)
     return device
 
 
-def seed_of(random_state: Any) -> int:  # noqa: ANN401 (as scikit-learn's)
+def seed_of(random_state: Any) -> int:
     """A seed drawn from a random state; None is fresh entropy, and leaves numpy's own state alone."""
     most = np.iinfo(np.int32).max
     if random_state is None:

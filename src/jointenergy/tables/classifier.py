@@ -1,9 +1,8 @@
-"""estimators: JointEnergyClassifier, a joint law of a table and its labels in scikit-learn's manner."""
+"""tables: JointEnergyClassifier, a joint density of a table and its labels as a scikit-learn classifier."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
+from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
@@ -14,19 +13,20 @@ from sklearn.utils.validation import check_consistent_length, check_is_fitted, c
 from torch import Tensor
 
 from jointenergy.errors import InputError
-from jointenergy.estimators import stored, tables
-from jointenergy.estimators.base import TableEstimator
-from jointenergy.estimators.columns import Floats
-from jointenergy.estimators.targets import Targets, rows_of
 from jointenergy.labels import MISSING
+from jointenergy.tables.base import TableEstimator
+from jointenergy.tables.columns import Floats, InputTable
+from jointenergy.tables.density import TableDensity
+from jointenergy.tables.targets import Targets, rows_of
 
 AnyArray = npt.NDArray[Any]
 
 
+@dataclass(kw_only=True, eq=False, repr=False)
 class JointEnergyClassifier(ClassifierMixin, TableEstimator):  # type: ignore[misc]
-    """A classifier that is a density too: one law p(x, y) of features and labels, trained by chains under a guard.
+    """A classifier that is a density too: one density p(x, y) of features and labels, trained by chains under a guard.
 
-    From the one law come class probabilities, a log-density that knows what is unlike the data, samples, and
+    From the one density come class probabilities, a log-density that knows what is unlike the data, samples, and
     imputations of whatever is missing. Rows without a label are learned from. All of it is at temperature 1.
 
     Parameters
@@ -74,86 +74,39 @@ class JointEnergyClassifier(ClassifierMixin, TableEstimator):  # type: ignore[mi
     n_features_in_, feature_names_in_ : of the table.
     """
 
-    def __init__(
-        self,
-        *,
-        max_iter: int | None = None,
-        hidden_layer_sizes: Sequence[int] | int | None = None,
-        label_weight: float = 100.0,
-        missing_label: Any = -1,  # noqa: ANN401 (any class may stand for none)
-        early_stopping: bool | str = "auto",
-        validation_fraction: float = 0.1,
-        n_iter_no_change: int = 10,
-        batch_size: int | str = "auto",
-        learning_rate_init: float = 4e-3,
-        categorical_features: Any = "from_dtype",  # noqa: ANN401
-        image_shape: tuple[int, ...] | None = None,
-        warm_start: bool = False,
-        device: str = "cpu",
-        random_state: Any = None,  # noqa: ANN401
-        verbose: int = 0,
-    ) -> None:
-        self.max_iter = max_iter
-        self.hidden_layer_sizes = hidden_layer_sizes
-        self.label_weight = label_weight
-        self.missing_label = missing_label
-        self.early_stopping = early_stopping
-        self.validation_fraction = validation_fraction
-        self.n_iter_no_change = n_iter_no_change
-        self.batch_size = batch_size
-        self.learning_rate_init = learning_rate_init
-        self.categorical_features = categorical_features
-        self.image_shape = image_shape
-        self.warm_start = warm_start
-        self.device = device
-        self.random_state = random_state
-        self.verbose = verbose
+    label_weight: float = 100.0
+    missing_label: Any = -1
+    warm_start: bool = False
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:  # noqa: N803, ANN401
-        """Learn the law of rows and labels; what is missing of either is summed out."""
-        iterations = self._asked()
-        before = getattr(self, "_law", None) if self.warm_start else None
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Learn the model of rows and labels; what is missing of either is summed out."""
+        before = getattr(self, "_density", None) if self.warm_start else None
         table, weight = self._prepare(X, sample_weight, reset=before is None)
         check_consistent_length(np.empty(table.n_rows), y if y is None or hasattr(y, "shape") else np.asarray(y))
         if before is None:
             self._targets = Targets.fit(rows_of(y, weight > 0), self.missing_label)
-        self._learn(table, y, weight, iterations=iterations, before=before)
+        self._learn(table, y, weight, before)
         return self
 
-    def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Self:  # noqa: N803, ANN401
+    def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Self:
         """One pass over these rows, on from where training stands, at one learning rate and with nothing held out; the
         first call needs all `classes` where its rows do not have them all, and learns from its rows how columns are
-        scaled and where the law begins."""
-        before = getattr(self, "_law", None)
+        scaled and where the model begins."""
+        before = getattr(self, "_density", None)
         table, weight = self._prepare(X, sample_weight, reset=before is None)
         if before is None:
             self._targets = Targets.fit(rows_of(y, weight > 0), self.missing_label, classes)
-        self._learn(table, y, weight, iterations=None, before=before, decay=False)
+        self._learn(table, y, weight, before, decay=False)
         return self
 
     def _learn(
-        self,
-        table: Any,  # noqa: ANN401
-        y: Any,  # noqa: ANN401
-        weight: Floats,
-        *,
-        iterations: int | None,
-        before: Any,  # noqa: ANN401
-        decay: bool = True,
+        self, table: InputTable, y: Any, weight: Floats, before: TableDensity | None, *, decay: bool = True
     ) -> None:
         # Labels of rows that do not count are not looked at: they may hold classes that no other row has.
         counts = weight > 0
         labels = torch.full((table.n_rows, len(self._targets.classes)), MISSING)
-        labels[torch.from_numpy(counts)] = self._target_labels(rows_of(y, counts), int(counts.sum()))
-        done = self.n_iter_ if before is not None else 0
-        losses = self.loss_curve_ if before is not None else []
-        trained = self._train(
-            table, labels, self._targets.space, weight, iterations=iterations, before=before, decay=decay
-        )
-        self._keep(trained, table, weight)
-        self._progress = trained.progress
-        self.n_iter_ += done
-        self.loss_curve_ = [*losses, *self.loss_curve_]
+        labels[torch.from_numpy(counts)] = self._targets.encode(rows_of(y, counts), int(counts.sum()))
+        self._progress = self._train(table, labels, self._targets.space, weight, before=before, decay=decay)
         self.classes_ = self._targets.public()
         missing = (labels == MISSING).any(1)
         if bool(missing.any()):
@@ -161,35 +114,33 @@ class JointEnergyClassifier(ClassifierMixin, TableEstimator):  # type: ignore[mi
             labels = torch.where(labels == MISSING, guessed, labels)
         self.transduction_ = self._targets.decode(labels)
 
-    def predict_proba(self, X: Any) -> Any:  # noqa: N803, ANN401
+    def predict_proba(self, X: Any) -> Any:
         """p(class | x): `[n, classes]`; `[n, labels]`, the probability of each, for binary labels; a list for several
-        outputs. Features that are missing are averaged over draws from the law, the same at every call; where these are
-        chains, a probability near a half has an error of up to .1."""
-        check_is_fitted(self)
-        return self._targets.shaped([p.numpy() for p in self._probs(tables.read(self, X, reset=False))])
+        outputs. Missing features are averaged over draws from the model, the same at every call; where these are
+        chains, a probability near a half has an error of up to 0.1."""
+        probs = self._probs(self._read(X))
+        return self._targets.shaped([p.numpy() for p in probs])
 
-    def predict_log_proba(self, X: Any) -> Any:  # noqa: N803, ANN401
+    def predict_log_proba(self, X: Any) -> Any:
         """The logarithms of `predict_proba`."""
         probs = self.predict_proba(X)
         with np.errstate(divide="ignore"):
             return [np.log(p) for p in probs] if isinstance(probs, list) else np.log(probs)
 
-    def predict(self, X: Any) -> AnyArray:  # noqa: N803, ANN401
+    def predict(self, X: Any) -> AnyArray:
         """The most probable class of each row, output by output."""
-        check_is_fitted(self)
-        probs = self._probs(tables.read(self, X, reset=False))
+        probs = self._probs(self._read(X))
         return self._targets.decode(torch.stack([p.argmax(1) for p in probs], dim=1))
 
-    def decision_function(self, X: Any) -> Any:  # noqa: N803, ANN401
+    def decision_function(self, X: Any) -> Any:
         """The log-odds of each class against the others; of two classes, and of binary labels, those of the second."""
-        check_is_fitted(self)
-        probs = self._probs(tables.read(self, X, reset=False))
+        probs = self._probs(self._read(X))
         odds = [_log_odds(p).numpy() for p in probs]
         if self._targets.kind == "one":
             return odds[0][:, 1] if odds[0].shape[1] == 2 else odds[0]
         return self._targets.shaped(odds)
 
-    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:  # noqa: N803, ANN401
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """The share of rows that are predicted right, in all outputs at once where there are several."""
         said, truth = self.predict(X), np.asarray(y)
         if self._targets.kind == "one":
@@ -200,61 +151,28 @@ class JointEnergyClassifier(ClassifierMixin, TableEstimator):  # type: ignore[mi
         right = np.asarray(said == truth)
         return float(np.average(right if right.ndim == 1 else right.all(1), weights=sample_weight))
 
-    def joint_log_density(self, X: Any, y: Any) -> Floats:  # noqa: N803, ANN401
+    def joint_log_density(self, X: Any, y: Any) -> Floats:
         """log p(x, y) of each row, up to the same constant as `score_samples`; labels that are missing are summed
         out."""
-        check_is_fitted(self)
-        table = tables.read(self, X, reset=False)
-        return self._log_density(table, self._target_labels(y, table.n_rows))
+        table = self._read(X)
+        return self._log_density(table, self._targets.encode(y, table.n_rows))
 
-    def sample(self, n: int = 1, given: Any = None, random_state: Any = None) -> tuple[AnyArray, AnyArray]:  # noqa: ANN401
-        """`n` rows and their labels drawn from the law; `given` is a class, or a row of y, missing where free."""
+    def sample(self, n: int = 1, given: Any = None, random_state: Any = None) -> tuple[AnyArray, AnyArray]:
+        """`n` rows and their labels drawn from the model; `given` is a class, or a row of y, missing where free."""
         check_is_fitted(self)
-        targets = torch.full((1, self._law.n_targets), MISSING)
+        targets = None
         if given is not None:
             one = np.ndim(given) == 0 or (self._targets.kind == "one" and len(given) == 1)
-            row = [np.ravel(given)[0]] if one else [list(given)]
-            targets = self._target_labels(row, 1)
+            targets = self._targets.encode([np.ravel(given)[0]] if one else [list(given)], 1)
         x, y = self._drawn(n, targets, random_state)
         return x, self._targets.decode(y)
 
-    def save(self, path: str | Path) -> Path:
-        """The fitted estimator in one safetensors file, without pickle; `load` opens it. Where training stands is left
-        out: `partial_fit` and `warm_start` then go on from the law, with a new optimizer. A pickle keeps it."""
-        check_is_fitted(self)
-        return stored.write(self, Path(path))
+    def _probs(self, table: InputTable) -> list[Tensor]:
+        density, (x, y) = self._density, self._encoded(table)
+        probs = density.expected(density.target_probs, x, y, self._one_key(len(x)), chains=True)
+        return list(probs.split(density.model.targets.cardinalities, dim=1))
 
-    @classmethod
-    def load(cls, path: str | Path) -> Self:
-        """An estimator that `save` has written."""
-        return stored.read(cls, Path(path))
-
-    def _target_labels(self, y: Any, n_rows: int) -> Tensor:  # noqa: ANN401
-        labels = self._targets.encode(y)
-        if len(labels) != n_rows:
-            raise InputError(f"X has {n_rows} rows and y has {len(labels)}: give one label for each row")
-        return labels
-
-    def _probs(self, table: Any) -> list[Tensor]:  # noqa: ANN401 (a Table)
-        law = self._law
-        x, y = self._encoded(table)
-        complete = law.complete(x, y)
-        found = [x.new_zeros(len(x), c) for c in law.model.targets.cardinalities]
-        if bool(complete.any()):
-            for whole, part in zip(found, law.target_probs(x[complete], y[complete]), strict=True):
-                whole[complete] = part
-        if not bool(complete.all()):
-            rest = ~complete
-
-            def joined(a: Tensor, b: Tensor) -> Tensor:
-                return torch.cat(law.target_probs(a, b), dim=1)
-
-            means = law.expected(joined, x[rest], y[rest], self._one_key(int(rest.sum())), chains=True)
-            for whole, part in zip(found, means.split(law.model.targets.cardinalities, dim=1), strict=True):
-                whole[rest] = part
-        return found
-
-    def __sklearn_tags__(self) -> Any:  # noqa: ANN401
+    def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.classifier_tags.multi_label = True
         tags.target_tags.multi_output = True

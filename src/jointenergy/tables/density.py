@@ -1,0 +1,245 @@
+"""tables: the joint density of a fitted table, at temperature 1: log-densities, probabilities, completions, in tensors.
+
+Rows are standardized features x, `[n, D]`, with NaN where not known, and labels y, `[n, L]`, the targets first, then
+the discrete features, MISSING where not known. What is known never moves.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from jointenergy import streams
+from jointenergy.inference.chains import Mover, run_chains
+from jointenergy.kernels import ExactGibbs, GibbsWithGradients, Kernel, Metric, PreconditionedMALA
+from jointenergy.labels import MISSING, LabelSpace
+from jointenergy.models import TiltedGaussianModel
+from jointenergy.tables.gaussians import ConditionalGaussian, Gaussians, known_code
+
+CANDIDATES = 128  # draws of the reference that compete for the starts of a row's chains
+WITNESSES = 512  # such draws where a mean over them is asked for
+ENOUGH = 64.0  # of these, counted by their weights, that answer for a row without chains
+DRAWS, STEPS = 32, 20  # of a row's chains, where fewer do
+FEW_STATES = 128  # label states up to which all labels are drawn at once, exactly
+X_STEPS = 3  # moves of x for each such draw, which costs as much as several of them
+AT_ONCE = 8192  # rows or chains that are looked at together
+
+
+Question = Callable[[Tensor, Tensor], Tensor]  # of complete rows x and labels y, one or several numbers of each
+
+
+@dataclass(frozen=True, eq=False)
+class Candidates:
+    """Rows completed by the reference, x `[m, n, D]` and y `[m, n, L]`, with their log weights `[n, m]`."""
+
+    x: Tensor
+    y: Tensor
+    weights: Tensor
+
+    def of_rows(self, chosen: Tensor) -> Candidates:
+        return Candidates(self.x[:, chosen], self.y[:, chosen], self.weights[chosen])
+
+
+@dataclass(frozen=True, eq=False)
+class TableDensity:
+    """The model in float64 with its reference, the step size of its chains, and the chains themselves at the last."""
+
+    model: TiltedGaussianModel
+    gaussians: Gaussians
+    step_size: float
+    chains_x: Tensor
+    chains_y: Tensor
+
+    @property
+    def n_targets(self) -> int:
+        return self.model.n_targets
+
+    @torch.no_grad()
+    def log_density(self, x: Tensor, y: Tensor) -> Tensor:
+        """log p(x, y) of complete rows up to the model's constant, missing targets summed out."""
+        pieces = zip(self._shaped(x).split(AT_ONCE), y.split(AT_ONCE), strict=True)
+        return torch.cat([self.model.log_density_unchecked(a, b) for a, b in pieces])
+
+    @torch.no_grad()
+    def target_probs(self, x: Tensor, y: Tensor) -> Tensor:
+        """p(target | x, the other labels) of complete rows, the targets side by side: `[n, n_codes of the targets]`."""
+        found = []
+        for a, b in zip(self._shaped(x).split(AT_ONCE), y.split(AT_ONCE), strict=True):
+            probs = self.model.label_probs(a, b)
+            found.append(torch.cat([probs[name] for name in self.model.targets], dim=1))
+        return torch.cat(found)
+
+    def incomplete(self, x: Tensor, y: Tensor) -> Tensor:
+        """Which rows miss features; targets may be missing in any."""
+        return x.isnan().any(1) | (y[:, self.n_targets :] == MISSING).any(1)
+
+    @torch.no_grad()
+    def complete_rows(self, x: Tensor, y: Tensor, keys: Tensor, *, n_draws: int, steps: int) -> tuple[Tensor, Tensor]:
+        """Draw `n_draws` completions of each row, x `[m, n, D]` and y `[m, n, L]`.
+
+        Draws of the reference given what is known are chosen by their weight under the model, then moved by `steps`
+        steps of an exact kernel. A row's completions are a function of the row and its key.
+        """
+        size = max(1, AT_ONCE // max(CANDIDATES, n_draws))
+        pieces = zip(x.split(size), y.split(size), keys.split(size), strict=True)
+        parts = [self._moved(self._candidates(*p, CANDIDATES)[0], *p, n_draws=n_draws, steps=steps) for p in pieces]
+        return torch.cat([x for x, _ in parts], dim=1), torch.cat([y for _, y in parts], dim=1)
+
+    @torch.no_grad()
+    def log_known(self, x: Tensor, y: Tensor, keys: Tensor) -> Tensor:
+        """log p(what is known of each row) up to the model's constant: exact for complete rows, for others estimated by
+        draws of the reference."""
+        return self._answers(self.log_density, lambda a, b, k: self._candidates(a, b, k, WITNESSES)[1], x, y, keys)
+
+    @torch.no_grad()
+    def expected(self, of: Question, x: Tensor, y: Tensor, keys: Tensor, *, chains: bool) -> Tensor:
+        """The means of `of`, `[n, V]`, over the completions of each row with targets missing; complete rows have one.
+
+        Over draws of the reference by their weights, where these are many; else, if `chains`, over where chains end.
+        One key for all rows makes a row's answer its own, whichever rows stand beside it.
+        """
+
+        def asked(x: Tensor, y: Tensor) -> Tensor:
+            labels = y.flatten(0, 1).clone()
+            labels[:, : self.n_targets] = MISSING
+            return of(x.flatten(0, 1), labels).view(*x.shape[:2], -1)
+
+        def mean(x: Tensor, y: Tensor, keys: Tensor) -> Tensor:
+            drawn, _ = self._candidates(x, y, keys, WITNESSES)
+            shares = drawn.weights.softmax(1)
+            few = (shares.square().sum(1) > 1 / ENOUGH) & chains
+
+            def weighted(many: Tensor) -> Tensor:
+                enough = drawn.of_rows(many)
+                return torch.einsum("nm,mnv->nv", shares[many], asked(enough.x, enough.y))
+
+            def chained(few: Tensor) -> Tensor:
+                start = drawn.of_rows(few)
+                return asked(*self._moved(start, x[few], y[few], keys[few], n_draws=DRAWS, steps=STEPS)).mean(0)
+
+            return _by_rows(few, chained, weighted)
+
+        return self._answers(of, mean, x, y, keys)
+
+    def _answers(
+        self, of_complete: Question, of_others: Callable[..., Tensor], x: Tensor, y: Tensor, keys: Tensor
+    ) -> Tensor:
+        size = AT_ONCE // WITNESSES
+
+        def others(rows: Tensor) -> Tensor:
+            pieces = zip(*(t[rows].split(size) for t in (x, y, keys)), strict=True)
+            return torch.cat([of_others(*piece) for piece in pieces])
+
+        return _by_rows(self.incomplete(x, y), others, lambda rows: of_complete(x[rows], y[rows]))
+
+    def _candidates(self, x: Tensor, y: Tensor, keys: Tensor, count: int) -> tuple[Candidates, Tensor]:
+        """`count` draws of the reference for each row, and by their weights log p(what is known) of each row."""
+        drawn_x, drawn_y, log_known = self._reference_draws(x, y, count, streams.split(keys, 3)[0])
+        flat_x, flat_y = drawn_x.flatten(0, 1), drawn_y.flatten(0, 1)
+        code = self.model.others.code_of(flat_y[:, self.n_targets :], x.dtype)
+        joint = self.gaussians.log_joint(flat_x, code).masked_fill(~self._open_classes(flat_y), -torch.inf)
+        f = self.model.log_density_unchecked(self._shaped(flat_x), flat_y)
+        weights = (f - joint.logsumexp(1)).view(count, len(x)).mT
+        return Candidates(drawn_x, drawn_y, weights), log_known + weights.logsumexp(1) - math.log(count)
+
+    def _moved(
+        self, drawn: Candidates, x: Tensor, y: Tensor, keys: Tensor, *, n_draws: int, steps: int
+    ) -> tuple[Tensor, Tensor]:
+        """Where chains end that start at candidates, chosen by their weights."""
+        n = len(x)
+        _, choice, walks = streams.split(keys, 3)
+        # Evenly spaced through the sums of the weights: a candidate comes as often as it weighs, to within one.
+        below = drawn.weights.softmax(1).cumsum(1)
+        places = (torch.arange(n_draws) + streams.uniform(choice, 1, torch.float64)) / n_draws
+        chosen = torch.searchsorted(below, places * below[:, -1:], right=True).clamp_(max=len(drawn.x) - 1).mT
+        at = torch.arange(n)
+        end_x, end_y = drawn.x[chosen, at].flatten(0, 1), drawn.y[chosen, at].flatten(0, 1)
+        given, mask = y.repeat(n_draws, 1), (~x.isnan()).repeat(n_draws, 1)
+        keys = torch.cat(streams.split(walks, n_draws))
+        kernel = x_kernel(self.model, self.step_size)
+        # Rows that miss discrete features walk apart from the others, whose chains must not depend on them.
+        lacks = (given[:, self.n_targets :] == MISSING).any(1)
+        for rows, mover in ((lacks, mover_of(self.model.labels, kernel)), (~lacks, Mover(kernel, None, 1))):
+            if not bool(rows.any()):
+                continue
+            x_there, end_y[rows] = run_chains(
+                self.model,
+                mover,
+                self._shaped(end_x[rows]),
+                end_y[rows],
+                given[rows],
+                steps=-(-steps // mover.x_steps),
+                keys=keys[rows],
+                mask=self._shaped(mask[rows]),
+            )
+            end_x[rows] = x_there.flatten(1)
+        return end_x.view(n_draws, n, -1), end_y.view(n_draws, n, -1)
+
+    def _reference_draws(self, x: Tensor, y: Tensor, n_draws: int, keys: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Rows completed by the reference, x `[m, n, D]` and y `[m, n, L]`, and its log p(what is known), `[n]`.
+
+        Targets stay as they are: the model sums them out.
+        """
+        gaussians, n, n_features = self.gaussians, *x.shape
+        mask, held = ~x.isnan(), x.nan_to_num(0.0)
+        conditions = ConditionalGaussian.of(gaussians.precision, mask)
+        others = self.model.others
+        code = known_code(y[:, self.n_targets :], others, x.dtype)
+        centers = []
+        log_known = []
+        for k, mean in enumerate(gaussians.means):
+            away = torch.where(mask, held - mean, 0.0)
+            filled = away + conditions.mean(away)
+            centers.append(mean + filled)
+            square = ((filled @ gaussians.precision) * filled).sum(1)
+            log_known.append(gaussians.log_weights[k] - 0.5 * square + code @ gaussians.log_values[k])
+        known = torch.stack(log_known, dim=1).masked_fill(~self._open_classes(y), -torch.inf)
+        of_class, of_x, *of_values = streams.split(torch.cat(streams.split(keys, n_draws)), 2 + len(others))
+        classes = streams.categorical(of_class, known.repeat(n_draws, 1)).view(n_draws, n)
+        moved = conditions.spread(streams.normal(of_x, n_features, x.dtype).view(n_draws, n, n_features))
+        drawn = torch.stack(centers)[classes, torch.arange(n)] + moved
+        free = (~mask).sum(1)
+        roots = conditions.roots.diagonal(dim1=1, dim2=2)
+        log_volume = torch.where(roots > 0, roots.clamp(min=1e-300).log(), 0.0).sum(1)[conditions.pattern]
+        log_density = known.logsumexp(1) + 0.5 * free * math.log(2 * math.pi) + log_volume
+        labels = y.repeat(n_draws, 1, 1)
+        for place, (begin, size) in enumerate(zip(others.offsets, others.cardinalities, strict=True)):
+            column = labels[:, :, self.n_targets + place]
+            shares = gaussians.log_values[:, begin : begin + size][classes.flatten()]
+            values = streams.categorical(of_values[place], shares).view(n_draws, n)
+            column.copy_(torch.where(column == MISSING, values, column))
+        return torch.where(mask, held, drawn), labels, log_density
+
+    def _open_classes(self, y: Tensor) -> Tensor:
+        """Which classes of the reference a row may belong to."""
+        if len(self.gaussians.log_weights) == 1:
+            return torch.ones(len(y), 1, dtype=torch.bool)
+        return self.model.targets.allowed(y[:, : self.n_targets])
+
+    def _shaped(self, x: Tensor) -> Tensor:
+        """In the shape that the model takes."""
+        return x.view(len(x), *(self.model.event_shape or ()))
+
+
+def _by_rows(chosen: Tensor, of_chosen: Callable[[Tensor], Tensor], of_others: Callable[[Tensor], Tensor]) -> Tensor:
+    """Answers for the rows of a mask by one function, and for the others by another."""
+    parts = [(rows, of(rows)) for rows, of in ((chosen, of_chosen), (~chosen, of_others)) if bool(rows.any())]
+    found = parts[0][1].new_empty(len(chosen), *parts[0][1].shape[1:])
+    for rows, values in parts:
+        found[rows] = values
+    return found
+
+
+def x_kernel(model: TiltedGaussianModel, step_size: float) -> Kernel:
+    """MALA in the coordinates in which the reference is round: exact at temperature 1."""
+    return PreconditionedMALA(step_size, Metric(model.whitening @ model.whitening.mT))
+
+
+def mover_of(labels: LabelSpace, x_kernel: Kernel) -> Mover:
+    """Labels and x in turn: all labels at once where they have few states, else one at a time by gradients."""
+    exact = labels.n_states <= FEW_STATES
+    return Mover(x_kernel, ExactGibbs(), X_STEPS) if exact else Mover(x_kernel, GibbsWithGradients(), 1)

@@ -1,0 +1,322 @@
+"""tables: a table's joint density, trained by the library's own trainer, loop and guard, in memory."""
+
+from __future__ import annotations
+
+import copy
+import math
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+
+import torch
+from sklearn.exceptions import ConvergenceWarning
+from torch import Tensor
+
+from jointenergy.buffers import ReplayBuffer
+from jointenergy.data import View
+from jointenergy.data.augmentations import Change
+from jointenergy.data.training import TrainingData
+from jointenergy.kernels import BlockGibbs, PreconditionedMALA
+from jointenergy.labels import MISSING, LabelSpace
+from jointenergy.models import TiltedGaussianModel
+from jointenergy.objectives import LogPTargetsGivenRest, LogPXY, Objective
+from jointenergy.starts import FrequencyLabels, MissingLabels, Start
+from jointenergy.streams import seeded
+from jointenergy.tables.density import FEW_STATES, X_STEPS, TableDensity, mover_of, x_kernel
+from jointenergy.tables.early_stopping import EarlyStopping
+from jointenergy.tables.gaussians import Gaussians
+from jointenergy.tables.model import GaussianStart, tilted_model
+from jointenergy.training import measure, state
+from jointenergy.training.callbacks import Callback
+from jointenergy.training.health import Health
+from jointenergy.training.loop import Diverged, Loop
+from jointenergy.training.plan import Plan
+from jointenergy.training.settings import CadenceSettings, EngineSettings, OptimizerSettings
+from jointenergy.training.step import Outcome
+from jointenergy.training.trainer import Trainer
+
+TUNE = 10  # iterations between two looks at how many moves are accepted
+ACCEPTED = 0.6  # the share of moves that MALA should accept
+LEAST_STEP, MOST_STEP = 1e-5, 1.0  # of the reference's variance
+SMALL_SHARE = 200.0  # uniform noise that health is judged against fills that many times the data's own box
+SAMPLING_STEPS = 20  # of the chains of a check of health, and ten times as many: twice what samples are drawn with
+
+
+@dataclass(frozen=True)
+class FitSettings:
+    """The settings of a fit, chosen from the data, and the weights of its terms."""
+
+    iterations: int
+    batch_size: int = 64
+    hidden: tuple[int, ...] = (64, 64)
+    steps: int = 6
+    label_weight: float = 100.0
+    learning_rate: float = 4e-3
+    weight_decay: float = 0.5
+    noise: float = 0.1
+    label_noise: float = 0.1
+    decay: bool = True
+
+
+@dataclass(frozen=True, eq=False)
+class TrainingState:
+    """What the next call needs beside the model, on the CPU.
+
+    A fitted density has averaged weights. To go on from those would take back nearly all that a short call has learned:
+    of one step an average with a decay of 0.99 keeps a hundredth.
+    """
+
+    weights: dict[str, Tensor]
+    """Of the model, not averaged."""
+    optimizer: dict[str, Tensor]
+    """Its moments and counts, as checkpoints name them."""
+    iterations: int
+    """Of all calls so far."""
+
+    @classmethod
+    def of(cls, trainer: Trainer, before: int, *, set_back: bool) -> TrainingState:
+        """After `before` iterations of earlier calls. One that was set back goes on from the averaged weights that it
+        was set back to, with an optimizer that knows nothing."""
+        tensors = {k: v.detach().cpu().clone() for k, v in state.save(trainer, {}).tensors.items()}
+        weights = state.under(tensors, "ema/" if set_back else "model/")
+        optimizer = {} if set_back else state.under(tensors, "optimizer/")
+        return cls(weights, optimizer, before + trainer.iteration)
+
+    def next_seed(self, seed: int) -> int:
+        """Of the next call, which must not draw again the noise, the rows and the chains of the one before."""
+        return int(seeded(seed, "after", self.iterations).initial_seed())
+
+
+def unbiased(decay: float, n: int) -> float:
+    """The decay at the n-th step of an average that forgets where it began, however few its steps are."""
+    return decay * (1.0 - decay ** (n - 1)) / (1.0 - decay**n)
+
+
+def training_data(
+    x: Tensor,
+    y: Tensor,
+    mask: Tensor,
+    weight: Tensor,
+    split: tuple[Tensor, Tensor],
+    labels: LabelSpace,
+    *,
+    shape: tuple[int, ...],
+    device: torch.device | str,
+) -> TrainingData:
+    """The rows of a `split`, held out and others. Health is judged on the held-out ones, or, where there are none, on
+    the others."""
+    held, rest = split
+    judged = held if len(held) else rest
+
+    x, mask, share = x.float().view(-1, *shape), mask.view(-1, *shape), shares(weight[rest])
+    hidden, share = None if bool(mask[rest].all()) else mask[rest], None if share is None else share.float()
+    return TrainingData(x[rest], y[rest], x[judged], y[judged], labels, hidden, share).to(device)
+
+
+def shares(weight: Tensor) -> Tensor | None:
+    """How much each row counts, 1 on average; None where all count alike."""
+    share = weight / weight.mean()
+    return None if bool((share == 1).all()) else share
+
+
+def bound_of(x: Tensor) -> float:
+    """Bounds around the data so wide that uniform noise between them hardly ever looks like data."""
+    n_features = x[0].numel()
+    return float(x.abs().max().clamp(min=1.0)) * max(2.0, float(SMALL_SHARE ** (1 / n_features)))
+
+
+def table_trainer(
+    settings: FitSettings,
+    data: TrainingData,
+    seed: int,
+    *,
+    bound: float,
+    gaussians: Gaussians,
+    n_targets: int,
+    before: TableDensity | None = None,
+    progress: TrainingState | None = None,
+) -> Trainer:
+    """The trainer of a tilted Gaussian: MALA at temperature 1, whose step size follows what is accepted.
+
+    The objective is log p(x, y) of what is observed plus more of log p(targets | the rest). Rows are noised in the
+    shape of the reference. Training continues from a density `before`, and from its `progress` where that is given.
+    """
+    labels = data.labels
+    if before is None:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(int(seeded(seed, "weights").initial_seed()))
+            model = tilted_model(gaussians, data, n_targets, settings.hidden)
+    else:
+        model = copy.deepcopy(before.model).float()
+        if progress is not None:
+            model.load_state_dict(progress.weights)
+    model = model.to(data.x.device).requires_grad_(True).train()
+    discrete, exact = n_targets < len(labels), labels.n_states <= FEW_STATES
+    kernel = x_kernel(model, 0.3 if before is None else before.step_size)
+    if discrete:
+        kernel = mover_of(labels, kernel).kernel
+    # Where chains draw labels too, a step is several moves of x.
+    moves = X_STEPS if exact and discrete else 1
+    objectives = _objectives(settings.label_weight - 1.0, n_targets, data)
+    root = torch.linalg.cholesky(gaussians.covariance).mT.to(data.x)
+    noises = (settings.noise, settings.label_noise)[: len(objectives)]
+    changes = tuple((CorrelatedNoise(root * noise),) if data.mask is None else () for noise in noises)
+    frequent, n_before = FrequencyLabels.fit(data.y, labels), 0 if progress is None else progress.iterations
+    decay, half = 0.99, max(100, settings.iterations // 2)
+    plan = Plan(
+        model=model,
+        data=data,
+        objectives=objectives,
+        kernel=kernel,
+        start=Start(
+            GaussianStart(gaussians, data.event_shape, data.x), frequent if discrete else MissingLabels(labels)
+        ),
+        bounds=View(-bound, bound),
+        iterations=settings.iterations,
+        batch_size=settings.batch_size,
+        steps=settings.steps // moves,
+        sampling_steps=max(4, min(SAMPLING_STEPS, 2 * settings.iterations) // moves),
+        completion_steps=settings.steps // moves,
+        buffer=ReplayBuffer(max(500, 4 * settings.batch_size), restart=0.02),
+        changes=changes,
+        optimizer=OptimizerSettings(
+            name="adamw",
+            learning_rate=settings.learning_rate,
+            weight_decay=settings.weight_decay,
+            clip_norm=5.0,
+            warmup=min(50, max(1, settings.iterations // 10)),
+            decay="cosine" if settings.decay else "none",
+            ema=decay,
+        ),
+        # Where training comes in pieces, which may be one step each, the average forgets where it began.
+        ema_of=None if before is None and settings.decay else lambda i: unbiased(decay, n_before + i + 1),
+        scored_labels=lambda y: compared_labels(y, n_targets, frequent.frequencies),
+        cadence=CadenceSettings(log=1, check=half, checkpoint=half, keep=2),
+        # Tuned kernels would be recorded anew at every change.
+        engine=EngineSettings(record="off", compile="off", precision="float32"),
+        seed=seed,
+    )
+    trainer = Trainer(plan)
+    buffer = trainer.chains.buffer
+    if before is not None and buffer is not None:
+        trainer.ema.load_state_dict(before.model.state_dict())
+        chains, n = buffer.state_dict(), min(len(before.chains_x), buffer.capacity)
+        chains["x"][:n], chains["y"][:n] = before.chains_x[:n], before.chains_y[:n]
+        buffer.load_state_dict(chains)
+    if progress is not None:
+        state.restore_optimizer(trainer, progress.optimizer)
+    return trainer
+
+
+def compared_labels(y: Tensor, n_targets: int, frequencies: Tensor) -> Tensor:
+    """Targets summed out; discrete features as they are, since they may be too many to sum, and compared with those of
+    chains, which miss none: where they are missing, the most frequent."""
+    compared = torch.full_like(y, MISSING)
+    if y.shape[1] > n_targets:
+        compared[:, n_targets:] = torch.where(y == MISSING, frequencies.argmax(1), y)[:, n_targets:]
+    return compared
+
+
+def _objectives(extra: float, n_targets: int, data: TrainingData) -> tuple[Objective, ...]:
+    if not n_targets or extra <= 0:
+        return (Objective((LogPXY(),)),)
+    classes = LogPTargetsGivenRest(extra, n_targets)
+    # Rows that miss features are completed once for both terms.
+    if data.mask is not None:
+        return (Objective((LogPXY(), classes)),)
+    return Objective((LogPXY(),)), Objective((classes,))
+
+
+@dataclass(frozen=True, eq=False)
+class CorrelatedNoise(Change):
+    """Noise in the shape of a covariance, of which `root` is the upper Cholesky factor."""
+
+    root: Tensor
+
+    def __call__(self, x: Tensor, *, generator: torch.Generator) -> Tensor:
+        noise: Tensor = torch.randn(len(x), len(self.root), generator=generator, device=x.device) @ self.root
+        return x + noise.view_as(x)
+
+
+def mala_of(trainer: Trainer) -> PreconditionedMALA:
+    """The kernel that moves x."""
+    kernel = trainer.chains.kernel
+    kernel = kernel.x_kernel if isinstance(kernel, BlockGibbs) else kernel
+    assert isinstance(kernel, PreconditionedMALA)
+    return kernel
+
+
+class StepSizeTuning(Callback):
+    """A longer step where much is accepted, a shorter one where little is."""
+
+    def on_step(self, loop: Loop, outcome: Outcome) -> None:
+        moved, trainer = outcome.moved, loop.trainer
+        if moved is None or moved.acceptance is None or trainer.iteration % TUNE:
+            return
+        kernel, mala = trainer.chains.kernel, mala_of(trainer)
+        factor = math.exp(0.7 * (float(moved.acceptance.mean()) - ACCEPTED))
+        mala = replace(mala, step_size=min(max(mala.step_size * factor, LEAST_STEP), MOST_STEP))
+        trainer.chains.kernel = replace(kernel, x_kernel=mala) if isinstance(kernel, BlockGibbs) else mala
+
+
+@dataclass
+class LossCurve(Callback):
+    """The loss of each iteration; a rollback overwrites those that it takes back."""
+
+    of: dict[int, float] = field(default_factory=dict)
+
+    def on_log(self, loop: Loop, values: dict[str, float]) -> None:
+        self.of[loop.trainer.iteration] = values["loss"]
+
+
+@dataclass(frozen=True, eq=False)
+class FitResult:
+    """What a fit leaves."""
+
+    density: TableDensity
+    health: Health | None
+    n_iter: int
+    losses: list[float]
+    scores: list[float]
+    """The held-out log p(targets | the rest), at each look of early stopping."""
+    progress: TrainingState
+
+
+def train(
+    trainer: Trainer,
+    gaussians: Gaussians,
+    *,
+    n_before: int = 0,
+    stopping: EarlyStopping | None = None,
+    callbacks: Sequence[Callback] = (),
+) -> FitResult:
+    """To the end, or to where early stopping ends it; a run that could not be kept healthy warns and is taken as is."""
+    losses, set_back = LossCurve(), False
+    loop = Loop(trainer, callbacks=[StepSizeTuning(), losses, *([] if stopping is None else [stopping]), *callbacks])
+    loop.begin()
+    try:
+        loop.fit()
+    except Diverged:
+        trainer.ema.load_state_dict(state.under(loop.store.load(loop.last_healthy).tensors, "ema/"))
+        set_back = True
+        warnings.warn(
+            f"the chains could not be kept healthy after {trainer.iteration} iterations, and the last healthy "
+            "weights are used: look at health_, and take more or other features",
+            ConvergenceWarning,
+            stacklevel=3,
+        )
+    health = loop.health
+    if stopping is not None and stopping.worse and stopping.kept is not None:
+        trainer.ema.load_state_dict(stopping.kept)
+        set_back = True
+        health = measure.check_trainer(trainer)
+    model = copy.deepcopy(trainer.ema).cpu().double()
+    assert isinstance(model, TiltedGaussianModel)
+    buffer = trainer.chains.buffer
+    assert buffer is not None
+    chains = buffer.state_dict()
+    density = TableDensity(model, gaussians, mala_of(trainer).step_size, chains["x"].cpu(), chains["y"].cpu())
+    kept = [losses.of[i] for i in sorted(losses.of) if i <= trainer.iteration]
+    scores = [] if stopping is None else stopping.scores
+    progress = TrainingState.of(trainer, n_before, set_back=set_back)
+    return FitResult(density, health, trainer.iteration, kept, scores, progress)

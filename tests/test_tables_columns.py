@@ -1,0 +1,102 @@
+"""Columns of frames and arrays: numbers, categories, gaps, values that were never seen, pixels."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd  # type: ignore[import-untyped]
+import pytest
+import torch
+
+from jointenergy import InputError, JointEnergyClassifier, JointEnergyDetector
+from tests.small_tables import Quick, QuickDetector, blobs, flags, shop
+
+
+@pytest.mark.slow
+def test_categories_of_a_frame_are_discrete_variables():
+    table, y = flags(300)
+    model = JointEnergyClassifier(max_iter=200, learning_rate_init=0.01, random_state=0, early_stopping=False)
+    model.fit(table, y)
+    assert model._columns.discrete == (1, 2)
+    # No product of the two is linear in their codes: the reference alone guesses.
+    assert model.score(table, y) > 0.95
+    np.testing.assert_allclose(model.predict_proba(table[:20].assign(color=None)).sum(1), 1)
+    rows, labels = model.sample(30, given="yes", random_state=0)
+    assert set(labels) == {"yes"}
+    assert set(rows[:, 1]) <= {"red", "green", "blue"}
+    assert set(rows[:, 3]) == {"all"}
+    assert np.mean([(color == "red") == flag for color, flag in rows[:, 1:3]]) > 0.8
+    holes = table.iloc[:40].copy()
+    holes.loc[holes.index[::2], "size"] = np.nan
+    holes.loc[holes.index[1::2], "color"] = None
+    filled = model.impute(holes, y[:40], n_draws=20)
+    assert list(filled.X.columns) == list(table.columns)
+    assert not filled.X.isna().any().any()
+    kept = holes["color"].notna().to_numpy()
+    assert (filled.X["color"][kept] == table["color"][:40][kept]).all()
+    # Whether it is red is known from the flag and the class.
+    red = filled.X["color"][~kept].to_numpy() == "red"
+    assert np.mean(red == (table["color"][:40][~kept] == "red").to_numpy()) > 0.8
+
+
+def test_columns_are_categories_where_they_are_named():
+    x, y = blobs(45)
+    x[:, 2] = y % 2
+    table = pd.DataFrame(x, columns=["a", "b", "c"])
+    for rows, named in ((x, [2]), (x, [False, False, True]), (table, ["c"])):
+        model = Quick(categorical_features=named).fit(rows, y)
+        assert model._columns.discrete == (2,)
+        assert np.asarray(model.impute(rows).X).dtype == np.float64
+    assert Quick(categorical_features=None).fit(table, y)._columns.discrete == ()
+    only = pd.DataFrame({"a": np.where(y == 0, "x", "z"), "b": np.where(y == 1, "u", "v")})
+    assert Quick().fit(only, y).score(only, y) == 1.0
+
+
+@pytest.mark.parametrize("make", [QuickDetector, Quick])
+def test_a_category_that_was_never_seen_is_less_usual_than_any_that_was(make):
+    table = shop()
+    model = make().fit(table, np.arange(len(table)) % 2)
+    detector = model if isinstance(model, JointEnergyDetector) else JointEnergyDetector.of(model)
+    row = pd.concat([table[1:2].astype({"color": object})] * 4, ignore_index=True)
+    row["color"] = ["red", "green", "blue", "purple"]
+    for ask in (model.score_samples, detector.decision_function):
+        usual = ask(row)
+        assert usual[3] < usual[:3].min()
+    # Missing is no evidence, and is another thing.
+    row.loc[3, "color"] = None
+    assert model.score_samples(row)[3] > model.score_samples(row)[:3].max()
+    # A column of one value is no part of the model, but another value in it is as strange.
+    gap = model.score_samples(table[:1]) - model.score_samples(table[:1].assign(same="other"))
+    assert gap == pytest.approx(np.log(len(table) + 1))
+
+
+@pytest.mark.parametrize("given", [["purple", "purple"], ["green", None], ["purple", "red"]])
+def test_imputed_categories_are_those_of_the_model_whatever_the_frame_knows(given):
+    rows = shop()[:2].assign(color=pd.Categorical(given))
+    filled = QuickDetector().fit(shop()).impute(rows, n_draws=20)
+    assert filled.X["color"].dtype.name == "category"
+    for k, color in enumerate(given):
+        known = {"red", "green", "blue"}
+        assert filled.X["color"][k] in set(filled.draws[:, k, 1]) <= ({color} if color in known else known)
+    assert filled.X["weight"].tolist() == rows["weight"].tolist()
+
+
+def test_features_may_be_missing_while_it_learns():
+    x, y = blobs(200)
+    holes = np.where(np.random.default_rng(0).random(x.shape) < 0.2, np.nan, x)
+    model = JointEnergyClassifier(max_iter=20, random_state=0).fit(holes, y)
+    assert model.score(x, y) > 0.95
+    assert np.isfinite(model.score_samples(holes)).all()
+    assert model.score(holes, y) > 0.8
+
+
+def test_rows_of_images_have_a_convolutional_network():
+    y = np.arange(60) % 2
+    x = np.random.default_rng(0).normal(size=(60, 8, 8)) * 0.3
+    x[y == 1, 2:6, 2:6] += 1.0
+    x = x.reshape(60, 64)
+    model = Quick(image_shape=(8, 8)).fit(x, y)
+    assert model._density.model.event_shape == (1, 8, 8)
+    assert any(isinstance(m, torch.nn.Conv2d) for m in model._density.model.modules())
+    assert model.score(x, y) > 0.9
+    with pytest.raises(InputError, match="image_shape"):
+        Quick(image_shape=(4, 4)).fit(x, y)

@@ -1,0 +1,100 @@
+"""The estimators in scikit-learn's hands: its own checks, pipelines, searches, clones and random states."""
+
+from __future__ import annotations
+
+import warnings
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from sklearn.base import clone
+from sklearn.calibration import CalibratedClassifierCV
+from sklearn.model_selection import GridSearchCV, cross_val_score
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils.estimator_checks import estimator_checks_generator
+
+import jointenergy
+from jointenergy import JointEnergyClassifier, JointEnergyDetector
+from tests.small_tables import Quick, blobs
+
+
+def name_of(check):
+    return (check.func if isinstance(check, partial) else check).__name__
+
+
+NOT_RUN = {
+    # scikit-learn expects it to fail for its own stochastic learners (AdaBoost, Bagging, GradientBoosting and others):
+    # rows come in batches in a random order, so that a row of weight 2 and the row twice meet other chains. The loss
+    # weighs rows exactly, and a row of weight 0 is left out: both are tested below.
+    "check_sample_weight_equivalence_on_dense_data",
+    # scikit-learn runs it only where SCIPY_ARRAY_API is set, for estimators that compute on arrays of other libraries.
+    "check_array_api_input",
+}
+CHECKS = {
+    f"{type(estimator).__name__}-{name_of(check)}-{number}": (estimator, check)
+    for made in (JointEnergyClassifier(max_iter=5), JointEnergyDetector(max_iter=5))
+    for number, (estimator, check) in enumerate(estimator_checks_generator(made))
+}
+
+
+@pytest.mark.parametrize("name", [n for n in CHECKS if n.split("-")[1] not in NOT_RUN])
+def test_scikit_learns_own_checks(name):
+    estimator, check = CHECKS[name]
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        check(estimator)
+
+
+def test_few_checks_are_not_run():
+    left_out = [n for n in CHECKS if n.split("-")[1] in NOT_RUN]
+    assert len(left_out) <= 4
+    assert len(CHECKS) > 100
+
+
+def test_it_works_in_pipelines_searches_calibration_and_clones():
+    x, y = blobs()
+    pipe = make_pipeline(StandardScaler().set_output(transform="pandas"), Quick())
+    assert cross_val_score(pipe, x, y, cv=2).mean() > 0.9
+    assert list(pipe.fit(x, y)[-1].feature_names_in_) == ["x0", "x1", "x2"]
+    search = GridSearchCV(Quick(), {"label_weight": [1.0, 10.0]}, cv=2).fit(x, y)
+    assert search.best_score_ > 0.9
+    calibrated = CalibratedClassifierCV(Quick(), cv=2).fit(x, y)
+    np.testing.assert_allclose(calibrated.predict_proba(x).sum(1), 1)
+    again = clone(Quick(label_weight=3.0))
+    assert again.get_params()["label_weight"] == 3.0
+    assert not hasattr(again, "classes_")
+
+
+def test_a_fit_is_determined_by_its_random_state_and_touches_no_other(untouched_random_state):
+    x, y = blobs()
+    holes = x.copy()
+    holes[::2, 0] = np.nan
+    threads = torch.get_num_threads()
+    with untouched_random_state():
+        first, second, other = Quick().fit(x, y), Quick().fit(x, y), Quick(random_state=1).fit(x, y)
+        fresh = [JointEnergyClassifier(max_iter=3).fit(x, y) for _ in range(2)]
+        for model in (first, *fresh):
+            model.sample(4)
+            model.impute(holes, n_draws=2)
+        JointEnergyDetector(max_iter=3).fit(x).predict(holes)
+        np.testing.assert_array_equal(first.predict_proba(holes), second.predict_proba(holes))
+        np.testing.assert_array_equal(first.impute(holes).X, second.impute(holes).X)
+    np.testing.assert_array_equal(first.score_samples(x), second.score_samples(x))
+    assert not np.allclose(first.score_samples(x), other.score_samples(x))
+    # Without a random state seeds are fresh, not one for all.
+    assert not np.array_equal(fresh[0].score_samples(x), fresh[1].score_samples(x))
+    assert torch.get_num_threads() == threads
+
+
+def test_verbosity_is_silence_unless_asked(capsys):
+    x, y = blobs()
+    Quick().fit(x, y)
+    assert capsys.readouterr().out == ""
+    Quick(verbose=1).fit(x, y)
+    assert "iteration" in capsys.readouterr().out
+
+
+def test_the_front_offers_them():
+    assert {"JointEnergyClassifier", "JointEnergyDetector"} <= set(jointenergy.__all__)
