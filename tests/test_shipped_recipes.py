@@ -40,7 +40,7 @@ STATED = {
     "model": ("family", "domain", "network"),
     "objective": ("log_p_x", "log_p_y_given_x", "log_p_xy", "log_p_x_given_y", "energy_l2", "kl", "entropy"),
     "chain": (
-        *("steps", "step_size", "noise_scale", "clamp", "sampling_steps", "label_kernel", "x_steps"),
+        *("steps", "kernel", "clamp", "sampling_steps", "label_kernel", "x_steps"),
         *("augment", "augment_every", "keep_labels", "sum_labels"),
     ),
     "buffer": ("kind", "size", "restart"),
@@ -80,6 +80,7 @@ def test_it_says_all_that_changes_its_result_and_what_it_costs(name: str) -> Non
     for table, keys in STATED.items():
         stated = values if not table else values.get(table, {})
         assert [key for key in keys if key not in stated] == [], f"[{table}] of {name}"
+    assert {"kind", "step_size", "noise_scale"} <= set(values["chain"]["kernel"])
     momenta = ("momentum",) if values["optimizer"]["name"] == "sgd" else ("beta1", "beta2")
     assert set(momenta) <= set(values["optimizer"])
     assert "smoke" in values

@@ -7,7 +7,16 @@ from typing import Any
 from jointenergy.buffers import Buffer, ReplayBuffer, ReservoirBuffer
 from jointenergy.data.training import TrainingData
 from jointenergy.errors import InputError
-from jointenergy.kernels import BlockGibbs, ExactGibbs, GibbsWithGradients, Kernel, Langevin, SingleSiteGibbs
+from jointenergy.kernels import (
+    MALA,
+    BlockGibbs,
+    ExactGibbs,
+    GibbsWithGradients,
+    Kernel,
+    Langevin,
+    PolynomialDecay,
+    SingleSiteGibbs,
+)
 from jointenergy.objectives import (
     EnergyL2,
     KLTerm,
@@ -22,6 +31,7 @@ from jointenergy.objectives import (
 from jointenergy.recipes.data import view_of
 from jointenergy.recipes.networks import model_of
 from jointenergy.recipes.schema import Recipe
+from jointenergy.recipes.settings import MALASettings
 from jointenergy.starts import ClassGaussians, StartSpec, Uniform
 from jointenergy.training.distributed import World
 from jointenergy.training.plan import Plan, make_plan
@@ -80,12 +90,26 @@ def arguments_of(recipe: Recipe, data: TrainingData) -> dict[str, Any]:
 
 def kernel_of(recipe: Recipe) -> Kernel:
     """The kernel of the recipe's chains."""
-    chain = recipe.chain
-    bounds = (recipe.data.low, recipe.data.high) if chain.clamp else None
-    langevin = Langevin(chain.step_size, chain.noise_scale, gradient_clamp=chain.gradient_clamp, bounds=bounds)
-    if chain.label_kernel == "none":
-        return langevin
-    return BlockGibbs(LABEL_KERNELS[chain.label_kernel], langevin, chain.x_steps)
+    chain, moves_x = recipe.chain, x_kernel_of(recipe)
+    return (
+        moves_x
+        if chain.label_kernel == "none"
+        else BlockGibbs(LABEL_KERNELS[chain.label_kernel], moves_x, chain.x_steps)
+    )
+
+
+def x_kernel_of(recipe: Recipe) -> Kernel:
+    """The kernel of x: Langevin clamped to the data's bounds if the recipe says so, or MALA."""
+    kernel = recipe.chain.kernel
+    if isinstance(kernel, MALASettings):
+        return MALA(kernel.step_size, kernel.temperature)
+    return Langevin(
+        kernel.step_size,
+        kernel.noise_scale,
+        gradient_clamp=kernel.gradient_clamp,
+        bounds=(recipe.data.low, recipe.data.high) if recipe.chain.clamp else None,
+        schedule=None if kernel.schedule is None else PolynomialDecay(kernel.schedule.power, kernel.schedule.offset),
+    )
 
 
 def x_start_of(recipe: Recipe) -> StartSpec:
