@@ -68,6 +68,7 @@ def test_mala_trains_within_the_box():
     overrides = ["chain.kernel.kind=mala", "chain.kernel.step_size=0.01", "data.noise=0.0", "start.uniform=0.0"]
     recipe = recipes.load("digits-jem", overrides, size="smoke")
     trainer = trainer_of(recipe, data_of(recipe), 0)
+    assert trainer.chains.buffer is not None
     before = trainer.chains.buffer.state_dict()["x"].clone()
     for _ in range(3):
         trainer.step()
