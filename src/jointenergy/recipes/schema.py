@@ -115,6 +115,12 @@ def _check(recipe: Recipe) -> None:
     if not isinstance(recipe.chain.kernel, LangevinSettings):
         if objective.kl > 0:
             raise InputError("the KL term is computed by a last Langevin step: set chain.kernel.kind = 'langevin'")
+        hidden = recipe.data.missing_x + recipe.data.missing_labels > 0 or recipe.data.labeled is not None
+        if hidden and recipe.model.domain == "box" and recipe.data.noise > 0 and not recipe.data.noise_clamp:
+            raise InputError(
+                f"{recipe.chain.kernel.kind} completes rows within the box, and noise leaves it: set "
+                "data.noise_clamp = true"
+            )
         if recipe.chain.clamp and recipe.model.domain == "reals":
             raise InputError(
                 f"{recipe.chain.kernel.kind} clamps nothing: set chain.clamp = false, or model.domain = 'box', which "
