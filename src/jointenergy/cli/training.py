@@ -53,7 +53,7 @@ def list_recipes(
     smoke: Smoke = False,
     overrides: Set = [],  # noqa: B006 (typer reads the default and copies it)
 ) -> None:
-    """List the recipes and studies that come with the library, or print one.
+    """List the recipes and studies, or print a recipe.
 
     NAME:VARIANT is a recipe with some of its settings changed. `train` and
     `reproduce` take recipes, `study` takes studies. With a name the recipe is
