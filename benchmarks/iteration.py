@@ -166,7 +166,11 @@ def mixed() -> Recipe:
             "family": "pair",
             "network": {"kind": "mlp", "hidden": [1000, 500, 500, 250, 250, 250], "activation": "elu"},
         },
-        "chain": {"steps": 40, "step_size": 3.0, "noise_scale": 0.003, "label_kernel": "gibbs-with-gradients"},
+        "chain": {
+            "steps": 40,
+            "kernel": {"kind": "langevin", "step_size": 3.0, "noise_scale": 0.003},
+            "label_kernel": "gibbs-with-gradients",
+        },
     }
     return parse(values, "mixed")
 

@@ -38,6 +38,7 @@ from jointenergy.models import Box, JointModel, LogitModel
 from jointenergy.recipes.build import trainer_of
 from jointenergy.recipes.data import data_of
 from jointenergy.recipes.schema import Recipe
+from jointenergy.recipes.settings import LangevinSettings
 from jointenergy.training import loop, measure
 from jointenergy.training.guard import Guard
 
@@ -49,7 +50,7 @@ OURS, PLAIN, PEER, FLOOR = "jointenergy", "jointenergy unguarded", "ebmkit", "ma
 
 def equal_recipe(iterations: int) -> Recipe:
     """digits-jem with the network and chains of the comparison and the loss of ebmkit, whose terms count alike."""
-    chains = ["chain.step_size=1.0", "chain.noise_scale=0.01", "start.x=uniform", "start.uniform=0.0"]
+    chains = ["chain.kernel.step_size=1.0", "chain.kernel.noise_scale=0.01", "start.x=uniform", "start.uniform=0.0"]
     loss = ["objective.log_p_y_given_x=1.0", "objective.energy_l2=0.0"]
     recipe = recipes.load("digits-jem", ["model.network.hidden=[256, 256]", *loss, *chains])
     return replace(recipe, name="training", iterations=iterations)
@@ -98,8 +99,10 @@ def ebmkit(recipe: Recipe, data: TrainingData, seed: int, block: int) -> Run:
         betas=(optimizer.beta1, optimizer.beta2),
     )
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(adam, recipe.iterations)
+    kernel = chain.kernel
+    assert isinstance(kernel, LangevinSettings)
     sampler = ebm.samplers.LangevinDynamics(
-        step_size=chain.step_size, steps=chain.steps, noise_scale=chain.noise_scale, clamp=(low, high)
+        step_size=kernel.step_size, steps=chain.steps, noise_scale=kernel.noise_scale, clamp=(low, high)
     )
     buffer = ebm.ReplayBuffer(
         recipe.buffer.size,

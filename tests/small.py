@@ -27,8 +27,8 @@ from tests.faults import Fault
 
 # Chains that a few iterations do not make healthy.
 COLD = (
-    "chain.step_size=1.0",
-    "chain.noise_scale=0.01",
+    "chain.kernel.step_size=1.0",
+    "chain.kernel.noise_scale=0.01",
     "start.x=uniform",
     "start.uniform=0.0",
     "objective.energy_l2=0.0",

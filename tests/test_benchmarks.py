@@ -292,7 +292,7 @@ def test_training_is_measured_with_what_is_there(benchmark, capsys, monkeypatch)
 def test_the_settings_are_those_of_the_comparison(benchmark):
     recipe = benchmark("training").equal_recipe(2500)
     assert (recipe.iterations, recipe.batch_size, recipe.chain.steps) == (2500, 128, 20)
-    assert (recipe.chain.step_size, recipe.chain.noise_scale) == (1.0, 0.01)
+    assert (recipe.chain.kernel.step_size, recipe.chain.kernel.noise_scale) == (1.0, 0.01)
     assert (recipe.buffer.size, recipe.buffer.restart) == (5000, 0.05)
     assert tuple(recipe.model.network.hidden) == (256, 256)
 

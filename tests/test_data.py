@@ -23,6 +23,7 @@ from jointenergy.data import (
     idx_folder,
     image_folder,
     load,
+    prepare,
     read_idx,
     registry,
     split,
@@ -662,3 +663,16 @@ def test_the_real_out_of_distribution_folders(data_dir):
     assert svhn.labels == DIGITS
     cifar100 = image_folder(data_dir / "cifar100" / "cifar100-test.tar.xz", prefix="test")
     assert torch.bincount(cifar100.y[:, 0]).tolist() == [100] * 100
+
+
+def test_rows_without_labels_are_held_out_by_chance_alone():
+    """Labels that a model does not see choose no rows; an unconditional recipe would be judged on others."""
+    y = torch.tensor([[0]] * 30 + [[1]] * 10)
+    labeled = Dataset(torch.arange(40.0)[:, None], y, LabelSpace({"class": 2}), "rows")
+    plain = Dataset(labeled.x, y[:, :0], LabelSpace.none(), "rows")
+    found, expected = prepare(labeled, labels=False, validation=0.25), prepare(plain, validation=0.25)
+    assert torch.equal(found.x_held, expected.x_held)
+    assert torch.equal(found.x, expected.x)
+    assert len(found.labels) == 0
+    held = prepare(labeled, labels=False, validation=labeled)
+    assert held.y_held.shape == (40, 0)

@@ -31,7 +31,7 @@ from tests.test_systems import images
 
 RATE = 2e-3
 TINY = ("batch_size=16", "buffer.size=64", "chain.steps=3", "iterations=100", f"optimizer.learning_rate={RATE}")
-CONVOLUTIONS = ("model.network={kind='wide-resnet', depth=10, width=1}", "chain.gradient_clamp=1.0")
+CONVOLUTIONS = ("model.network={kind='wide-resnet', depth=10, width=1}", "chain.kernel.gradient_clamp=1.0")
 SYSTEMS = {
     "jem": (),
     "batches apart, augmented": (
@@ -72,10 +72,13 @@ SYSTEMS = {
         "optimizer.weight_decay=1e-4",
     ),
     "binary": ("data.dequantize=binary", "buffer.kind=none"),
-    "group norm": ("model.network={kind='wide-resnet', depth=10, width=1, norm='group'}", "chain.gradient_clamp=1.0"),
+    "group norm": (
+        "model.network={kind='wide-resnet', depth=10, width=1, norm='group'}",
+        "chain.kernel.gradient_clamp=1.0",
+    ),
     "batch statistics": (
         "model.network={kind='wide-resnet', depth=10, width=1, norm='batch'}",
-        "chain.gradient_clamp=1.0",
+        "chain.kernel.gradient_clamp=1.0",
         "model.allow_batch_statistics=true",
     ),
     "spectral norm": (

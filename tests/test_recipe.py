@@ -4,15 +4,17 @@ import tomllib
 from dataclasses import replace
 
 import pytest
+import torch
 
 from jointenergy import recipes
 from jointenergy.errors import InputError
 from jointenergy.experiments import study
+from jointenergy.kernels import MALA, BlockGibbs, GibbsWithGradients, Langevin, PolynomialDecay
 from jointenergy.recipes import schema
-from jointenergy.recipes.build import objectives_of
+from jointenergy.recipes.build import kernel_of, objectives_of, trainer_of
 from jointenergy.recipes.data import data_of
 from jointenergy.recipes.schema import Recipe
-from jointenergy.recipes.settings import MLPNetwork, WideResNetNetwork
+from jointenergy.recipes.settings import MALASettings, MLPNetwork, WideResNetNetwork
 from jointenergy.training.settings import OptimizerSettings
 from jointenergy.training.update import learning_rate_factor
 
@@ -42,6 +44,40 @@ def test_a_network_of_another_kind_drops_the_keys_of_the_one_before():
     assert recipes.load("digits-jem", ["model.network.kind=mlp"]) == recipes.load("digits-jem")
 
 
+def test_a_kernel_of_another_kind_drops_the_keys_of_the_one_before(tmp_path):
+    """By overrides in any order, and in a variant; a step of Langevin would be taken for one of MALA."""
+    overrides = ["chain.kernel.temperature=0.5", "chain.kernel.step_size=0.1", "chain.kernel.kind=mala"]
+    assert recipes.load("cifar10-jem", overrides).chain.kernel == MALASettings(0.1, 0.5)
+    text = (recipes.FOLDER / "digits-jem.toml").read_text()
+    (tmp_path / "mine.toml").write_text(
+        f"{text}\n[variants.exact]\nchain.kernel = {{ kind = 'mala', step_size = 0.2 }}\n"
+    )
+    assert recipes.load(f"{tmp_path / 'mine.toml'}:exact").chain.kernel == MALASettings(0.2)
+
+
+def test_the_kernel_that_chains_have_is_the_one_that_a_recipe_names():
+    mala = ["chain.kernel.kind=mala", "chain.kernel.step_size=0.1", "chain.kernel.temperature=0.5"]
+    assert kernel_of(recipes.load("digits-jem", mala)) == MALA(0.1, 0.5)
+    assert kernel_of(recipes.load("digits-mixed", mala)) == BlockGibbs(GibbsWithGradients(), MALA(0.1, 0.5), 1)
+    decay = ["chain.kernel.schedule.power=0.6", "chain.kernel.schedule.offset=3.0", "chain.clamp=false"]
+    assert kernel_of(recipes.load("digits-jem", decay)) == Langevin(0.5, 0.1, schedule=PolynomialDecay(0.6, 3.0))
+
+
+def test_mala_trains_within_the_box():
+    """Fresh chains at class Gaussians begin outside where they are not clamped, and no data lie there."""
+    overrides = ["chain.kernel.kind=mala", "chain.kernel.step_size=0.01", "data.noise=0.0", "start.uniform=0.0"]
+    recipe = recipes.load("digits-jem", overrides, size="smoke")
+    trainer = trainer_of(recipe, data_of(recipe), 0)
+    assert trainer.chains.buffer is not None
+    before = trainer.chains.buffer.state_dict()["x"].clone()
+    for _ in range(3):
+        trainer.step()
+    after = trainer.chains.buffer.state_dict()["x"]
+    assert float(before.abs().max()) <= 1.0
+    assert float(after.abs().max()) <= 1.0
+    assert not torch.equal(before, after)
+
+
 def test_baseline_keeps_all_but_the_objective():
     loaded = recipes.load("digits-jem")
     baseline = loaded.baseline()
@@ -62,7 +98,16 @@ def test_a_file_of_ones_own(tmp_path):
         (["chian.steps=3"], "no key 'chian': did you mean 'chain'"),
         (["chain.steps=many"], "'chain.steps' got 'many'"),
         (["chain.steps=0"], "'chain.steps' got 0"),
-        (["chain.noise_scale=-1.0"], "'chain.noise_scale' got -1.0"),
+        (["chain.kernel.noise_scale=-1.0"], "'chain.kernel.noise_scale' got -1.0"),
+        (["chain.kernel.noise_scal=1.0"], "no key 'chain.kernel.noise_scal': did you mean 'noise_scale'"),
+        (["chain.kernel.kind=mala"], "the key 'chain.kernel.step_size' is missing"),
+        (
+            ["chain.kernel.schedule={power=0.6, offst=2.0}"],
+            "no key 'chain.kernel.schedule.offst': did you mean 'offset'",
+        ),
+        (["chain.kernel={kind='mala', step_size=0.1}", "objective.kl=0.3"], "set chain.kernel.kind = 'langevin'"),
+        (["chain.kernel={kind='mala', step_size=0.1}", "model.domain=reals"], "set chain.clamp = false"),
+        (["chain.kernel={kind='mala', step_size=0.1}", "data.missing_x=0.1"], "set data.noise_clamp = true"),
         (["model.network.hiden=[3]"], "no key 'model.network.hiden': did you mean 'hidden'"),
         (["model.family=logit"], "'logits', 'pair', 'conditional' or 'unconditional'"),
         (["chain=3"], "'chain' got 3"),

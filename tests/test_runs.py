@@ -321,7 +321,7 @@ class TestChains:
             5,
             given={"digit": 4},
             method="marginalize",
-            x_kernel=Langevin(chain.step_size, chain.noise_scale, bounds=(-1.0, 1.0)),
+            x_kernel=Langevin(chain.kernel.step_size, chain.kernel.noise_scale, bounds=(-1.0, 1.0)),
             steps=chain.sampling_steps,
             start=UniformStart(-1.0, 1.0, (64,)),
             generator=seeded(7),
@@ -329,7 +329,7 @@ class TestChains:
         assert torch.equal(drawn.x, expected.x)
         assert drawn.y.tolist() == [[4]] * 5
         assert not torch.equal(drawn.x, run.sample(5, {"digit": 4}, seed=8).x)
-        assert drawn.temperature == pytest.approx(chain.noise_scale**2 / 2 / chain.step_size)
+        assert drawn.temperature == pytest.approx(chain.kernel.noise_scale**2 / 2 / chain.kernel.step_size)
 
     @pytest.mark.parametrize("method", ["resample", "marginalize", "select"])
     @pytest.mark.parametrize("start", ["noise", "class", "buffer"])

@@ -3,9 +3,10 @@ files of the real formats; at its quick size in the slow tests."""
 
 from __future__ import annotations
 
+import functools
 import json
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import fields, replace
 from pathlib import Path
 
@@ -18,9 +19,12 @@ from jointenergy.data.registry import READERS
 from jointenergy.experiments import study
 from jointenergy.experiments.study_parts import StudySeed
 from jointenergy.recipes import run_folder
+from jointenergy.recipes.data import data_of
+from jointenergy.recipes.programs import program_of
 from jointenergy.recipes.schema import Recipe
 from jointenergy.recipes.variants import Size
 from jointenergy.runs.loading import open_run
+from jointenergy.training.stores import FolderStore
 from tests import generated_data as generated
 from tests.small import plainly
 
@@ -41,7 +45,7 @@ STATED = {
     "model": ("family", "domain", "network"),
     "objective": ("log_p_x", "log_p_y_given_x", "log_p_xy", "log_p_x_given_y", "energy_l2", "kl", "entropy"),
     "chain": (
-        *("steps", "step_size", "noise_scale", "clamp", "sampling_steps", "label_kernel", "x_steps"),
+        *("steps", "kernel", "clamp", "sampling_steps", "label_kernel", "x_steps"),
         *("augment", "augment_every", "keep_labels", "sum_labels"),
     ),
     "buffer": ("kind", "size", "restart"),
@@ -81,6 +85,7 @@ def test_it_says_all_that_changes_its_result_and_what_it_costs(name: str) -> Non
     for table, keys in STATED.items():
         stated = values if not table else values.get(table, {})
         assert [key for key in keys if key not in stated] == [], f"[{table}] of {name}"
+    assert {"kind", "step_size", "noise_scale"} <= set(values["chain"]["kernel"])
     momenta = ("momentum",) if values["optimizer"]["name"] == "sgd" else ("beta1", "beta2")
     assert set(momenta) <= set(values["optimizer"])
     assert "smoke" in values
@@ -162,9 +167,45 @@ def studied(name: str, size: Size, folder: Path, files: Path) -> None:
     assert "healthy" in figures
 
 
+@pytest.fixture(scope="module")
+def smoke_run(files: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """Trains a recipe at its smoke size, once, and gives its folder."""
+
+    @functools.cache
+    def run(name: str) -> Path:
+        folder = tmp_path_factory.mktemp("smoke") / "run"
+        trained(name, "smoke", folder, files)
+        return folder
+
+    return run
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    """Raw and averaged weights of the newest checkpoint."""
+    store = FolderStore(folder / "checkpoints")
+    checkpoint, _ = store.newest()
+    assert checkpoint is not None
+    return {k: v for k, v in checkpoint.tensors.items() if k.startswith(("model/", "ema/"))}
+
+
 @pytest.mark.parametrize("name", ALL)
-def test_a_recipe_runs_at_its_smoke_size(name: str, files: Path, tmp_path: Path) -> None:
-    trained(name, "smoke", tmp_path / "run", files)
+def test_a_recipe_runs_at_its_smoke_size(name: str, smoke_run: Callable[[str], Path]) -> None:
+    smoke_run(name)
+
+
+@pytest.mark.parametrize("name", ALL)
+def test_the_program_of_a_recipe_trains_the_same_weights(
+    name: str, smoke_run: Callable[[str], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An argument that the program leaves out, or draws in another order, moves every weight."""
+    expected = weights(smoke_run(name))
+    recipe = recipes.load(name, size="smoke")
+    monkeypatch.chdir(tmp_path)
+    with torch.random.fork_rng():
+        exec(compile(program_of(recipe, data_of(recipe), 0), name, "exec"), {})
+    found = weights(tmp_path / "runs" / f"{recipe.name}-0")
+    assert list(found) == list(expected)
+    assert [k for k in found if not torch.equal(found[k], expected[k])] == []
 
 
 @pytest.mark.parametrize("name", STUDIES)

@@ -58,8 +58,8 @@ IGEBM = (
     "optimizer.weight_decay=0.0",
     "optimizer.beta1=0.0",
     "optimizer.clip_sigma=3.0",
-    "chain.gradient_clamp=0.01",
-    "chain.step_size=10.0",
+    "chain.kernel.gradient_clamp=0.01",
+    "chain.kernel.step_size=10.0",
     "chain.steps=3",
     "iterations=6",
     "batch_size=16",
@@ -329,7 +329,7 @@ def test_separate_batches_augment_the_classifiers_rows_alone():
 
 
 def test_chains_are_augmented_when_drawn_and_every_so_often_when_sampled():
-    settings = ("chain.augment=['flip']", "chain.augment_every=2", "chain.noise_scale=0", "buffer.restart=0")
+    settings = ("chain.augment=['flip']", "chain.augment_every=2", "chain.kernel.noise_scale=0", "buffer.restart=0")
     trainer = trainer_of(small(*FEW, *settings), images(), 0)
     chains = trainer.chains
     drawn, _ = chains.draw(64)

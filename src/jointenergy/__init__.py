@@ -25,18 +25,20 @@ if TYPE_CHECKING:
     from jointenergy.runs import Run, fit, load, wrap
     from jointenergy.tables import JointEnergyClassifier, JointEnergyDetector
     from jointenergy.training.callbacks import Callback
-    from jointenergy.training.settings import OptimizerSettings
+    from jointenergy.training.settings import CadenceSettings, EngineSettings, OptimizerSettings
 
 __version__ = "0.1.0.dev0"
 
 __all__ = [
     "MISSING",
     "Box",
+    "CadenceSettings",
     "Callback",
     "Concat",
     "ConditionalModel",
     "DomainError",
     "EnergyModel",
+    "EngineSettings",
     "EnumerationError",
     "InnerProduct",
     "InputError",
@@ -86,7 +88,7 @@ _MODULES = {
     "buffers": ("ReplayBuffer", "ReservoirBuffer"),
     "runs": ("Run", "fit", "load", "wrap"),
     "training.callbacks": ("Callback",),
-    "training.settings": ("OptimizerSettings",),
+    "training.settings": ("CadenceSettings", "EngineSettings", "OptimizerSettings"),
 }
 _HOME = {name: module for module, names in _MODULES.items() for name in names}
 

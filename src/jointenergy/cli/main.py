@@ -35,7 +35,7 @@ COMMANDS = {
     "demo": Entry("Train", "training", "demo", "Train a JEM on 8 x 8 digits in a minute and write a report."),
     "train": Entry("Train", "training", "train", "Train a recipe into a run folder."),
     "resume": Entry("Train", "training", "resume", "Resume a stopped run from its last checkpoint."),
-    "recipes": Entry("Train", "training", "list_recipes", "List the recipes and studies that come with the library."),
+    "recipes": Entry("Train", "training", "list_recipes", "List the recipes and studies, or print a recipe."),
     "init": Entry("Train", "init", "init", "Write a recipe for your own images or table."),
     "data": Entry("Train", "data", "app", "List data sets and download them."),
     "predict": Entry("Use", "tasks", "predict", "Predict the labels of inputs, with probabilities."),

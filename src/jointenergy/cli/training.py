@@ -26,7 +26,8 @@ from jointenergy.evaluation import comparison, suite
 from jointenergy.experiments import study as studies
 from jointenergy.recipes import run_folder
 from jointenergy.recipes.data import data_of
-from jointenergy.recipes.schema import Recipe, read
+from jointenergy.recipes.programs import program_of
+from jointenergy.recipes.schema import Recipe, read, write
 from jointenergy.runs.loading import open_run
 from jointenergy.training.distributed import Parted, World, join, leave
 from jointenergy.training.loop import Diverged, Interrupted, Loop
@@ -41,17 +42,36 @@ Set = Annotated[
 Track = Annotated[str, typer.Option(metavar="TRACKER", help=f"Also log metrics elsewhere: {', '.join(TRACKERS)}.")]
 
 
-def list_recipes() -> None:
-    """List the recipes and studies that come with the library.
+def list_recipes(
+    name: Annotated[
+        str, typer.Argument(metavar="[RECIPE]", help="Recipe to print: a name, a variant or a TOML file.")
+    ] = "",
+    python: Annotated[bool, typer.Option("--python", help="Print the Python program that trains the same.")] = False,
+    data: DataFolder = None,
+    seed: Seed = 0,
+    quick: Quick = False,
+    smoke: Smoke = False,
+    overrides: Set = [],  # noqa: B006 (typer reads the default and copies it)
+) -> None:
+    """List the recipes and studies, or print a recipe.
 
     NAME:VARIANT is a recipe with some of its settings changed. `train` and
-    `reproduce` take recipes, `study` takes studies.
+    `reproduce` take recipes, `study` takes studies. With a name the recipe is
+    printed complete, as TOML or with --python as a program, which reads the
+    data for their shape and labels.
     """
+    if name:
+        recipe = recipes.load(name, overrides, size=chosen_size(quick=quick, smoke=smoke))
+        text = program_of(recipe, data_of(recipe, data, seed=seed), seed, folder=data) if python else write(recipe)
+        typer.echo(text, nl=False)
+        return
+    if python or overrides or quick or smoke:
+        raise InputError("--python, --quick, --smoke and --set are for one recipe: name it, as in recipes digits-jem")
     table = Table(box=None, pad_edge=False, show_header=False)
-    for name in recipes.names():
-        table.add_row(name, recipes.load(name).description)
-    for name in studies.names():
-        table.add_row(name, f"{studies.load(name).recipe.description} A study.")
+    for known in recipes.names():
+        table.add_row(known, recipes.load(known).description)
+    for known in studies.names():
+        table.add_row(known, f"{studies.load(known).recipe.description} A study.")
     console.print(table)
 
 

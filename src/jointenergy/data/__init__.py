@@ -8,6 +8,7 @@ from jointenergy.data.options import Options
 from jointenergy.data.pictures import image_grid, picture_of
 from jointenergy.data.registry import READERS, load
 from jointenergy.data.toy import eight_gaussians, toy_log_density
+from jointenergy.data.training import TrainingData, prepare
 from jointenergy.data.transforms import (
     CenterCrop,
     Dequantize,
@@ -35,6 +36,7 @@ __all__ = [
     "Resize",
     "Scale",
     "Split",
+    "TrainingData",
     "View",
     "eight_gaussians",
     "idx_files",
@@ -43,6 +45,7 @@ __all__ = [
     "image_grid",
     "load",
     "picture_of",
+    "prepare",
     "read_idx",
     "split",
     "toy_log_density",

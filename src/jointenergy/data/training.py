@@ -82,13 +82,14 @@ def prepare(
     """
     bounds = view(low, high, dequantize=dequantize, logit=logit)
     dataset = scaled(dataset, bounds)
+    if not labels:  # before rows are held out, which are chosen by their labels
+        dataset = _without_labels(dataset)
     if isinstance(validation, Dataset):
-        rest, held = dataset, scaled(validation, bounds)
+        held = scaled(validation, bounds)
+        rest, held = dataset, held if labels else _without_labels(held)
     else:
         rest, held = split(dataset, validation, seed=0)
-    space = dataset.labels if labels else LabelSpace.none()
-    y, y_held = (part.y if labels else part.y[:, :0] for part in (rest, held))
-    x, mask = rest.x, None
+    x, y, mask = rest.x, rest.y, None
     if labeled is not None:
         y = with_few_labels(y, labeled, generator=seeded(seed, "labeled"))
     if missing_labels > 0:
@@ -97,7 +98,11 @@ def prepare(
     if missing_x > 0:
         mask = torch.rand(x.shape, generator=seeded(seed, "missing x")) >= missing_x
         x = filled(x, mask)
-    return TrainingData(x, y, held.x, y_held, space, mask)
+    return TrainingData(x, y, held.x, held.y, dataset.labels, mask)
+
+
+def _without_labels(dataset: Dataset) -> Dataset:
+    return Dataset(dataset.x, dataset.y[:, :0], LabelSpace.none(), dataset.name)
 
 
 def filled(x: Tensor, mask: Tensor) -> Tensor:

@@ -155,7 +155,7 @@ class ClassStarts:
         size = math.prod(run.event_shape)
         if size > LARGEST:
             raise InputError(f"class starts need a covariance of each class, and {size:,} values a row are too many")
-        data, clamp = run.data, run.bounds if clamped(run.sampling.x_kernel) else None
+        data, clamp = run.data, run.bounds if clamped(run.sampling.x_kernel, run.model) else None
         first = {0, *_first_given(patterns).tolist()} - {MISSING}
         names = run.labels.names
         return cls(

@@ -7,7 +7,16 @@ from typing import Any
 from jointenergy.buffers import Buffer, ReplayBuffer, ReservoirBuffer
 from jointenergy.data.training import TrainingData
 from jointenergy.errors import InputError
-from jointenergy.kernels import BlockGibbs, ExactGibbs, GibbsWithGradients, Kernel, Langevin, SingleSiteGibbs
+from jointenergy.kernels import (
+    MALA,
+    BlockGibbs,
+    ExactGibbs,
+    GibbsWithGradients,
+    Kernel,
+    Langevin,
+    PolynomialDecay,
+    SingleSiteGibbs,
+)
 from jointenergy.objectives import (
     EnergyL2,
     KLTerm,
@@ -16,12 +25,13 @@ from jointenergy.objectives import (
     LogPXY,
     LogPYGivenX,
     Objective,
-    Term,
     frequency_weights,
 )
+from jointenergy.recipes.calls import Call, Named, made
 from jointenergy.recipes.data import view_of
 from jointenergy.recipes.networks import model_of
 from jointenergy.recipes.schema import Recipe
+from jointenergy.recipes.settings import MALASettings
 from jointenergy.starts import ClassGaussians, StartSpec, Uniform
 from jointenergy.training.distributed import World
 from jointenergy.training.plan import Plan, make_plan
@@ -50,7 +60,12 @@ def plan_of(recipe: Recipe, data: TrainingData, seed: int, *, guarded: bool = Tr
 
 def arguments_of(recipe: Recipe, data: TrainingData) -> dict[str, Any]:
     """The recipe as arguments of `fit`, all but the model, the data and the seed."""
-    objectives, chain = objectives_of(recipe, data), recipe.chain
+    return {name: made(value) for name, value in described_arguments(recipe, data).items()}
+
+
+def described_arguments(recipe: Recipe, data: TrainingData) -> dict[str, Any]:
+    """The arguments of `fit`, those that are computed from the data as calls."""
+    objectives, chain = _described_objectives(recipe, data), recipe.chain
     return {
         "objective": objectives[0],
         "label_objective": objectives[1] if len(objectives) > 1 else None,
@@ -80,12 +95,26 @@ def arguments_of(recipe: Recipe, data: TrainingData) -> dict[str, Any]:
 
 def kernel_of(recipe: Recipe) -> Kernel:
     """The kernel of the recipe's chains."""
-    chain = recipe.chain
-    bounds = (recipe.data.low, recipe.data.high) if chain.clamp else None
-    langevin = Langevin(chain.step_size, chain.noise_scale, gradient_clamp=chain.gradient_clamp, bounds=bounds)
-    if chain.label_kernel == "none":
-        return langevin
-    return BlockGibbs(LABEL_KERNELS[chain.label_kernel], langevin, chain.x_steps)
+    chain, moves_x = recipe.chain, x_kernel_of(recipe)
+    return (
+        moves_x
+        if chain.label_kernel == "none"
+        else BlockGibbs(LABEL_KERNELS[chain.label_kernel], moves_x, chain.x_steps)
+    )
+
+
+def x_kernel_of(recipe: Recipe) -> Kernel:
+    """The kernel of x: Langevin clamped to the data's bounds if the recipe says so, or MALA."""
+    kernel = recipe.chain.kernel
+    if isinstance(kernel, MALASettings):
+        return MALA(kernel.step_size, kernel.temperature)
+    return Langevin(
+        kernel.step_size,
+        kernel.noise_scale,
+        gradient_clamp=kernel.gradient_clamp,
+        bounds=(recipe.data.low, recipe.data.high) if recipe.chain.clamp else None,
+        schedule=None if kernel.schedule is None else PolynomialDecay(kernel.schedule.power, kernel.schedule.offset),
+    )
 
 
 def x_start_of(recipe: Recipe) -> StartSpec:
@@ -104,16 +133,22 @@ def buffer_of(recipe: Recipe) -> Buffer | None:
 
 
 def objectives_of(recipe: Recipe, data: TrainingData) -> tuple[Objective, ...]:
+    """The recipe's objective, or two of them for separate batches."""
+    return tuple(objective.make() for objective in _described_objectives(recipe, data))
+
+
+def _described_objectives(recipe: Recipe, data: TrainingData) -> list[Call]:
     """The terms whose weight is not zero, in one objective, or log p(y | x) in one of its own for separate batches."""
-    weights = recipe.objective
-    label_weights = frequency_weights(data.y, data.labels) if weights.frequency_weights else None
-    classifier = LogPYGivenX(weights.log_p_y_given_x, label_weights)
-    terms: list[Term] = [
-        LogPX(weights.log_p_x),
-        LogPXY(weights.log_p_xy),
-        LogPXGivenY(weights.log_p_x_given_y),
-        EnergyL2(weights.energy_l2),
-        KLTerm(weights.kl, weights.entropy),
+    weights, label_weights = recipe.objective, None
+    if weights.frequency_weights:
+        label_weights = Call(frequency_weights, Named("data.y", data.y), Named("data.labels", data.labels))
+    classifier = Call(LogPYGivenX, weight=weights.log_p_y_given_x, label_weights=label_weights)
+    terms = [
+        Call(LogPX, weight=weights.log_p_x),
+        Call(LogPXY, weight=weights.log_p_xy),
+        Call(LogPXGivenY, weight=weights.log_p_x_given_y),
+        Call(EnergyL2, weight=weights.energy_l2),
+        Call(KLTerm, weight=weights.kl, entropy_weight=weights.entropy),
     ]
-    groups: list[list[Term]] = [terms, [classifier]] if recipe.data.separate_batches else [[*terms, classifier]]
-    return tuple(Objective(tuple(t for t in group if t.weight > 0)) for group in groups)
+    groups = [terms, [classifier]] if recipe.data.separate_batches else [[*terms, classifier]]
+    return [Call(Objective, tuple(t for t in group if t.kwargs["weight"] > 0)) for group in groups]

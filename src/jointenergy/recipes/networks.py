@@ -13,7 +13,6 @@ from jointenergy.errors import InputError
 from jointenergy.models import (
     Box,
     Concat,
-    Domain,
     EnergyModel,
     InnerProduct,
     JointModel,
@@ -32,6 +31,7 @@ from jointenergy.networks import (
     WideResNet,
     dsprites_head,
 )
+from jointenergy.recipes.calls import Call, Named
 from jointenergy.recipes.schema import Recipe
 from jointenergy.recipes.settings import (
     BilinearNetwork,
@@ -51,27 +51,36 @@ CLASSIFIERS = (WideResNetNetwork, NFWideResNetNetwork, ImageCNNNetwork, GibbsJem
 
 def model_of(recipe: Recipe, data: TrainingData, seed: int) -> JointModel:
     """The model with seeded weights; the global random state is left as it was."""
-    settings = recipe.model
-    domain = Box(recipe.data.low, recipe.data.high) if settings.domain == "box" else Reals(settings.reference_scale)
+    described = described_model(recipe, data)
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(int(seeded(seed, "weights").initial_seed()))
-        model = _model(recipe, data, domain).to(data.x.device)
+        torch.manual_seed(weights_seed(seed))
+        model: JointModel = described.make().to(data.x.device)
     # The order of channels in which convolutions are fast, on CPUs and GPUs alike; weights of other layers are not 4-D.
     return model.to(memory_format=torch.channels_last)  # type: ignore[call-overload,no-any-return]
 
 
-def _model(recipe: Recipe, data: TrainingData, domain: Domain) -> JointModel:
-    family, labels = recipe.model.family, data.labels
+def weights_seed(seed: int) -> int:
+    """What torch is seeded with before the weights of a run are drawn."""
+    return int(seeded(seed, "weights").initial_seed())
+
+
+def described_model(recipe: Recipe, data: TrainingData) -> Call:
+    """The call that makes the model; only labels and shape of the data matter."""
+    settings, labels = recipe.model, Named("data.labels", data.labels)
+    family, n_codes = settings.family, data.labels.n_codes
+    box = settings.domain == "box"
+    domain = Call(Box, recipe.data.low, recipe.data.high) if box else Call(Reals, settings.reference_scale)
     common: dict[str, Any] = {"domain": domain, "event_shape": data.event_shape}
     if family == "logits":
-        return LogitModel(_of_x(recipe, data, labels.n_codes), labels, **common)
+        return Call(LogitModel, _of_x(recipe, data, n_codes), labels, **common)
     if family == "unconditional":
-        return EnergyModel(_of_x(recipe, data, 1), **common)
+        return Call(EnergyModel, _of_x(recipe, data, 1), **common)
     normalizer: Normalizer = "joint" if family == "pair" else "conditional"
     if _side_by_side(recipe):
-        return LogitModel(_of_x(recipe, data, labels.n_codes), labels, normalizer=normalizer, **common)
+        return Call(LogitModel, _of_x(recipe, data, n_codes), labels, normalizer=normalizer, **common)
     features, head = _of_pairs(recipe, data)
-    return PairModel(head, labels, features=features, normalizer=normalizer, **common)
+    # In the order in which weights are drawn.
+    return Call(PairModel, features=features, head=head, labels=labels, normalizer=normalizer, **common)
 
 
 def _side_by_side(recipe: Recipe) -> bool:
@@ -82,17 +91,18 @@ def _side_by_side(recipe: Recipe) -> bool:
     return recipe.model.family == "conditional" and isinstance(network, CLASSIFIERS)
 
 
-def _of_x(recipe: Recipe, data: TrainingData, n_out: int) -> nn.Module:
+def _of_x(recipe: Recipe, data: TrainingData, n_out: int) -> Call:
     """The recipe's network of x alone."""
     network, shape = recipe.model.network, data.event_shape
     if isinstance(network, MLPNetwork):
-        mlp = MLP((math.prod(shape), *network.hidden, n_out), activation=network.activation)
-        return nn.Sequential(nn.Flatten(), mlp) if len(shape) > 1 else mlp
+        mlp = Call(MLP, (math.prod(shape), *network.hidden, n_out), activation=network.activation)
+        return Call(nn.Sequential, Call(nn.Flatten), mlp) if len(shape) > 1 else mlp
     on_images = WideResNetNetwork | NFWideResNetNetwork | ImageCNNNetwork | IgebmNetwork
     if isinstance(network, on_images) and len(shape) != 3:
         raise InputError(f"the {network.kind} takes images, and rows of {recipe.data.name!r} are {shape}")
     if isinstance(network, NFWideResNetNetwork):
-        return NFWideResNet(
+        return Call(
+            NFWideResNet,
             network.depth,
             network.width,
             n_classes=n_out,
@@ -102,7 +112,8 @@ def _of_x(recipe: Recipe, data: TrainingData, n_out: int) -> nn.Module:
             residual_gain=network.residual_gain,
         )
     if isinstance(network, WideResNetNetwork):
-        return WideResNet(
+        return Call(
+            WideResNet,
             network.depth,
             network.width,
             n_classes=n_out,
@@ -112,44 +123,45 @@ def _of_x(recipe: Recipe, data: TrainingData, n_out: int) -> nn.Module:
             residual_gain=network.residual_gain,
         )
     if isinstance(network, ImageCNNNetwork):
-        return ImageCNN(shape, network.hidden, n_out, activation=network.activation)
+        return Call(ImageCNN, shape, network.hidden, n_out, activation=network.activation)
     if isinstance(network, IgebmNetwork):
         return _igebm(network, data, n_outputs=n_out)
     if isinstance(network, DSpritesNetwork | BilinearNetwork):
         raise InputError(f"the {network.kind} is a network of x and labels: use model.family = 'pair' or 'conditional'")
     if shape != (3, 64, 64):
         raise InputError(f"the gibbs-jem-cnn takes images of 3 x 64 x 64, and rows of {recipe.data.name!r} are {shape}")
-    return GibbsJemCNN(n_out, activation=network.activation)
+    return Call(GibbsJemCNN, n_out, activation=network.activation)
 
 
-def _of_pairs(recipe: Recipe, data: TrainingData) -> tuple[nn.Module, nn.Module]:
+def _of_pairs(recipe: Recipe, data: TrainingData) -> tuple[Call, Call]:
     """The recipe's network of x and one-hot labels: features of x, and the head that sees them beside the code."""
     network, shape, n_codes = recipe.model.network, data.event_shape, data.labels.n_codes
     if isinstance(network, MLPNetwork):
-        mlp = MLP((math.prod(shape) + n_codes, *network.hidden, 1), activation=network.activation)
-        return nn.Flatten(), Concat(mlp)
+        mlp = Call(MLP, (math.prod(shape) + n_codes, *network.hidden, 1), activation=network.activation)
+        return Call(nn.Flatten), Call(Concat, mlp)
     if isinstance(network, BilinearNetwork):
         of_x, of_y = (
-            MLP((n, *network.hidden, network.features), activation=network.activation)
+            Call(MLP, (n, *network.hidden, network.features), activation=network.activation)
             for n in (math.prod(shape), n_codes)
         )
-        return nn.Sequential(nn.Flatten(), of_x), InnerProduct(of_y)
+        return Call(nn.Sequential, Call(nn.Flatten), of_x), Call(InnerProduct, of_y)
     if isinstance(network, DSpritesNetwork):
         if shape != (1, 32, 32):
             raise InputError(
                 f"the dsprites-cnn takes images of 1 x 32 x 32, and rows of {recipe.data.name!r} are {shape}"
             )
-        activation = network.activation
-        return DSpritesFeatures(activation=activation), Concat(dsprites_head(n_codes, activation=activation))
+        head = Call(dsprites_head, n_codes, activation=network.activation)
+        return Call(DSpritesFeatures, activation=network.activation), Call(Concat, head)
     if isinstance(network, IgebmNetwork):
         if len(shape) != 3:
             raise InputError(f"the {network.kind} takes images, and rows of {recipe.data.name!r} are {shape}")
-        return nn.Identity(), _igebm(network, data, n_codes=n_codes)
+        return Call(nn.Identity), _igebm(network, data, n_codes=n_codes)
     raise InputError(f"the {network.kind} is a network of x alone: use model.family = 'logits' or 'unconditional'")
 
 
-def _igebm(network: IgebmNetwork, data: TrainingData, *, n_codes: int = 0, n_outputs: int = 1) -> IgebmResNet:
-    return IgebmResNet(
+def _igebm(network: IgebmNetwork, data: TrainingData, *, n_codes: int = 0, n_outputs: int = 1) -> Call:
+    return Call(
+        IgebmResNet,
         network.plan,
         n_codes=n_codes,
         n_outputs=n_outputs,

@@ -66,9 +66,7 @@ def _images(train: Dataset, *, on_gpu: bool) -> Table:
         "objective": {"energy_l2": 0.2, "log_p_y_given_x": 3.0},
         "chain": {
             "steps": 10,
-            "step_size": 0.5,
-            "noise_scale": 0.02,
-            "gradient_clamp": 1.0,
+            "kernel": {"kind": "langevin", "step_size": 0.5, "noise_scale": 0.02, "gradient_clamp": 1.0},
             "clamp": True,
             "sampling_steps": 20,
         },
@@ -93,7 +91,12 @@ def _vectors(train: Dataset, *, on_gpu: bool) -> Table:
         "data": {"noise": 0.1},
         "model": {"network": {"kind": "mlp", "hidden": [512, 512] if on_gpu else [256, 256]}},
         "objective": {"log_p_y_given_x": 2.0, "energy_l2": 0.1},
-        "chain": {"steps": 20, "step_size": 0.5, "noise_scale": 0.1, "clamp": True, "sampling_steps": 100},
+        "chain": {
+            "steps": 20,
+            "kernel": {"kind": "langevin", "step_size": 0.5, "noise_scale": 0.1},
+            "clamp": True,
+            "sampling_steps": 100,
+        },
         "buffer": {"size": 5000, "restart": 0.05},
         "start": {"x": "class-gaussians", "uniform": 0.2},
         "optimizer": {
@@ -130,7 +133,8 @@ def _label_terms(values: Table, train: Dataset) -> None:
         objective |= {"log_p_x": 0.0, "log_p_xy": 1.0, "log_p_y_given_x": 0.0, "energy_l2": 0.01}
         values["chain"] |= {"label_kernel": "exact", "sum_labels": True}
         if len(train.event_shape) == 3:  # without class Gaussians chains have a longer way
-            values["chain"] |= {"steps": 20, "step_size": 1.0, "noise_scale": 0.01, "sampling_steps": 80}
+            values["chain"] |= {"steps": 20, "sampling_steps": 80}
+            values["chain"]["kernel"] |= {"step_size": 1.0, "noise_scale": 0.01}
             values["optimizer"]["learning_rate"] /= 4
         values["start"] |= {"labels": "frequency"}
     if objective["log_p_y_given_x"] == 0:  # no batches of the classifier's own, which would be augmented
@@ -206,6 +210,7 @@ COMMENTS = {
     "objective.log_p_y_given_x": "the weight of the classifier",
     "objective.energy_l2": "holds energies near 0",
     "chain.steps": "Langevin steps an iteration: more are slower and steadier",
+    "chain.kernel.kind": "langevin, or mala with a step_size and a temperature",
     "chain.label_kernel": "labels are drawn given x, and x given labels, in turn",
     "chain.sampling_steps": "steps of `jointenergy sample`",
     "buffer.size": "persistent chains",

@@ -20,12 +20,15 @@ from jointenergy.labels import nearest
 from jointenergy.objectives import preset
 from jointenergy.recipes.settings import (
     NETWORKS,
+    X_KERNELS,
     BufferSettings,
     ChainSettings,
     DataSettings,
+    LangevinSettings,
     MLPNetwork,
     ModelSettings,
     ObjectiveSettings,
+    PolynomialSettings,
     StartSettings,
     WideResNetNetwork,
 )
@@ -61,8 +64,8 @@ class Recipe(Strict):
 
 
 _RECIPE = TypeAdapter(Recipe)
-_KIND = "model.network.kind"
-_KINDS: dict[str, Any] = {network.kind: network for network in NETWORKS}
+_UNIONS = ("model.network.kind", "chain.kernel.kind")
+_KINDS: dict[str, Any] = {settings.kind: settings for settings in (*NETWORKS, *X_KERNELS)}
 
 
 def parse(values: Mapping[str, Any], source: str) -> Recipe:
@@ -109,6 +112,20 @@ def _check(recipe: Recipe) -> None:
         raise InputError("optimizer.clip_sigma is in units of Adam's second moment: set optimizer.name = 'adam'")
     if recipe.chain.keep_labels and (objective.log_p_x == 0 or recipe.chain.label_kernel != "none"):
         raise InputError("chain.keep_labels is for negatives of log_p_x and label_kernel = 'none': set it to false")
+    if not isinstance(recipe.chain.kernel, LangevinSettings):
+        if objective.kl > 0:
+            raise InputError("the KL term is computed by a last Langevin step: set chain.kernel.kind = 'langevin'")
+        hidden = recipe.data.missing_x + recipe.data.missing_labels > 0 or recipe.data.labeled is not None
+        if hidden and recipe.model.domain == "box" and recipe.data.noise > 0 and not recipe.data.noise_clamp:
+            raise InputError(
+                f"{recipe.chain.kernel.kind} completes rows within the box, and noise leaves it: set "
+                "data.noise_clamp = true"
+            )
+        if recipe.chain.clamp and recipe.model.domain == "reals":
+            raise InputError(
+                f"{recipe.chain.kernel.kind} clamps nothing: set chain.clamp = false, or model.domain = 'box', which "
+                "it never leaves"
+            )
     if recipe.chain.sum_labels and recipe.chain.label_kernel == "none":
         raise InputError(
             "chain.sum_labels is for chains that move labels: set a chain.label_kernel, or set it to false"
@@ -168,8 +185,8 @@ def read(path: Path, overrides: Sequence[str] = (), *, variant: str = "", size: 
 def values_of(path: Path, overrides: Sequence[str] = (), *, variant: str = "", size: Size = "full") -> dict[str, Any]:
     """What a file says of the recipe, its variant and size, with `key.key=value` overrides applied, not yet checked."""
     values = chosen(contents(path), variant, size, path.name)
-    # The kind of a network comes first: it drops the keys of the kind before, and not those that are set beside it.
-    for override in sorted(overrides, key=lambda text: not text.strip().startswith(f"{_KIND}=")):
+    # The kind of a table comes first: it drops the keys of the kind before, and not those that are set beside it.
+    for override in sorted(overrides, key=lambda text: text.partition("=")[0].strip() not in _UNIONS):
         _override(values, override)
     return values
 
@@ -205,7 +222,7 @@ def _override(values: dict[str, Any], override: str) -> None:
         table = table.setdefault(part, {})
         if not isinstance(table, dict):
             raise InputError(f"--set {override}: {part!r} is a value, not a table")
-    if key.strip() == _KIND and table.get(last) != value:
+    if key.strip() in _UNIONS and table.get(last) != value:
         table.clear()
     table[last] = value
 
@@ -228,7 +245,7 @@ def _keys_beside(location: Sequence[str | int]) -> list[str]:
     """The keys that stand in the table of a wrong one."""
     table: Any = Recipe
     names: dict[str, Any] = {"data": DataSettings, "model": ModelSettings, "objective": ObjectiveSettings, **_KINDS}
-    names |= {"options": Options}
+    names |= {"options": Options, "schedule": PolynomialSettings}
     names |= {"chain": ChainSettings, "buffer": BufferSettings, "start": StartSettings}
     names |= {"optimizer": OptimizerSettings, "cadence": CadenceSettings, "engine": EngineSettings}
     for part in location[:-1]:

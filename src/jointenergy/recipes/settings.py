@@ -186,8 +186,40 @@ class ObjectiveSettings(Strict):
 
 
 @dataclass(frozen=True)
+class PolynomialSettings(Strict):
+    """Step sizes that shrink as (1 + t / offset) ** -power with a chain's step t."""
+
+    power: Positive
+    offset: Positive = 1.0
+
+
+@dataclass(frozen=True)
+class LangevinSettings(Strict):
+    """Unadjusted Langevin: x + step_size * gradient + noise_scale * noise."""
+
+    kind: Literal["langevin"] = "langevin"
+    step_size: Positive = 1.0
+    noise_scale: NotNegative = 0.01
+    gradient_clamp: Positive | None = None
+    schedule: PolynomialSettings | None = None
+
+
+@dataclass(frozen=True)
+class MALASettings(Strict):
+    """Metropolis-adjusted Langevin, which samples f / temperature exactly and rejects what leaves a box."""
+
+    step_size: Positive
+    temperature: Positive = 1.0
+    kind: Literal["mala"] = "mala"
+
+
+XKernel = Annotated[LangevinSettings | MALASettings, Field(discriminator="kind")]
+X_KERNELS = (LangevinSettings, MALASettings)
+
+
+@dataclass(frozen=True)
 class ChainSettings(Strict):
-    """Langevin on x, clamped to the data's bounds if `clamp`; a label kernel makes it block Gibbs on x and y.
+    """`kernel` moves x; a label kernel makes it block Gibbs on x and y. `clamp` holds Langevin to the data's bounds.
 
     `augment` changes chains when they are drawn from the buffer, and every `augment_every` steps when a trained model
     is sampled (0: never). `completion_steps` are the steps that complete a row's missing labels and masked x. With
@@ -197,9 +229,7 @@ class ChainSettings(Strict):
     """
 
     steps: Count = 20
-    step_size: Positive = 1.0
-    noise_scale: NotNegative = 0.01
-    gradient_clamp: Positive | None = None
+    kernel: XKernel = field(default_factory=LangevinSettings)
     clamp: bool = False
     sampling_steps: Count = 200
     label_kernel: Literal["none", "exact", "single-site", "gibbs-with-gradients"] = "none"

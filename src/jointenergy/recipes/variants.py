@@ -46,13 +46,13 @@ def chosen(values: Mapping[str, Any], variant: str, size: Size, source: str) -> 
 
 
 def changed(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Nested tables with some keys changed. A network of another kind is taken whole: keys of the one before are not
-    its own."""
+    """Nested tables with some keys changed. A network or kernel of another kind is taken whole: keys of the one before
+    are not its own."""
     result = dict(values)
     for key, change in changes.items():
         before = result.get(key)
         if isinstance(change, dict) and isinstance(before, dict):
-            other_kind = key == "network" and change.get("kind", before.get("kind")) != before.get("kind")
+            other_kind = key in ("network", "kernel") and change.get("kind", before.get("kind")) != before.get("kind")
             result[key] = dict(change) if other_kind else changed(before, change)
         else:
             result[key] = change

@@ -95,7 +95,8 @@ def fit(
     ----------
     model
         A network that gives logits (with no y: one value a row), trained or not, or a `JointModel`. It is copied; the
-        caller's stays as it is. The copy is used in eval mode, in which a row does not depend on the rows beside it.
+        caller's stays as it is. The copy is used in eval mode, in which a row does not depend on the rows beside it;
+        with `allow_batch_statistics` a `JointModel` keeps its mode.
     data
         (x, y), x alone, a torch `Dataset` of such items, or a data set of `jointenergy.data`. x may be numpy or torch,
         uint8 pixels or floats, with NaN where it is not known; y has whole numbers or names, one column for each
@@ -106,7 +107,8 @@ def fit(
         A share or a number of rows to hold out, or held-out data of the same form. Health, thresholds and the best
         checkpoint are judged on them.
     bounds
-        The range (low, high) of x. uint8 pixels are scaled to it.
+        The range (low, high) of x. uint8 pixels are scaled to it. A `data.View` with levels is the range of logits of
+        dequantized pixels.
     objective
         `JEM()`, `GibbsJEM()`, `Mixed()`, `IGEBM()`, `CrossEntropy()` or a weighted sum of terms.
     label_objective
@@ -132,7 +134,9 @@ def fit(
     known = _prepared(model, data, labels, validation, bounds, objective)
     _check_network(known.model, allow_batch_statistics=allow_batch_statistics)
     trained, rows, view = known.model, known.data.to(where), known.bounds
-    trained = trained.to(where).to(memory_format=torch.channels_last).eval()  # type: ignore[call-overload]
+    trained = trained.to(where).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    if not allow_batch_statistics:
+        trained = trained.eval()
     numbers = defaults.default_settings(trained, rows, view, on_gpu=where.type == "cuda")
     settings = numbers["optimizer"] if optimizer is None else optimizer
     n_iterations = check_count("iterations", numbers["iterations"] if iterations is None else iterations)
@@ -217,12 +221,12 @@ def _prepared(
     if isinstance(data, TrainingData):
         if not isinstance(model, JointModel):
             raise InputError("prepared data go with a JointModel, which says their labels and range")
-        view = domain_of(data.x, _range(bounds) if bounds is not None else _box(model))[1]
+        view = _view(bounds) if bounds is not None else domain_of(data.x, _box(model))[1]
         chosen = defaults.default_objective(model) if objective is None else _objective(objective)
         return _Known(copy.deepcopy(model), data, view, chosen, "model", ())
     rows = rows_of_user(data, labels if not isinstance(model, JointModel) else _own_labels(model, labels))
     own = _box(model) if isinstance(model, JointModel) else None
-    domain, view = domain_of(rows.x, _range(bounds) if bounds is not None else own)
+    domain, view = domain_of(rows.x, _view(bounds) if bounds is not None else own)
     notes: list[str] = []
     asked = None if objective is None else _objective(objective)
     if isinstance(model, JointModel):
@@ -241,11 +245,11 @@ def _own_labels(model: JointModel, labels: LabelNames | None) -> LabelNames | No
     return model.labels if len(model.labels) else None
 
 
-def _range(bounds: tuple[float, float]) -> tuple[float, float]:
+def _view(bounds: tuple[float, float]) -> View:
     low, high = (float(b) for b in bounds)
     if not low < high:
         raise InputError(f"bounds must be (low, high) with low < high, got {bounds}")
-    return low, high
+    return View(low, high, bounds.levels if isinstance(bounds, View) else None)
 
 
 def _box(model: JointModel) -> tuple[float, float] | None:
@@ -327,7 +331,7 @@ def _description(known: _Known, plan: Plan, spec: StartSpec | XStart | Start) ->
         "family": known.family,
         "labels": dict(zip(labels.names, labels.values, strict=True)),
         "event_shape": list(plan.data.event_shape),
-        "bounds": list(plan.bounds),
+        "bounds": [*plan.bounds, *([plan.bounds.levels] if plan.bounds.levels else [])],
         "domain": description.describe(plan.model.domain),
         "normalizer": plan.model.normalizer,
         "tensors": {name: list(t.shape) for name, t in plan.model.state_dict().items()},

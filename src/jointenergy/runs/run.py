@@ -587,11 +587,11 @@ class Run:
         if not isinstance(start, StartSpec):
             return start
         data = self.data
-        return start.bind(data.x, data.y, self.labels, self.bounds, clamp=clamped(self.sampling.x_kernel))
+        return start.bind(data.x, data.y, self.labels, self.bounds, clamp=clamped(self.sampling.x_kernel, self.model))
 
     def _class_gaussians(self, given: Labels, n: int) -> tuple[ClassGaussianStart, tuple[str, ...]]:
         """A Gaussian for each class of the training data, with notes about it."""
-        clamp = self.bounds if clamped(self.sampling.x_kernel) else None
+        clamp = self.bounds if clamped(self.sampling.x_kernel, self.model) else None
         data, (variable, notes) = self.data, self._class_variable(given, n)
         return ClassGaussianStart.fit(data.x, data.y, self.labels, variable, bounds=clamp), notes
 

@@ -182,7 +182,7 @@ def domain_of(x: Tensor, bounds: tuple[float, float] | None) -> tuple[Domain, Vi
     Around a table stands a Gaussian reference; its range is so wide that uniform noise hardly ever looks like a row.
     """
     if bounds is not None:
-        return Box(*bounds), View(*bounds)
+        return Box(bounds[0], bounds[1]), View.of(bounds)
     if x.dtype == torch.uint8:
         return Box(-1.0, 1.0), View(-1.0, 1.0)
     known = x[~x.isnan()]

@@ -22,7 +22,7 @@ from jointenergy.errors import InputError
 from jointenergy.kernels import Kernel, Langevin
 from jointenergy.kernels.base import Known
 from jointenergy.labels import MISSING
-from jointenergy.models import JointModel
+from jointenergy.models import Box, JointModel
 from jointenergy.objectives import DrawName, Objective
 from jointenergy.starts import (
     FrequencyLabels,
@@ -172,7 +172,7 @@ def make_plan(
         data=data,
         objectives=objectives,
         kernel=kernel,
-        start=_start(start, start_labels, data, bounds, kernel, objective, keep_labels=keep_labels),
+        start=_start(start, start_labels, data, bounds, kernel, model, objective, keep_labels=keep_labels),
         bounds=bounds,
         iterations=iterations,
         batch_size=batch_size,
@@ -210,6 +210,7 @@ def _start(
     data: TrainingData,
     bounds: View,
     kernel: Kernel,
+    model: JointModel,
     objective: Objective,
     *,
     keep_labels: bool,
@@ -217,7 +218,7 @@ def _start(
     if isinstance(start, Start):
         return start
     start = Uniform() if start is None else start
-    clamp = clamped(kernel)
+    clamp = clamped(kernel, model)
     x_start = start.bind(data.x, data.y, data.labels, bounds, clamp=clamp) if isinstance(start, StartSpec) else start
     label_start: LabelStart
     conditional = any("given_y" in term.draws for term in objective.terms)
@@ -230,7 +231,7 @@ def _start(
     return Start(x_start, label_start)
 
 
-def clamped(kernel: Kernel) -> bool:
-    """Whether a kernel clamps x to bounds."""
+def clamped(kernel: Kernel, model: JointModel) -> bool:
+    """Whether chains stay within bounds: Langevin is clamped to them, an exact kernel rejects what leaves a box."""
     moves_x = getattr(kernel, "x_kernel", kernel)
-    return isinstance(moves_x, Langevin) and moves_x.bounds is not None
+    return moves_x.bounds is not None if isinstance(moves_x, Langevin) else isinstance(model.domain, Box)

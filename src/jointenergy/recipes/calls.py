@@ -1,0 +1,98 @@
+"""recipes: calls of public names, which can be made and can be printed as a program: one description serves both."""
+
+from __future__ import annotations
+
+import inspect
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any
+
+from jointenergy.buffers import Buffer
+from jointenergy.data import View
+from jointenergy.objectives import Objective
+
+WIDTH = 100
+FRONT = ("buffers", "models", "training")  # rooms whose names `jointenergy` has itself
+
+
+@dataclass(frozen=True)
+class Named:
+    """A value that a program has a name for."""
+
+    name: str
+    value: Any
+
+
+class Call:
+    """A function with its arguments, any of which may be a call. Arguments are made in the order of the program."""
+
+    def __init__(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> None:  # noqa: ANN401
+        self.function, self.args, self.kwargs = function, args, kwargs
+
+    def make(self) -> Any:  # noqa: ANN401 (what the function returns)
+        """Call the function."""
+        args = [made(value) for value in self.args]
+        return self.function(*args, **{name: made(value) for name, value in self.kwargs.items()})
+
+    def text(self, indent: int = 0) -> str:
+        """The call as Python. Arguments that are the function's defaults are left out."""
+        if self.function is Objective:
+            return " + ".join(text_of(term, indent) for term in self.args[0])
+        defaults = {p.name: p.default for p in inspect.signature(self.function).parameters.values()}
+        named = {name: value for name, value in self.kwargs.items() if not _same(value, defaults.get(name))}
+        return written(_public_name(self.function), self.args, named, indent)
+
+
+def made(value: Any) -> Any:  # noqa: ANN401 (any argument)
+    """An argument with its calls made."""
+    if isinstance(value, Call):
+        return value.make()
+    if isinstance(value, Named):
+        return value.value
+    return tuple(made(v) for v in value) if type(value) is tuple else value
+
+
+def text_of(value: Any, indent: int = 0) -> str:  # noqa: ANN401
+    """An argument as Python that evaluates to it."""
+    if isinstance(value, Call):
+        return value.text(indent)
+    if isinstance(value, Named):
+        return value.name
+    if isinstance(value, View):
+        return text_of(tuple(value)) if value.levels is None else Call(View, *value, value.levels).text(indent)
+    if isinstance(value, Buffer):
+        return Call(type(value), value.capacity, restart=value.restart).text(indent)
+    if isinstance(value, Objective):
+        return Call(Objective, value.terms).text(indent)
+    if is_dataclass(value):
+        return Call(type(value), **{f.name: getattr(value, f.name) for f in fields(value)}).text(indent)
+    if isinstance(value, tuple):
+        return f"({', '.join(map(text_of, value))}{',' if len(value) == 1 else ''})"
+    return json.dumps(value, ensure_ascii=False) if isinstance(value, str) else repr(value)
+
+
+def written(function: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], indent: int = 0) -> str:
+    """A call in one line, or with a line for each argument where one is too short."""
+
+    def arguments(at: int) -> list[str]:
+        return [text_of(value, at) for value in args] + [f"{name}={text_of(v, at)}" for name, v in kwargs.items()]
+
+    line = f"{function}({', '.join(arguments(0))})"
+    if indent + len(line) <= WIDTH and "\n" not in line:
+        return line
+    inner = "".join(f"{' ' * (indent + 4)}{argument},\n" for argument in arguments(indent + 4))
+    return f"{function}(\n{inner}{' ' * indent})"
+
+
+def _same(value: object, default: object) -> bool:
+    return type(value) is type(default) and value == default
+
+
+def _public_name(function: Callable[..., Any]) -> str:
+    """The name that a program has for it, of `jointenergy` as `je`, or of torch."""
+    package, room = function.__module__.split(".")[:2]
+    name = function.__name__
+    if package == "torch":
+        return f"torch.nn.{name}"
+    return f"je.{name}" if room in FRONT else f"je.{room}.{name}"
