@@ -238,13 +238,9 @@ def test_a_trained_density_is_that_of_a_known_mixture():
         return np.logaddexp(*parts)
 
     found, wanted = model.score_samples(x), exact(x)
-    reference = (
-        model._density.gaussians.log_joint(
-            model._columns.encode(InputTable(list(x.T), (), len(x)))[0], torch.zeros(n, 0).double()
-        )
-        .logsumexp(1)
-        .numpy()
-    )
+    standardized = model._columns.encode(InputTable(list(x.T), (), n))[0]
+    joint = model._density.gaussians.log_joint(standardized, torch.zeros(n, 0).double())
+    reference = joint.logsumexp(1).numpy()
     spread = np.std(found - wanted)
     assert spread < 0.5
     assert spread < 0.6 * np.std(reference - wanted)

@@ -107,15 +107,11 @@ def test_passes_go_on_with_the_weights_and_the_optimizer_of_the_last_and_not_wit
     assert [t.trainer.plan.ema_of(0) for t in trainers] == [unbiased(0.99, n) for n in (1, 2, 3, 4)]
 
 
-def test_a_fit_from_the_beginning_keeps_its_plain_average(trainers):
-    Quick(warm_start=True).fit(*crossed(60))
-    assert trainers[0].trainer.plan.ema_of is None
-    assert trainers[0].trainer.update.decay == 0.99
-
-
-def test_passes_and_warm_fits_are_counted_together():
+def test_passes_and_warm_fits_are_counted_together_and_the_first_fit_has_a_plain_average(trainers):
     x, y = blobs()
     model = Quick(warm_start=True).fit(x, y)
+    assert trainers[0].trainer.plan.ema_of is None
+    assert trainers[0].trainer.update.decay == 0.99
     before = model.score_samples(x)
     model.fit(x, y)
     assert model.n_iter_ == len(model.loss_curve_) == 10
@@ -133,7 +129,7 @@ def test_classes_are_learned_by_short_passes_and_by_short_warm_fits():
     for _ in range(16):
         warm.fit(*crossed(300))
     assert warm.n_iter_ == 80
-    assert warm.score(x, y) > 0.8  # going on from averages alone: .63 after 200 iterations
+    assert warm.score(x, y) > 0.8  # going on from averages alone: 0.63 after 200 iterations
 
 
 def test_the_first_piece_may_have_no_label():
@@ -248,20 +244,20 @@ def test_a_missing_category_is_compared_as_the_most_frequent():
     assert found.tolist() == [[MISSING, k] for k in (2, 2, 0, 2, 2, 2)]
 
 
-def looks(found, weight=None):
-    watch = EarlyStopping(lambda trainer: found[trainer.iteration], every=1, patience=1, weight=weight)
-    for i in range(len(found)):
-        watch.look(SimpleNamespace(enough=False, trainer=SimpleNamespace(iteration=i, ema=torch.nn.Linear(1, 1))))
-    return watch
+def test_held_out_rows_count_by_their_weights():
+    def looks(found, weight=None):
+        stopping = EarlyStopping(lambda trainer: found[trainer.iteration], every=1, patience=1, weight=weight)
+        for i in range(len(found)):
+            trainer = SimpleNamespace(iteration=i, ema=torch.nn.Linear(1, 1))
+            stopping.look(SimpleNamespace(enough=False, trainer=trainer))
+        return stopping
 
-
-def test_rows_are_watched_by_their_weights():
     found = torch.tensor([[-1.0, -2.0, -0.5], [-0.5, -2.2, -0.6]], dtype=torch.float64)
     weight = torch.tensor([3.0, 1.0, 2.0], dtype=torch.float64)
-    watch = looks(found, weight / weight.mean())
-    assert watch.scores == pytest.approx((found @ weight / 6).tolist())
-    away = found[1] - watch.scores[1]
-    assert watch.error == pytest.approx(float((weight / 6 * away).square().sum().sqrt()))
+    stopping = looks(found, weight / weight.mean())
+    assert stopping.scores == pytest.approx((found @ weight / 6).tolist())
+    away = found[1] - stopping.scores[1]
+    assert stopping.error == pytest.approx(float((weight / 6 * away).square().sum().sqrt()))
     alike, plain = looks(found, torch.ones(3, dtype=torch.float64)), looks(found)
     assert alike.scores == pytest.approx(plain.scores)
     assert alike.error == pytest.approx(plain.error)
