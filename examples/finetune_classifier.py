@@ -16,7 +16,6 @@ from jointenergy.training.settings import CadenceSettings
 
 
 def small_cnn() -> nn.Sequential:
-    """Four convolutions, each with batch norm, and a linear layer."""
     layers: list[nn.Module] = []
     for n_in, n_out, stride in ((1, 16, 1), (16, 32, 2), (32, 64, 2), (64, 64, 1)):
         layers += [nn.Conv2d(n_in, n_out, 3, stride, padding=1, bias=False), nn.BatchNorm2d(n_out), nn.SiLU()]
@@ -54,11 +53,14 @@ def main(words: list[str]) -> None:
     x, y, test = read(args.data, args.smoke)
     n = len(x) // 10  # rows held out of both trainings
     net = small_cnn()
-    optimizer = torch.optim.AdamW(net.parameters(), 2e-3)
-    for rows in [rows for _ in range(2) for rows in (n + torch.randperm(len(x) - n)).split(128)]:  # two epochs
+    optimizer = torch.optim.AdamW(net.parameters())
+    batches = [rows for _ in range(2) for rows in (n + torch.randperm(len(x) - n)).split(64)]  # two epochs
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 5e-3, total_steps=len(batches))
+    for rows in batches:
         optimizer.zero_grad()
         nn.functional.cross_entropy(net(x[rows]), y[rows]).backward()
         optimizer.step()
+        schedule.step()
     folded = je.networks.fold_batch_norm(net)
     before = measure(je.wrap(folded, 10, bounds=(-1, 1), event_shape=(1, 28, 28)), *test)
     wall, cpu = time.perf_counter(), time.process_time()
@@ -83,7 +85,7 @@ def main(words: list[str]) -> None:
     print(f"{wall:.0f} seconds, {cpu:.0f} of CPU time; healthy: {health.healthy}", *health.complaints, sep="; ")
     if args.grid:
         drawn = torch.cat([run.sample(8, {"class": digit}).x for digit in range(10)])
-        je.data.image_grid(drawn, 8, (-1, 1)).save(args.grid)
+        je.data.image_grid(drawn, 8, (-1, 1), zoom=2).save(args.grid)
     if args.out:
         figures = after | {f"baseline.{name}": value for name, value in before.items()}
         figures |= {f"health.{name}": float(value) for name, value in health.values().items() if name != "healthy"}
