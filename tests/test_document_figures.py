@@ -151,3 +151,15 @@ def test_the_spread_of_digits_is_what_the_file_says():
         assert metric.mean is not None
         assert metric.std is not None
         assert (row["mean"], row["standard deviation"]) == (f"{metric.mean:.3f}", f"{metric.std:.3f}")
+
+
+def test_the_finetuned_classifier_is_what_the_file_says():
+    measured = result("finetune-classifier")
+    names = ["accuracy", "ece", "ood_auroc.fashion-mnist.log_density"]
+    for row, name in zip(table_with(ROOT / "docs" / "fit.md", "fine-tuned"), names, strict=True):
+        assert row["classifier"] == printed(mean(measured, f"baseline.{name}"), row["classifier"])
+        assert row["fine-tuned"] == printed(mean(measured, name), row["fine-tuned"])
+    assert mean(measured, "healthy") == 1.0
+    assert (
+        f"{mean(measured, 'finetuning_cpu_seconds'):.0f} seconds of CPU time" in (ROOT / "docs" / "fit.md").read_text()
+    )

@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import copy
+from collections import Counter
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from jointenergy.errors import InputError
+
+# A linear layer is none of them: behind it the channels of batch norm may be another dimension than its outputs.
+CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
 class ChannelAffine(nn.Module):
@@ -32,33 +36,44 @@ def fold_batch_norm(network: nn.Module) -> nn.Module:
     """Return a copy in which each batch norm is its scale and shift at the running statistics.
 
     The copy gives what the network gives in eval mode, up to rounding, in train mode too, and can be trained further:
-    rows are independent. Batch norm directly behind a convolution or a linear layer of an `nn.Sequential` is folded
-    into that layer's weights, any other becomes a `ChannelAffine`.
+    rows are independent. Batch norm directly behind a convolution of an `nn.Sequential` is folded into its weights, any
+    other becomes a `ChannelAffine`. What was shared or frozen stays so.
     """
     if not isinstance(network, nn.Module):
         raise InputError(f"fold_batch_norm takes a torch module, got {type(network).__name__}")
     for name, layer in network.named_modules():
-        if isinstance(layer, _BatchNorm) and (layer.running_mean is None or layer.running_var is None):
-            raise InputError(
-                f"the batch norm {name!r} keeps no running statistics (track_running_stats=False): there is nothing "
-                "fixed to fold in"
-            )
+        if isinstance(layer, _BatchNorm):
+            _check(name, layer)
     folded = copy.deepcopy(network)
     if isinstance(folded, _BatchNorm):
         return _affine(folded)
-    for parent in list(folded.modules()):
-        children = list(parent.named_children())
-        for i, (name, layer) in enumerate(children):
-            if not isinstance(layer, _BatchNorm):
-                continue
-            before = children[i - 1][1] if i and isinstance(parent, nn.Sequential) else None
-            affine = _affine(layer)
-            if isinstance(before, nn.Conv1d | nn.Conv2d | nn.Conv3d | nn.Linear) and not _shared(folded, before):
-                _scale(before, affine)
-                setattr(parent, name, nn.Identity())
-            else:
-                setattr(parent, name, affine)
+    places = [(p, name, m) for p in folded.modules() for name, m in p._modules.items() if m is not None]
+    times = Counter(id(m) for _, _, m in places)
+    affines = {id(m): _affine(m) for _, _, m in places if isinstance(m, _BatchNorm)}
+    for parent, name, layer in places:
+        if not isinstance(layer, _BatchNorm):
+            continue
+        before, affine = _before(parent, name), affines[id(layer)]
+        alone = times[id(layer)] == 1 and times[id(before)] == 1
+        if isinstance(before, CONVOLUTIONS) and alone and _plain(folded, before) and _alike(before, affine):
+            _scale(before, affine)
+            setattr(parent, name, nn.Identity())
+        else:
+            setattr(parent, name, affine)
     return folded
+
+
+def _check(name: str, layer: _BatchNorm) -> None:
+    if layer.running_mean is None or layer.running_var is None:
+        raise InputError(
+            f"the batch norm {name!r} keeps no running statistics, so that there is nothing fixed to fold in: train it "
+            "with track_running_stats=True"
+        )
+    if type(layer).forward not in (_BatchNorm.forward, nn.SyncBatchNorm.forward):
+        raise InputError(
+            f"the batch norm {name!r} is a {type(layer).__name__}, whose forward does more than normalize: replace it "
+            "by torch's batch norm and a layer for the rest"
+        )
 
 
 def _affine(layer: _BatchNorm) -> ChannelAffine:
@@ -68,20 +83,33 @@ def _affine(layer: _BatchNorm) -> ChannelAffine:
         scale = (layer.running_var + layer.eps).rsqrt()
         scale = scale if layer.weight is None else scale * layer.weight
         shift = -layer.running_mean * scale
-        return ChannelAffine(scale, shift if layer.bias is None else shift + layer.bias)
+        affine = ChannelAffine(scale, shift if layer.bias is None else shift + layer.bias)
+    return affine.requires_grad_(layer.weight is None or layer.weight.requires_grad)
 
 
-def _shared(module: nn.Module, layer: nn.Module) -> bool:
-    """Whether a layer stands in several places, or shares its weights: they cannot all be scaled."""
-    places = sum(m is layer for p in module.modules() for m in p.children())
+def _before(parent: nn.Module, name: str) -> nn.Module | None:
+    """The layer whose output a layer of an `nn.Sequential` takes, where that is known."""
+    if type(parent).forward is not nn.Sequential.forward:
+        return None
+    names = list(parent._modules)
+    return parent._modules[names[names.index(name) - 1]] if name != names[0] else None
+
+
+def _plain(network: nn.Module, layer: nn.Module) -> bool:
+    """Whether a layer's weights are its own parameters and no other's: neither reparametrized nor tied."""
     own = {id(p) for p in layer.parameters()}
-    others = (m for m in module.modules() if m is not layer and not any(c is layer for c in m.modules()))
-    return places > 1 or any(id(p) in own for m in others for p in m.parameters(recurse=False))
+    others = (p for m in network.modules() if m is not layer for p in m.parameters(recurse=False))
+    return type(layer) in CONVOLUTIONS and "weight" in layer._parameters and not any(id(p) in own for p in others)
 
 
-def _scale(layer: nn.Conv1d | nn.Conv2d | nn.Conv3d | nn.Linear, affine: ChannelAffine) -> None:
-    """Let a layer give what it gave, scaled and shifted."""
+def _alike(layer: nn.Module, affine: ChannelAffine) -> bool:
+    """Whether both learn or both are frozen."""
+    return all(p.requires_grad == affine.weight.requires_grad for p in layer.parameters())
+
+
+def _scale(layer: nn.Conv1d | nn.Conv2d | nn.Conv3d, affine: ChannelAffine) -> None:
+    """Let a convolution give what it gave, scaled and shifted."""
     with torch.no_grad():
         layer.weight.mul_(affine.weight.view(-1, *(1,) * (layer.weight.ndim - 1)))
         before = torch.zeros_like(affine.bias) if layer.bias is None else layer.bias
-        layer.bias = nn.Parameter(before * affine.weight + affine.bias)
+        layer.bias = nn.Parameter(before * affine.weight + affine.bias, requires_grad=layer.weight.requires_grad)
