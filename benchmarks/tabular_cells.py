@@ -23,7 +23,7 @@ from tabular_methods import OURS
 from tabular_sets import split_of
 from tabular_tasks import Cells, applies
 
-from jointenergy.evaluation import confidence, provenance
+from jointenergy.report import confidence, provenance
 
 MADE_BY = ("tabular_truth.py", "tabular_sets.py", "tabular_methods.py", "tabular_tasks.py")
 THREADS = "OMP_NUM_THREADS"

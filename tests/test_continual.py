@@ -16,12 +16,12 @@ from jointenergy import MISSING, recipes
 from jointenergy.cli.main import app
 from jointenergy.data import load
 from jointenergy.errors import InputError
-from jointenergy.evaluation import results
 from jointenergy.experiments import continual, study
 from jointenergy.experiments.parts import Place, plainly
 from jointenergy.recipes.build import trainer_of
 from jointenergy.recipes.data import data_of
 from jointenergy.recipes.schema import read
+from jointenergy.report import results
 from jointenergy.training import checkpoints, loop
 from jointenergy.training.loop import Loop
 from jointenergy.training.state import under

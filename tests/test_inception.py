@@ -20,11 +20,11 @@ import jointenergy
 from jointenergy import InputError
 from jointenergy.data import View, cache, load
 from jointenergy.data.torchscript import is_torchscript, torchscript_tensors
-from jointenergy.evaluation import extractors, inception, samples_quality
-from jointenergy.evaluation.frechet import frechet_distance
-from jointenergy.evaluation.sections import Extractor
-from jointenergy.evaluation.weight_files import tensors_of
 from jointenergy.networks.inception import N_CLASSES, N_FEATURES, NAMES_OF_PORT, Inception, is_inception, resized
+from jointenergy.report import extractors, inception, samples_quality
+from jointenergy.report.frechet import frechet_distance
+from jointenergy.report.sections import Extractor
+from jointenergy.report.weight_files import tensors_of
 
 
 @pytest.fixture(scope="module")

@@ -15,14 +15,14 @@ from jointenergy.data import Dataset, toy_log_density
 from jointenergy.data.options import Options
 from jointenergy.data.toy import LABELS, eight_gaussians, modes
 from jointenergy.data.training import TrainingData
-from jointenergy.evaluation import by_sampling, consistency, gallery, truth
-from jointenergy.evaluation.metrics import check_value
-from jointenergy.evaluation.sections import Subject
 from jointenergy.experiments import measures, pairs, papers
 from jointenergy.kernels import ExactGibbs, GibbsWithGradients, Kernel, Langevin, SingleSiteGibbs
 from jointenergy.models import Concat, EnergyModel
 from jointenergy.models.base import JointModel
 from jointenergy.networks import MLP
+from jointenergy.report import by_sampling, consistency, gallery, truth
+from jointenergy.report.metrics import check_value
+from jointenergy.report.sections import Subject
 from jointenergy.runs.origin import Origin, Sampling
 from jointenergy.runs.run import Run
 from jointenergy.runs.thresholds import Thresholds

@@ -23,14 +23,14 @@ from jointenergy import MISSING, Box, LabelSpace, LogitModel, recipes
 from jointenergy.cli.main import app
 from jointenergy.data import Dataset, load
 from jointenergy.errors import InputError
-from jointenergy.evaluation import bounds, inception, likelihood, provenance, results, samples
-from jointenergy.evaluation.classification import classify
-from jointenergy.evaluation.sections import Subject
 from jointenergy.experiments import further, measures
 from jointenergy.experiments.reproduce import Plan, reproduce
 from jointenergy.experiments.seeds import Child, Record, Seed, figures_of, parse_seeds
 from jointenergy.recipes import run_folder
 from jointenergy.recipes.data import dataset_of
+from jointenergy.report import bounds, inception, likelihood, provenance, results, samples
+from jointenergy.report.classification import classify
+from jointenergy.report.sections import Subject
 from jointenergy.runs.loading import open_run
 from jointenergy.training import checkpoints, loop
 from tests.conftest import COMMIT

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from jointenergy.errors import InputError
-from jointenergy.evaluation import provenance, results
-from jointenergy.evaluation.metrics import NAMES, Metric, range_of
-from jointenergy.evaluation.results import Result
+from jointenergy.report import provenance, results
+from jointenergy.report.metrics import NAMES, Metric, range_of
+from jointenergy.report.results import Result
 
 ROOT = Path(__file__).resolve().parents[1]
 KEYS = ["name", "command", "commit", "hardware", "date", "minutes", "seeds", "metrics", "paper", "notes"]

@@ -13,18 +13,18 @@ from jointenergy import recipes
 from jointenergy.data import Dequantize, DequantizeBinary, Logit, Scale, View, image_grid
 from jointenergy.data.training import TrainingData
 from jointenergy.errors import InputError
-from jointenergy.evaluation import embedded
-from jointenergy.evaluation import likelihood as likelihood_part
-from jointenergy.evaluation.bounds import Effort
-from jointenergy.evaluation.extractors import Rescaled
-from jointenergy.evaluation.outside import read_outside
-from jointenergy.evaluation.suite import subject_of
 from jointenergy.labels import LabelSpace
 from jointenergy.recipes import run_folder
 from jointenergy.recipes.build import plan_of, trainer_of
 from jointenergy.recipes.data import data_of, dataset_of, view_of
 from jointenergy.recipes.schema import parse
 from jointenergy.recipes.settings import DataSettings
+from jointenergy.report import embedded
+from jointenergy.report import likelihood as likelihood_part
+from jointenergy.report.bounds import Effort
+from jointenergy.report.extractors import Rescaled
+from jointenergy.report.outside import read_outside
+from jointenergy.report.suite import subject_of
 from jointenergy.runs.loading import open_run
 from tests.generated_data import picture_bytes, write_idx_set
 

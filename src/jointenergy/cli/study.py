@@ -13,9 +13,9 @@ from jointenergy.cli.options import Baseline, DataFolder, Quick, Smoke, TrainDev
 from jointenergy.cli.progress import train_with_progress
 from jointenergy.cli.reproduce import show
 from jointenergy.cli.screen import INTERRUPTED, say
-from jointenergy.evaluation import results
 from jointenergy.experiments import study as work
 from jointenergy.experiments.seeds import parse_seeds
+from jointenergy.report import results
 from jointenergy.training import loop
 
 USUAL = 5  # seeds

@@ -18,8 +18,6 @@ from torch import Tensor
 
 from jointenergy.data.training import TrainingData
 from jointenergy.errors import InputError
-from jointenergy.evaluation.metrics import Figures
-from jointenergy.evaluation.tasks import JUDGE_ROWS, Judge
 from jointenergy.experiments.parts import Fitting, Place, fitted
 from jointenergy.kernels import Langevin, State, Target, last
 from jointenergy.labels import LabelSpace, nearest
@@ -28,6 +26,8 @@ from jointenergy.objectives import Batch, Draws, KLTerm, Objective, Samples
 from jointenergy.recipes.build import trainer_of
 from jointenergy.recipes.data import data_of
 from jointenergy.recipes.schema import Recipe
+from jointenergy.report.metrics import Figures
+from jointenergy.report.tasks import JUDGE_ROWS, Judge
 from jointenergy.starts import XStart
 from jointenergy.streams import seeded
 from jointenergy.training import loop

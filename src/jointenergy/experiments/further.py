@@ -11,14 +11,14 @@ from pathlib import Path
 
 import torch
 
-from jointenergy.evaluation import extractors, likelihood, ood, samples
-from jointenergy.evaluation.metrics import Figures
-from jointenergy.evaluation.outside import read_outside
-from jointenergy.evaluation.samples_quality import features
-from jointenergy.evaluation.samples_sets import sets_of
-from jointenergy.evaluation.sections import Extractor, Subject, Suite
 from jointenergy.experiments.seeds import Record, Seed, test_rows
 from jointenergy.recipes.schema import Recipe
+from jointenergy.report import extractors, likelihood, ood, samples
+from jointenergy.report.metrics import Figures
+from jointenergy.report.outside import read_outside
+from jointenergy.report.samples_quality import features
+from jointenergy.report.samples_sets import sets_of
+from jointenergy.report.sections import Extractor, Subject, Suite
 from jointenergy.runs.loading import open_run
 
 SHOWN = ("fid.", "kid.", "inception_score")  # of what is known of features; the rest is in an evaluation

@@ -13,17 +13,17 @@ import torch
 from torch import Tensor
 
 from jointenergy.errors import EnumerationError
-from jointenergy.evaluation import by_sampling, truth
-from jointenergy.evaluation.attributes import attributes, averages
-from jointenergy.evaluation.calibration import scaled_figures
-from jointenergy.evaluation.classification import is_attributes, tell
-from jointenergy.evaluation.confidence import calibration_error
-from jointenergy.evaluation.metrics import Figures, Taken
-from jointenergy.evaluation.predictors import parts_of_names, rows_of
-from jointenergy.evaluation.sections import Subject
 from jointenergy.experiments.pairs import fresh_samples, rows_of_pairs, samples_of_pairs
 from jointenergy.kernels import ExactGibbs
 from jointenergy.labels import ENUMERATION_LIMIT, MISSING
+from jointenergy.report import by_sampling, truth
+from jointenergy.report.attributes import attributes, averages
+from jointenergy.report.calibration import scaled_figures
+from jointenergy.report.classification import is_attributes, tell
+from jointenergy.report.confidence import calibration_error
+from jointenergy.report.metrics import Figures, Taken
+from jointenergy.report.predictors import parts_of_names, rows_of
+from jointenergy.report.sections import Subject
 from jointenergy.training.health import Health
 
 FEW = 32  # labels that have figures of their own, and pairs worth asking for; more are one structure

@@ -5,13 +5,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from jointenergy.evaluation import consistency
-from jointenergy.evaluation.metrics import Figures, Taken
-from jointenergy.evaluation.predictors import parts_of_names
-from jointenergy.evaluation.samples_sets import at_once
-from jointenergy.evaluation.sections import Subject
 from jointenergy.inference.sample import Method
 from jointenergy.recipes.build import kernel_of
+from jointenergy.report import consistency
+from jointenergy.report.metrics import Figures, Taken
+from jointenergy.report.predictors import parts_of_names
+from jointenergy.report.samples_sets import at_once
+from jointenergy.report.sections import Subject
 from jointenergy.runs import Run
 from jointenergy.training.engine import accelerated, arithmetic, precision_of
 from jointenergy.training.health import diversity

@@ -9,8 +9,6 @@ from pathlib import Path
 
 from jointenergy import recipes
 from jointenergy.errors import InputError
-from jointenergy.evaluation import extractors, provenance, results
-from jointenergy.evaluation.metrics import Figures
 from jointenergy.experiments.further import Asked, further
 from jointenergy.experiments.papers import PAPERS
 from jointenergy.experiments.seeds import (
@@ -25,6 +23,8 @@ from jointenergy.experiments.seeds import (
 )
 from jointenergy.recipes.schema import Recipe
 from jointenergy.recipes.variants import Size
+from jointenergy.report import extractors, provenance, results
+from jointenergy.report.metrics import Figures
 
 RUNS = Path("runs/reproduce")
 NOT_OF_BASELINES = {

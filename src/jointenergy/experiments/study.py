@@ -17,7 +17,6 @@ from pydantic import TypeAdapter, ValidationError
 
 from jointenergy import recipes
 from jointenergy.errors import InputError
-from jointenergy.evaluation import provenance, results
 from jointenergy.experiments.composition import Composition
 from jointenergy.experiments.continual import Continual
 from jointenergy.experiments.parts import Fitting, Place, plainly
@@ -26,6 +25,7 @@ from jointenergy.experiments.seeds import Record, Seed, seeds_text
 from jointenergy.labels import nearest
 from jointenergy.recipes.schema import Recipe, parse, values_of
 from jointenergy.recipes.variants import Size
+from jointenergy.report import provenance, results
 from jointenergy.training.distributed import device_of
 
 FOLDER = recipes.FOLDER / "studies"

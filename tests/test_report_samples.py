@@ -1,0 +1,629 @@
+"""Samples: each figure against a closed form, an oracle or a count by hand; the whole part on runs of every kind."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import math
+import re
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import scipy.linalg
+import torch
+from PIL import Image
+from safetensors.torch import save_file
+from torch import nn
+
+import jointenergy
+from jointenergy import InputError, LabelSpace
+from jointenergy.buffers import Drawn, ReplayBuffer
+from jointenergy.data import Dataset, load
+from jointenergy.data.training import TrainingData
+from jointenergy.kernels import Langevin, State
+from jointenergy.labels import MISSING
+from jointenergy.networks import MLP
+from jointenergy.networks.cifar_resnet import MEAN, STD, CifarBlock, CifarResNet
+from jointenergy.report import consistency, drift, extractors, frechet, metrics, samples, samples_sets
+from jointenergy.report.frechet import frechet_distance, inception_score, kernel_distance, precision_and_recall
+from jointenergy.report.sections import STYLE, Extractor, Subject
+from jointenergy.runs.loading import open_run
+from jointenergy.training import checkpoints
+from tests.small import trained
+from tests.test_runs import TINY
+
+SMALL = samples.Sizes(samples=60, manifold=40, patterns=4, per=3, per_selected=1, chains=6, times=2, neighbors=10)
+
+
+def drawn(*shape, seed=0):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+
+
+def of_moments(mean, root, n):
+    """Rows whose mean and covariance are exactly these: `root` times rows that are white."""
+    white = drawn(n, len(mean), seed=n)
+    white = white - white.mean(0)
+    whitening = torch.linalg.inv(torch.linalg.cholesky(torch.cov(white.T)))
+    return white @ whitening.T @ root.T + mean
+
+
+class TestFrechet:
+    def test_commuting_gaussians_have_a_closed_form(self):
+        a, b = torch.tensor([2.0, 1.0, 0.5, 0.0]).double(), torch.tensor([1.0, 3.0, 0.5, 1.4]).double()
+        shift = torch.tensor([1.0, 0.0, -2.0, 0.5]).double()
+        turn = torch.linalg.qr(drawn(4, 4)).Q
+        found = frechet_distance(of_moments(shift * 0, turn * a, 30), of_moments(turn @ shift, turn * b, 40))
+        # A cross term by entries of the matrices misses it.
+        assert found == pytest.approx(float(((a - b) ** 2).sum() + shift.square().sum()), rel=1e-6)
+
+    def test_others_are_as_scipy_has_them(self):
+        x, y = drawn(40, 6, seed=1) @ drawn(6, 6, seed=2), drawn(50, 6, seed=3) @ drawn(6, 6, seed=4) + 1
+        a, b = torch.cov(x.T), torch.cov(y.T)
+        cross = np.trace(scipy.linalg.sqrtm((a @ b).numpy())).real
+        wanted = float((x.mean(0) - y.mean(0)).square().sum() + (a + b).trace()) - 2 * cross
+        assert frechet_distance(x, y) == pytest.approx(wanted, rel=1e-9)
+        by_entries = wanted + 2 * cross - 2 * float((a * b).clamp(min=0).sqrt().trace())
+        assert abs(by_entries - wanted) > 0.1  # what a product of entries would give is told apart
+
+    def test_turned_shifted_and_swapped_it_is_the_same(self):
+        x, y, turn = drawn(40, 5, seed=1), drawn(40, 5, seed=2) * 2 + 1, torch.linalg.qr(drawn(5, 5)).Q
+        plain = frechet_distance(x, y)
+        assert frechet_distance(y, x) == pytest.approx(plain, abs=1e-9)
+        assert frechet_distance(x @ turn + 7, y @ turn + 7) == pytest.approx(plain, abs=1e-9)
+        assert frechet_distance(x, x) == pytest.approx(0.0, abs=1e-6)
+
+    def test_fewer_rows_than_features_are_no_trouble(self):
+        x, y = drawn(10, 3, seed=1), drawn(10, 3, seed=2) * 3
+        into = torch.linalg.qr(drawn(50, 3)).Q.T  # the same points in a space of 50 dimensions
+        assert frechet_distance(x @ into, y @ into) == pytest.approx(frechet_distance(x, y), rel=1e-6)
+
+    def test_a_small_spread_far_from_zero_is_kept(self):
+        x, y = drawn(101, 4) * 1e-2, drawn(101, 4, seed=1) * 3e-2
+        assert frechet_distance(x + 1e5, y + 1e5) == pytest.approx(frechet_distance(x, y), rel=1e-4)
+
+    def test_what_cannot_be_compared_is_one_sentence(self):
+        for distance in (frechet_distance, kernel_distance):
+            with pytest.raises(InputError, match="at least 2 rows"):
+                distance(drawn(1, 3), drawn(5, 3))
+            with pytest.raises(InputError, match="of 3 and of 4 numbers"):
+                distance(drawn(5, 3), drawn(5, 4))
+            assert math.isnan(distance(drawn(5, 3) * math.nan, drawn(5, 3)))
+
+
+class TestKernelDistance:
+    def test_it_is_the_unbiased_discrepancy(self, untouched_random_state):
+        x, y = drawn(12, 3, seed=1), drawn(12, 3, seed=2) + 1
+
+        def kernel(a, b):
+            return (a @ b.T / 3 + 1) ** 3
+
+        def apart(a):  # the mean over pairs of two different rows
+            k = kernel(a, a)
+            return (k.sum() - k.trace()) / (len(a) * (len(a) - 1))
+
+        wanted = float(apart(x) + apart(y) - 2 * kernel(x, y).mean())
+        with untouched_random_state():
+            assert kernel_distance(x, y) == pytest.approx(wanted, rel=1e-12)
+
+    def test_subsets_are_those_of_the_seed(self, monkeypatch):
+        monkeypatch.setattr(frechet, "SUBSET", 10)
+        x, y = drawn(60, 3, seed=1), drawn(50, 3, seed=2) + 1
+        assert kernel_distance(x, y, seed=1) == kernel_distance(x, y, seed=1)
+        assert kernel_distance(x, y, seed=1) != kernel_distance(x, y, seed=2)
+        # Means over 100 subsets of 10 rows scatter by about a twentieth.
+        monkeypatch.setattr(frechet, "SUBSET", 1000)
+        assert kernel_distance(x, y) == pytest.approx(kernel_distance(x[:50], y), rel=0.5)
+
+
+class TestScores:
+    def test_the_class_score_is_the_mean_divergence(self, untouched_random_state):
+        logits = drawn(60, 4).float() * 3
+        probs = logits.double().softmax(1)
+        wanted = math.exp(float((probs * (probs / probs.mean(0)).log()).sum(1).mean()))
+        with untouched_random_state():
+            assert inception_score(logits.split(7)) == pytest.approx(wanted, rel=1e-9)
+
+    def test_the_class_score_lies_between_1_and_the_number_of_classes(self):
+        sure = torch.eye(5).repeat(3, 1) * 1e4
+        assert inception_score([sure]) == pytest.approx(5.0)
+        assert inception_score([sure[:1], sure[:1]]) == pytest.approx(1.0)
+        assert inception_score([torch.zeros(4, 5)]) == pytest.approx(1.0)
+
+    def test_precision_and_recall_of_clouds(self):
+        here, there = drawn(30, 2, seed=1), drawn(30, 2, seed=2) + 100
+        both = torch.cat((here, there))
+        near = drawn(30, 2, seed=3) * 0.5
+        for data, made, precision, recall in (
+            (here, here, 1.0, 1.0),
+            (here, there, 0.0, 0.0),
+            (both, near, 1.0, 0.5),
+            (near, torch.cat((near, there)), 0.5, 1.0),
+        ):
+            found = precision_and_recall(data, made)
+            assert found.precision == pytest.approx(precision, abs=0.04)
+            assert found.recall == pytest.approx(recall, abs=0.2 if made is near else 0.04)
+
+    def test_a_ball_reaches_to_the_third_neighbor(self):
+        data = torch.tensor([[0.0], [1.0], [2.0], [3.0], [100.0]])
+        made = torch.tensor([[-2.9], [6.1], [197.0], [199.1], [-3.1]])
+        # Radii 3, 2, 2, 3, 99: -2.9 lies in the ball of 0, and 6.1 and 197 in that of 100; the others just outside.
+        assert precision_and_recall(data, made).precision == pytest.approx(3 / 5)
+        with pytest.raises(InputError, match="more than 3 rows"):
+            precision_and_recall(data[:3], made)
+
+    def test_pieces_do_not_matter(self, monkeypatch):
+        data, made = drawn(50, 3, seed=1), drawn(50, 3, seed=2)
+        whole = precision_and_recall(data, made)
+        monkeypatch.setattr(frechet, "PIECE", 7)
+        assert precision_and_recall(data, made) == whole
+
+
+def resnet(depth=8, n_classes=3):
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return CifarResNet(depth, n_classes=n_classes).eval()
+
+
+class TestCifarResNet:
+    @pytest.mark.parametrize(("depth", "published"), [(20, "0.27M"), (56, "0.85M"), (110, "1.7M")])
+    def test_parameters(self, depth, published):
+        n = (depth - 2) // 6
+        convs = 9 * (3 * 16 + 16 * 16 * 2 * n + 16 * 32 + 32 * 32 * (2 * n - 1) + 32 * 64 + 64 * 64 * (2 * n - 1))
+        norms = 2 * (16 + 2 * n * (16 + 32 + 64))
+        with torch.device("meta"):
+            found = sum(p.numel() for p in CifarResNet(depth).parameters())
+        assert found == convs + norms + 65 * 10
+        assert f"{found / 1e6:.{len(published) - 3}f}M" == published
+
+    def test_shortcuts_have_no_weights(self):
+        block = CifarBlock(2, 6, stride=2).eval()
+        for p in block.parameters():
+            nn.init.zeros_(p)
+        x = torch.arange(2 * 16.0).view(1, 2, 4, 4)
+        assert torch.equal(block(x)[:, 2:4].detach(), x[:, :, ::2, ::2])
+        assert float(block(x)[:, [0, 1, 4, 5]].detach().abs().max()) == 0.0
+
+    def test_weights_from_files_give_the_same_network(self, tmp_path):
+        network = resnet()
+        tensors = {f"module.{k}": v for k, v in network.state_dict().items()}
+        torch.save({"best_prec1": 90.0, "state_dict": tensors}, tmp_path / "net.th")
+        torch.save(network.state_dict(), tmp_path / "net.pt")
+        save_file(network.state_dict(), tmp_path / "net.safetensors")
+        run = jointenergy.wrap(nn.Sequential(nn.Flatten(), nn.Linear(192, 3)), 3, bounds=(-1, 1), event_shape=(3, 8, 8))
+        pixels = torch.rand(4, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+        mean, std = (torch.tensor(v)[:, None, None] for v in (MEAN, STD))
+        wanted = network((pixels - mean) / std).detach()
+        for name in ("net.th", "net.pt", "net.safetensors"):
+            found = extractors.load(tmp_path / name, run)
+            assert found.name == "net"
+            assert found.logits is not None
+            assert torch.allclose(found.logits(pixels * 2 - 1), wanted, atol=1e-5)
+            assert torch.allclose(network.linear(found.features(pixels * 2 - 1)), wanted, atol=1e-5)
+        grey = jointenergy.wrap(nn.Linear(64, 3), 3, bounds=(0, 1), event_shape=(64,))
+        one = extractors.load(tmp_path / "net.pt", grey).features(pixels[:, 0].flatten(1))
+        assert torch.allclose(one, network.features((pixels[:, :1].expand(-1, 3, -1, -1) - mean) / std), atol=1e-5)
+
+    def test_what_is_no_extractor_is_one_sentence(self, tmp_path):
+        network = resnet()
+        run = jointenergy.wrap(nn.Linear(5, 3), 3, bounds=(0, 1), event_shape=(5,))
+        torch.save(network.state_dict(), tmp_path / "net.pt")
+        torch.save([1, 2], tmp_path / "list.pt")
+        (tmp_path / "broken.pt").write_bytes(b"no weights")
+        (tmp_path / "broken.safetensors").write_bytes(b"no weights")
+        torch.save({"w": torch.zeros(2)}, tmp_path / "other.pt")
+        torch.save({**network.state_dict(), "linear.weight": torch.zeros(3, 9)}, tmp_path / "misfit.pt")
+        (tmp_path / "net.onnx").touch()
+        for name, sentence in (
+            ("net.pt", "takes images"),
+            ("nothing.pt", "there is no extractor"),
+            ("list.pt", "is no state dict"),
+            ("broken.pt", "no file of weights alone"),
+            ("broken.safetensors", "is damaged"),
+            ("other.pt", "of no CIFAR ResNet"),
+            ("misfit.pt", "do not fit a ResNet-8"),
+            ("net.onnx", "ends in"),
+        ):
+            with pytest.raises(InputError, match=sentence):
+                extractors.load(tmp_path / name, run)
+        with pytest.raises(InputError, match="6n \\+ 2"):
+            CifarResNet(21)
+
+    @pytest.mark.slow
+    def test_published_weights_classify_real_images(self, data_dir):
+        folder = data_dir / "weights"
+        if not folder.is_dir():
+            pytest.skip(f"no real data: there are no weights of CIFAR ResNets in {folder}")
+        test = load("cifar10", data_dir, "test")
+        rows = torch.randperm(len(test), generator=torch.Generator().manual_seed(1))[:500]
+        run = jointenergy.wrap(
+            nn.Sequential(nn.Flatten(), nn.Linear(3072, 10)), 10, bounds=(-1, 1), event_shape=(3, 32, 32)
+        )
+        # 91.7 % and 93.4 % of all 10,000; 500 of them lie within 3.7 points with a probability of .997.
+        for pattern, accuracy in (("*resnet20*", 0.917), ("*resnet56*", 0.934)):
+            found = extractors.load(next(folder.glob(pattern)), run)
+            assert found.logits is not None
+            right = found.logits(run.rows(test.x[rows])).argmax(1) == test.y[rows, 0]
+            assert float(right.double().mean()) == pytest.approx(accuracy, abs=0.037)
+
+
+class Turned(nn.Module):
+    """Its last layer was made first."""
+
+    def __init__(self):
+        super().__init__()
+        self.last, self.first = nn.Linear(3, 2), nn.Linear(4, 3)
+
+    def forward(self, x):
+        return self.last(self.first(x).relu())
+
+
+class TestExtractors:
+    def test_features_are_what_the_last_layer_sees(self):
+        network = Turned()
+        x = torch.rand(5, 4)
+        features = extractors.Penultimate(network)(x)
+        assert torch.equal(network.last(features), network(x))
+        assert not any(m._forward_pre_hooks for m in network.modules())
+        with pytest.raises(InputError, match="no linear layer"):
+            extractors.Penultimate(nn.Flatten())(x)
+
+    def test_a_run_of_other_bounds_sees_x_between_its_own(self, tmp_path, digits):
+        path = digits.run.export(tmp_path / "my net.safetensors")
+        run = jointenergy.wrap(MLP((64, 8, 10)), 10, bounds=(0, 1), event_shape=(64,))
+        found = extractors.load(path, run)
+        assert found.name == "my-net"
+        assert found.logits is not None
+        x = digits.test.x[:3]
+        wanted = digits.run.model.label_logits(x).logits
+        assert torch.allclose(found.logits((x + 1) / 2), wanted, atol=1e-4)
+        other = jointenergy.wrap(MLP((9, 8, 10)), 10, bounds=(0, 1), event_shape=(9,))
+        with pytest.raises(InputError, match=r"takes x of shape \(64,\)"):
+            extractors.load(path, other)
+
+    def test_the_baseline_comes_before_the_run_itself(self, digits):
+        own, said = extractors.choose(digits)
+        assert own.name == "own-features"
+        assert "--against or --extractor" in said[0]
+        assert extractors.choose(replace(digits, baseline=digits.run))[0].name == "baseline-features"
+        given = Extractor("mine", nn.Flatten())
+        assert extractors.choose(replace(digits, baseline=digits.run, extractor=given)) == (given, ())
+
+
+# Labels.
+
+SPACE = LabelSpace({"shape": ["round", "square", "star"], "big": 2, "dark": 2})
+
+
+class TestConsistency:
+    def test_counts_of_pairs_are_those_by_hand(self):
+        y = torch.randint(-1, 2, (300, 3), generator=torch.Generator().manual_seed(0))
+        counts = consistency.counts_of_pairs(y, SPACE)
+        for i, (k, v) in enumerate(zip(SPACE.variable_of_code, SPACE.value_of_code, strict=True)):
+            for j, (m, w) in enumerate(zip(SPACE.variable_of_code, SPACE.value_of_code, strict=True)):
+                assert int(counts[i, j]) == int(((y[:, k] == v) & (y[:, m] == w)).sum())
+
+    def test_pairs_that_no_row_has(self):
+        rows = torch.tensor([[0, 0, 0], [0, 1, 0], [1, 0, 1], [1, MISSING, 1], [0, MISSING, 1]])
+        seen, novel = consistency.pairs(SPACE, rows)
+        # The star is in no row at all: no pair with it is one of known values.
+        assert novel.tolist() == [[1, 1, MISSING], [1, MISSING, 0], [MISSING, 1, 1]]
+        assert consistency.named(SPACE, novel[0]) == "shape square, big 1"
+        assert len(seen) == 2 * 2 + 2 * 2 + 2 * 2 - len(novel)
+        all_pairs, none = consistency.pairs(SPACE, None)
+        assert (len(all_pairs), len(none)) == (3 * 2 + 3 * 2 + 2 * 2, 0)
+
+    def test_agreement_is_of_all_that_was_asked_for(self):
+        found = torch.tensor([[0, 1, 1], [0, 1, 0], [2, 1, 1]])
+        asked = torch.tensor([[0, 1, MISSING]]).expand(3, -1)
+        assert consistency.agreement(found, asked).tolist() == [True, True, False]
+        assert consistency.share_with(found, torch.tensor([[0, MISSING, 1], [MISSING, 1, MISSING]])).tolist() == [
+            pytest.approx(1 / 3),
+            1.0,
+        ]
+
+    def test_x_that_left_the_box_has_no_labels(self, attributes):
+        x = attributes.test.x[:4].clone()
+        wanted = attributes.run.predict(x)
+        x[1], x[3] = math.nan, 50.0
+        found = consistency.judge_of(attributes.run)(x)
+        assert torch.equal(found[[0, 2]], wanted[[0, 2]])
+        assert found[[1, 3]].unique().tolist() == [MISSING]
+
+    def test_ways_that_differ(self):
+        free = [w.key for w in consistency.ways(torch.tensor([[0, MISSING]]))]
+        assert len(free) == 4 * 2 + 3
+        assert len(set(free)) == 11
+        assert [w.key for w in consistency.ways(torch.tensor([[0]]))][:2] == ["noise.marginalize", "class.marginalize"]
+
+    def test_some_are_all_or_as_many_as_wanted(self):
+        patterns = torch.arange(10)[:, None]
+        generator = torch.Generator().manual_seed(0)
+        assert consistency.some(patterns, 10, generator) is patterns
+        assert len(consistency.some(patterns, 4, generator).unique()) == 4
+
+    def test_samples_of_an_exact_model_show_their_labels_and_a_wrong_judge_does_not(self, attributes):
+        run = attributes.run
+        patterns = consistency.pairs(SPACE, run.data.y)[0]
+        judges = {
+            "model": run.predict,
+            "always 0": lambda x: torch.zeros(len(x), 3, dtype=torch.int64),
+            "swapped": lambda x: run.predict(x) * torch.tensor([1, -1, 1]) + torch.tensor([0, 1, 0]),
+        }
+        found = consistency.judged(run, patterns, judges, per=3, per_selected=1, steps=60, seed=0, at_once=50)
+        assert {j.way.key for j in found if j.why} == set()
+        for one in found:
+            assert one.by is not None
+            if one.way.method != "select":
+                assert one.by["model"] == 1.0, one.way
+                asked = patterns.repeat_interleave(3, dim=0)
+                zeros = ((asked == MISSING) | (asked == 0)).all(1).double().mean()
+                assert one.by["always 0"] == pytest.approx(float(zeros))
+                assert one.by["swapped"] == pytest.approx(float((asked[:, 1] == MISSING).double().mean()))
+
+    def test_unmatched_chains_of_the_buffer_have_any_labels_at_their_start(self, attributes):
+        run, patterns = attributes.run, torch.tensor([[MISSING, 1, MISSING], [MISSING, 0, MISSING]])
+        found = consistency.judged(
+            run, patterns, {"model": run.predict}, per=30, per_selected=1, steps=0, seed=0, at_once=100
+        )
+        by = {j.way.key: j.by["model"] for j in found if j.by is not None}
+        assert by["matched_buffer.marginalize"] == 1.0
+        assert 0.3 < by["unmatched_buffer.marginalize"] < 0.7
+        assert by["class.marginalize"] == 1.0
+        # 60 chains from noise, half right by chance: beyond .25 and .75 once in ten thousand.
+        assert 0.25 < by["noise.marginalize"] < 0.75
+
+    def test_class_starts_of_large_rows_are_refused(self, attributes, monkeypatch):
+        monkeypatch.setattr(consistency, "LARGEST", 10)
+        patterns = torch.tensor([[0, MISSING, MISSING]])
+        found = consistency.judged(attributes.run, patterns, {}, per=1, per_selected=1, steps=0, seed=0, at_once=9)
+        assert [j.why for j in found if j.why] == [
+            "class starts need a covariance of each class, and 16 values a row are too many"
+        ] * 3
+
+
+# Chains that grow old.
+
+
+class TestDrift:
+    def test_a_frozen_chain_keeps_its_class_and_one_that_flips_does_not(self):
+        frozen = torch.randint(5, (1, 40, 2)).expand(6, -1, -1)
+        assert drift.kept(frozen).tolist() == [1.0] * 6
+        flipped = torch.stack([torch.full((8, 1), age % 2) for age in range(4)])
+        assert drift.kept(flipped).tolist() == [1.0, 0.0, 1.0, 0.0]
+        assert drift.kept(flipped, since=1).tolist() == [1.0, 0.0, 1.0]
+        half = torch.stack((torch.zeros(4, 1), torch.tensor([[0.0], [0.0], [1.0], [1.0]])))
+        assert drift.kept(half).tolist() == [1.0, 0.5]
+
+    def test_ages_rise_to_the_end(self):
+        for steps in (0, 1, 2, 37, 1000):
+            ages = drift.ages_of(steps, also=(steps // 2,))
+            assert ages[0] == 0
+            assert ages[-1] == steps
+            assert steps // 2 in ages
+            assert list(ages) == sorted(set(ages))
+            assert len(ages) <= drift.AGES + 1
+
+    def test_age_that_encodes_a_class_is_seen(self):
+        age = torch.arange(400)[torch.randperm(400, generator=torch.Generator().manual_seed(0))]
+        frog_then_car = (age >= 200).long()
+        groups = drift.by_age(age, frog_then_car, 2)
+        assert [(g.youngest, g.oldest, g.n) for g in groups] == [
+            (0, 99, 100),
+            (100, 199, 100),
+            (200, 299, 100),
+            (300, 399, 100),
+        ]
+        assert drift.apart(groups[0].shares, groups[-1].shares) == 1.0
+        mixed = drift.by_age(age, age % 2, 2)
+        assert drift.apart(mixed[0].shares, mixed[-1].shares) == 0.0
+
+    def test_chance_is_what_draws_show(self):
+        p, n = torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64), 200
+        generator = torch.Generator().manual_seed(0)
+        found = []
+        for _ in range(300):
+            pair = [drift.shares(torch.multinomial(p, n, True, generator=generator)[None], 3)[0] for _ in range(2)]
+            found.append(drift.apart(*pair))
+        assert drift.apart_by_chance(p, n) == pytest.approx(np.mean(found), rel=0.15)
+
+    def test_a_watch_keeps_a_few_numbers_of_each_look(self):
+        watch = drift.Watch((0, 2), (0.0, 1.0), lambda x, y: x.sum(1), lambda x: (x[:, :1] > 0.5).long())
+        for step, value in enumerate((0.0, 0.4, 0.9)):
+            x = torch.full((3, 2), value)
+            watch(step, State(x, torch.zeros(3, 1), torch.zeros(3, dtype=torch.int64)))
+        course = watch.course()
+        assert torch.allclose(course.energy, torch.tensor([[0.0] * 3, [1.8] * 3]))
+        assert course.at_bounds == (1.0, 0.0)
+        assert course.labels is not None
+        assert course.labels[:, 0, 0].tolist() == [0, 1]
+        with pytest.raises(InputError, match="0 of 2 ages"):
+            drift.Watch((0, 2), (0.0, 1.0), lambda x, y: x.sum(1), None).course()
+
+
+# The whole part.
+
+
+@pytest.fixture(scope="module")
+def digits(tmp_path_factory) -> Subject:
+    fit = trained(tmp_path_factory.mktemp("samples") / "run", *TINY)
+    checkpoints.mark_best(fit.checkpoint_folder, fit.checkpoint_folder / "iteration-00000200")
+    return Subject(jointenergy.load(fit.folder), load("digits", split="test"))
+
+
+@pytest.fixture
+def attributes() -> Subject:
+    """Images of 4 x 4 whose rows of pixels show the labels, and a model that knows; no row is both big and dark."""
+    network = nn.Linear(16, 7)
+    with torch.no_grad():
+        network.weight.zero_()
+        network.bias.zero_()
+        for code, (label, value) in enumerate(zip(SPACE.variable_of_code, SPACE.value_of_code, strict=True)):
+            if label == 0:  # which of the first three columns of the upper half is bright
+                network.weight[code, [value, 4 + value]] = 40.0
+            else:  # bright or dark, one row of the lower half for each
+                network.weight[code, 4 + 4 * label : 8 + 4 * label] = 20.0 * (2 * value - 1)
+                network.bias[code] = -40.0 * (2 * value - 1)
+    run = jointenergy.wrap(
+        network, SPACE, bounds=(0, 1), event_shape=(16,), kernel=Langevin(2e-3, 0.01, bounds=(0.0, 1.0))
+    )
+    generator = torch.Generator().manual_seed(0)
+    y = torch.tensor([s for s in SPACE.enumerate().tolist() if s[1:] != [1, 1]] * 20)
+    x = torch.full((len(y), 4, 4), 0.1)
+    x[torch.arange(len(y)), :2, y[:, 0]] = 0.9
+    x[:, 2] = 0.1 + 0.8 * y[:, 1:2]
+    x[:, 3] = 0.1 + 0.8 * y[:, 2:]
+    x = (x.flatten(1) + 0.02 * torch.randn(len(y), 16, generator=generator)).clamp(0, 1)
+    vars(run.origin)["data"] = TrainingData(x, y, x, y, SPACE)  # in place of a recipe's
+    buffer = ReplayBuffer(len(y), (16,), SPACE)
+    buffer.store(Drawn(x, y, torch.arange(len(y))))
+    vars(run.origin)["buffer"] = buffer
+    return Subject(run, Dataset(x[::2], y[::2], SPACE, "attributes"))
+
+
+def check(section, subject):
+    """Names and values that results may have, pictures that decode, sentences that end."""
+    for name, value in section.metrics.items():
+        if value is not None:
+            metrics.check_value(name, value)
+        else:
+            metrics.range_of(name)
+    assert len({p.name for p in section.pictures}) == len(section.pictures)
+    for p in section.pictures:
+        assert Image.open(io.BytesIO(p.png)).size[0] > 60
+        assert p.caption.endswith(".")
+    for table in section.tables:
+        assert all(len(row) == len(table.columns) for row in table.rows)
+    for sentence in section.says:
+        assert sentence.endswith("."), sentence
+        assert not sentence.endswith(".."), sentence
+
+
+@pytest.fixture(autouse=True)
+def few(monkeypatch):
+    monkeypatch.setattr(samples, "QUICK", SMALL)
+    monkeypatch.setattr(samples_sets, "STEPS", 60)
+    monkeypatch.setitem(STYLE, "savefig.dpi", 40)
+
+
+class TestSamples:
+    def test_a_run_of_one_label(self, digits, untouched_random_state):
+        with untouched_random_state():
+            found = samples.samples(replace(digits, baseline=digits.run), "quick")
+        check(found, digits)
+        name = "baseline-features"
+        assert found.metrics[f"precision.{name}"] is not None
+        for which in ("fresh", "train", "buffer", "start", "noise"):
+            assert found.metrics[f"fid.{name}.{which}"] is not None
+            assert (f"kid.{name}.{which}" in found.metrics) == (which in ("fresh", "train", "buffer"))
+        told = found.protocols[f"kid.{name}.buffer"]
+        assert re.match(
+            r"60 rows, chains of training \(not fresh\), unfiltered, against 60 test rows of digits; ", told
+        )
+        assert told.endswith("; over all rows at once")
+        again = samples.samples(replace(digits, baseline=digits.run), "quick")
+        timed = {"samples_50000_seconds"}
+        assert {k: v for k, v in found.metrics.items() if k not in timed} == {
+            k: v for k, v in again.metrics.items() if k not in timed
+        }
+        # What the names say, from the run itself.
+        x = digits.run.sample(60, seed=0).x
+        features = extractors.of_run(digits.run, name, digits.run.bounds).features
+        rows = samples_sets.some(torch.arange(len(digits.test)), 60, torch.Generator().manual_seed(0))
+        test = digits.test.x[rows]
+        wanted = frechet_distance(features(x), features(test))
+        assert found.metrics[f"fid.{name}.fresh"] == pytest.approx(wanted)
+        assert found.metrics[f"kid.{name}.fresh"] == pytest.approx(kernel_distance(features(x), features(test)))
+        begun = digits.run.sample(60, steps=0, seed=0).x
+        wanted = frechet_distance(features(begun), features(test))
+        assert found.metrics[f"fid.{name}.start"] == pytest.approx(wanted)
+        assert wanted > 3 * (found.metrics[f"fid.{name}.train"] or math.inf)
+        assert found.metrics["training_seconds"] is not None
+        assert found.metrics["parameters"] == 64 * 32 + 32 + 32 * 10 + 10
+        assert {"samples", "samples-of-class", "energies", "chains-grow-old", "classes-by-age", "neighbors"} == {
+            p.name for p in found.pictures
+        }
+
+    def test_a_run_of_several_labels(self, attributes):
+        found = samples.samples(replace(attributes, baseline=attributes.run), "quick")
+        check(found, attributes)
+        assert found.metrics["consistency_pairs"] == 1.0
+        assert found.metrics["consistency_pairs_baseline"] == 1.0
+        assert found.metrics["consistency_novel"] == 1.0
+        # The model does not mind what is both big and dark: about a quarter of its samples are. The buffer has none.
+        assert 0.05 < (found.metrics["novel_share.samples"] or 0.0) < 0.5
+        assert found.metrics["novel_share.buffer"] == 0.0
+        assert "Samples of pairs that no training row has (1 pair)" in [t.title for t in found.tables]
+        assert {"samples-of-single", "samples-of-pairs", "samples-of-novel"} <= {p.name for p in found.pictures}
+        assert any("60 steps here" in s for s in found.says)
+
+    def test_a_wrapped_classifier_alone(self):
+        network = MLP((3, 8, 4))
+        run = jointenergy.wrap(network, {"a": 2, "b": 2}, bounds=(0, 1), event_shape=(3,))
+        x = torch.rand(30, 3, generator=torch.Generator().manual_seed(0))
+        subject = Subject(run, Dataset(x, torch.zeros(30, 2, dtype=torch.int64), run.labels, "cloud"))
+        found = samples.samples(subject, "quick")
+        check(found, subject)
+        for part in ("training rows", "persistent chains", "held-out pairs", "class Gaussians"):
+            assert any(part in s for s in found.says), part
+        assert "fid.own-features.fresh" in found.metrics
+        assert "fid.own-features.train" not in found.metrics
+        assert {p.name for p in found.pictures} == {"energies", "chains-grow-old", "classes-by-age"}
+
+    @pytest.mark.parametrize("family", ["conditional", "unconditional", "pair"])
+    def test_other_families(self, family, tmp_path):
+        more = {
+            "conditional": ("model.family=conditional", "objective=igebm"),
+            "unconditional": ("model.family=unconditional", "objective.log_p_y_given_x=0.0"),
+            "pair": ("model.family=pair", "chain.label_kernel=gibbs-with-gradients", "objective=mixed"),
+        }[family]
+        trained(tmp_path / "run", *TINY, "iterations=4", "cadence.check=4", *more)
+        run = open_run(tmp_path / "run")
+        test = load("digits", split="test")
+        if family == "unconditional":
+            test = Dataset(test.x, test.y[:, :0], run.labels, "digits")
+        subject = Subject(run, test)
+        found = samples.samples(subject, "quick")
+        check(found, subject)
+        assert "fid.pixels.fresh" in found.metrics or family == "unconditional"
+        assert "inception_score.pixels" not in found.metrics  # values are no logits
+        said = {
+            "conditional": "chains are given labels",
+            "unconditional": "has no labels",
+            "pair": "no classifier of x alone",
+        }[family]
+        assert any(said in s for s in found.says)
+
+    def test_a_costly_extractor_passes_no_training_set_for_neighbors(self, digits):
+        costly = Extractor("inception", nn.Flatten(), costly=True)
+        found = samples.samples(replace(digits, extractor=costly), "quick")
+        check(found, digits)
+        assert {"fid.inception.fresh", "kid.inception.fresh", "fid.inception.buffer"} <= found.metrics.keys()
+        assert "nearest_train.pixels" in found.metrics
+        assert "nearest_train.inception" not in found.metrics
+
+    def test_memory_does_not_grow_with_the_data(self, digits):
+        batches: list[int] = []
+
+        class Counted(nn.Module):
+            def forward(self, x):
+                batches.append(len(x))
+                return x.flatten(1)[:, :5]
+
+        x, y = digits.test.x, digits.test.y
+        total = []
+        for times in (1, 40):
+            batches.clear()
+            test = Dataset(x.repeat(times, 1), y.repeat(times, 1), digits.test.labels, "more")
+            samples.samples(replace(digits, test=test, extractor=Extractor("counted", Counted())), "quick")
+            assert max(batches) <= 1024
+            total.append(sum(batches))
+        assert total[0] == total[1]
+
+    def test_chains_that_leave_the_finite_numbers_are_said(self, attributes):
+        wild = Langevin(2e-3, 1e38, bounds=None)
+        vars(attributes.run)["sampling"] = dataclasses.replace(attributes.run.sampling, x_kernel=wild)
+        found = samples.samples(attributes, "quick")
+        check(found, attributes)
+        assert any("left the finite numbers" in s for s in found.says)
+        assert (found.metrics["consistency_pairs"] or 0.0) < 0.5
