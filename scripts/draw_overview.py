@@ -21,10 +21,10 @@ from torch import Tensor
 
 import jointenergy
 from jointenergy.data import load
+from jointenergy.metrics.detection import separation
 from jointenergy.report import gallery
 from jointenergy.report.outside import read_outside
 from jointenergy.report.sections import COLORS, drawing, picture
-from jointenergy.report.separation import separation
 
 FILE = Path(__file__).resolve().parents[1] / "docs" / "figures" / "overview.png"
 SIDE = 8  # pixels of a digit

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from jointenergy.metrics.registry import Metric, check_value
 from jointenergy.models import LogitModel, PairModel
 from jointenergy.report import results
-from jointenergy.report.metrics import Metric, check_value
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "benchmarks"

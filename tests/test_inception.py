@@ -20,9 +20,9 @@ import jointenergy
 from jointenergy import InputError
 from jointenergy.data import View, cache, load
 from jointenergy.data.torchscript import is_torchscript, torchscript_tensors
+from jointenergy.metrics.sample_quality import frechet_distance
 from jointenergy.networks.inception import N_CLASSES, N_FEATURES, NAMES_OF_PORT, Inception, is_inception, resized
 from jointenergy.report import extractors, inception, samples_quality
-from jointenergy.report.frechet import frechet_distance
 from jointenergy.report.sections import Extractor
 from jointenergy.report.weight_files import tensors_of
 

@@ -17,12 +17,7 @@ from jointenergy.data import Dataset, load
 from jointenergy.data.training import scaled
 from jointenergy.experiments import measures
 from jointenergy.labels import LabelSpace
-from jointenergy.models import LogitModel
-from jointenergy.recipes.build import kernel_of
-from jointenergy.recipes.data import data_of, view_of
-from jointenergy.report.calibration import Sizes, calibration, measure
-from jointenergy.report.classification import tell
-from jointenergy.report.confidence import (
+from jointenergy.metrics.calibration import (
     BINS,
     TEMPERATURES,
     Band,
@@ -38,7 +33,12 @@ from jointenergy.report.confidence import (
     risk_coverage,
     share_interval,
 )
-from jointenergy.report.metrics import check_value
+from jointenergy.metrics.registry import check_value
+from jointenergy.models import LogitModel
+from jointenergy.recipes.build import kernel_of
+from jointenergy.recipes.data import data_of, view_of
+from jointenergy.report.calibration import Sizes, calibration, measure
+from jointenergy.report.classification import tell
 from jointenergy.report.sections import Subject
 from jointenergy.runs.origin import Origin, Sampling
 from jointenergy.runs.run import Run
@@ -220,7 +220,7 @@ def test_portions_do_not_matter_for_what_is_drawn_in_large_sets(monkeypatch):
     confidence, right = sure(1000, 0)
     bins, rows = bins_of(confidence), torch.arange(1000)
     whole = bootstrap(confidence, right, rows, bins, resamples=30, generator=seeded(0))
-    monkeypatch.setattr("jointenergy.report.confidence.AT_ONCE", 4000)
+    monkeypatch.setattr("jointenergy.metrics.calibration.AT_ONCE", 4000)
     pieces = bootstrap(confidence, right, rows, bins, resamples=30, generator=seeded(0))
     assert torch.allclose(whole, pieces)
 

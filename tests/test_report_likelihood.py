@@ -17,10 +17,23 @@ from torch import Tensor, nn
 
 from jointenergy.kernels import MALA, GibbsWithGradients, Kernel, Langevin, SingleSiteGibbs
 from jointenergy.labels import MISSING
+from jointenergy.metrics.likelihood import (
+    Annealer,
+    Effort,
+    How,
+    Path,
+    Pilot,
+    Points,
+    Schedule,
+    effective_share,
+    forward,
+    how_labels,
+    log_mean_exp,
+    offsets,
+    reverse,
+    temperature_grid,
+)
 from jointenergy.models import Box, ConditionalModel, EnergyModel, JointModel, PairModel, Reals
-from jointenergy.report.annealing import Pilot, Schedule, effective_share, forward, log_mean_exp, reverse
-from jointenergy.report.bounds import Annealer, Effort, How, Points, how_labels, offsets, temperature_grid
-from jointenergy.report.laws import Path
 from tests.exact import joint_toy
 
 DOUBLE = torch.float64

@@ -20,17 +20,17 @@ from jointenergy.data import Dataset, Logit, load
 from jointenergy.data.training import TrainingData
 from jointenergy.kernels import State
 from jointenergy.labels import LabelSpace
+from jointenergy.metrics.dequantization import Cells, n_levels
+from jointenergy.metrics.likelihood import Bounds, Effort, how_labels, regressed
+from jointenergy.metrics.likelihood import Path as LawPath
+from jointenergy.metrics.reference_densities import Gaussian, Kernels, log_box_mass
+from jointenergy.metrics.registry import check_value
 from jointenergy.models import Box, ConditionalModel, EnergyModel, JointModel, PairModel, Reals
 from jointenergy.recipes import run_folder
 from jointenergy.report import likelihood as part
-from jointenergy.report.bounds import Bounds, Effort, how_labels, regressed
-from jointenergy.report.cells import Cells, n_levels
-from jointenergy.report.laws import Path as LawPath
 from jointenergy.report.likelihood import Sizes, likelihood
 from jointenergy.report.likelihood_page import Facts, section
-from jointenergy.report.metrics import check_value
 from jointenergy.report.sections import Section, Subject
-from jointenergy.report.simple_densities import Gaussian, Kernels, log_box_mass
 from jointenergy.runs import Run
 from jointenergy.runs.loading import open_run
 from jointenergy.runs.thresholds import Thresholds
@@ -338,14 +338,14 @@ def test_cells_are_found_and_hold_their_values() -> None:
     pixels = torch.arange(256, dtype=torch.float32).repeat(2, 1) / 255
     assert n_levels(pixels, (0.0, 1.0)) == 256
     assert n_levels(torch.rand(50, 20, generator=seeded()), (0.0, 1.0)) is None
-    cells = Cells.of(digits, (-1.0, 1.0), None)
+    cells = Cells.of(digits, (-1.0, 1.0))
     assert cells is not None
     spread = cells.spread(digits, generator=seeded())
     assert bool((spread >= -1).all())
     assert bool((spread <= 1).all())
     back = ((spread + 1) / 2 * 17).floor().clamp(max=16) / 8 - 1
     assert float((back != digits).double().mean()) < 1e-4  # rounding at a cell's edge alone
-    assert Cells.of(digits, (-1.0, 1.0), recipes.load("digits-jem", ["data.dequantize=binary"])) == Cells(8, -1.0, 1.0)
+    assert Cells.of(digits, (-1.0, 1.0), binary=True) == Cells(8, -1.0, 1.0)
     # A uniform density of x is one of 17 equal values in each dimension.
     facts = replace(FACTS, n_dims=64, log_cell=cells.log_volume(64))
     assert facts.bits(-64 * math.log(2)) == pytest.approx(math.log2(17))

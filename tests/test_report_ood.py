@@ -27,13 +27,14 @@ from jointenergy.errors import InputError
 from jointenergy.inference import SCORES, Score
 from jointenergy.kernels import Langevin
 from jointenergy.labels import LabelSpace
+from jointenergy.metrics import detection, registry
 from jointenergy.models import Box, ConditionalModel, EnergyModel
-from jointenergy.report import metrics, ood_pictures, separation
+from jointenergy.report import ood as ood_part
+from jointenergy.report import ood_pictures
 from jointenergy.report.embedded import embedded
-from jointenergy.report.ood import Sizes, ood
+from jointenergy.report.ood import Asked, Sizes, ood, scores_of
 from jointenergy.report.outside import read_outside
 from jointenergy.report.sections import Subject
-from jointenergy.report.separation import Asked, scores_of
 from jointenergy.runs import Run
 from jointenergy.runs.origin import Origin, Sampling
 from jointenergy.runs.thresholds import Thresholds
@@ -106,9 +107,9 @@ def test_figures_are_those_of_brute_force_also_with_ties(levels):
     inside, outside = rng.normal(1, 1, 60), rng.normal(0, 1.5, 137)
     if levels is not None:
         inside, outside = (np.clip((v * levels / 4).round(), 0, levels - 1) for v in (inside, outside))
-    found = separation.separation(inside, outside)
+    found = detection.separation(inside, outside)
     assert (found.auroc, found.aupr, found.fpr95) == pytest.approx(brute_force(inside, outside), abs=1e-12)
-    swapped = separation.separation(outside, inside)
+    swapped = detection.separation(outside, inside)
     assert swapped.auroc == pytest.approx(1 - found.auroc, abs=1e-12)
 
 
@@ -116,22 +117,22 @@ def test_figures_of_two_normal_laws_are_the_known_ones():
     """Of 20,000 rows each the standard error is below .0025: four of them are missed once in 15,000 seeds."""
     rng = np.random.default_rng(1)
     inside, outside = rng.normal(1.5, 1, 20_000), rng.normal(0, 1, 20_000)
-    found = separation.separation(inside, outside)
+    found = detection.separation(inside, outside)
     assert found.auroc == pytest.approx(norm.cdf(1.5 / math.sqrt(2)), abs=0.01)
     assert found.fpr95 == pytest.approx(norm.sf(1.5 + norm.ppf(0.05)), abs=0.02)
     # AUPR of sets that count alike does not depend on their sizes.
-    assert separation.separation(inside[:5000], outside).aupr == pytest.approx(found.aupr, abs=0.015)
+    assert detection.separation(inside[:5000], outside).aupr == pytest.approx(found.aupr, abs=0.015)
 
 
 def test_the_ends_and_what_has_no_figure():
     low, high = np.arange(5.0), np.arange(5.0) + 10
-    assert separation.separation(high, low) == separation.Separation(1.0, 1.0, 0.0)
-    worst = separation.separation(low, high)
+    assert detection.separation(high, low) == detection.Separation(1.0, 1.0, 0.0)
+    worst = detection.separation(low, high)
     assert (worst.auroc, worst.fpr95) == (0.0, 1.0)
-    assert separation.separation(low, low).auroc == 0.5
+    assert detection.separation(low, low).auroc == 0.5
     for broken in (np.array([1.0, math.nan]), np.array([1.0, math.inf]), np.empty(0)):
-        assert math.isnan(separation.separation(broken, low).auroc)
-        assert math.isnan(separation.separation(low, broken).fpr95)
+        assert math.isnan(detection.separation(broken, low).auroc)
+        assert math.isnan(detection.separation(low, broken).fpr95)
 
 
 def test_a_gaussian_tells_a_wider_one_as_often_as_the_closed_form_says():
@@ -156,7 +157,7 @@ NOISED = Asked("run", "log_density", True)
     ("n", "most", "step"), [(90, 100, 1), (100, 100, 1), (101, 100, 2), (999, 100, 16), (5, None, 1)]
 )
 def test_of_long_sets_rows_are_taken_evenly(monkeypatch, at_once, n, most, step):
-    monkeypatch.setattr(separation, "AT_ONCE", at_once)
+    monkeypatch.setattr(ood_part, "AT_ONCE", at_once)
     run = wrapped(lambda x: x[:, 0], (1,), (0.0, 1000.0))
     rows = Given("count", torch.arange(n).float()[:, None])
     found = scores_of(rows, {"run": run}, [LOG_DENSITY], most=most, noise=0.0, seed=0)[LOG_DENSITY]
@@ -168,7 +169,7 @@ def test_noise_belongs_to_the_row(monkeypatch, untouched_random_state):
     rows = Given("zeros", torch.zeros(3000, 1))
     found = []
     for at_once in (500, 7):
-        monkeypatch.setattr(separation, "AT_ONCE", at_once)
+        monkeypatch.setattr(ood_part, "AT_ONCE", at_once)
         with untouched_random_state():
             found.append(scores_of(rows, {"run": run}, [LOG_DENSITY, NOISED], most=None, noise=0.3, seed=4))
     assert np.array_equal(found[0][NOISED], found[1][NOISED])
@@ -555,7 +556,7 @@ def test_a_section_has_figures_tables_and_pictures(run, suite, monkeypatch, unto
     assert set(section.metrics) == {prefix + name for prefix in prefixes for name in expected}
     for name, value in section.metrics.items():
         assert value is not None
-        metrics.check_value(name, value)
+        registry.check_value(name, value)
     x = all_of(next(r for r in embedded(run, test.x, 1000, seed=2) if r.name == "shuffled_pixels"))
     by_hand, _, _ = brute_force(run.score(test.x).numpy(), run.score(x).numpy())
     assert section.metrics["ood_auroc.shuffled_pixels.log_density"] == pytest.approx(by_hand, abs=1e-9)
@@ -693,7 +694,7 @@ def test_the_published_protocol_on_real_data(data_dir):
         rows = read_outside(name, data_dir / file, run)
         x = all_of(rows).numpy()
         assert x.shape == (10_000, 64)
-        found = separation.separation(forest.score_samples(test), forest.score_samples(x)).auroc
+        found = detection.separation(forest.score_samples(test), forest.score_samples(x)).auroc
         assert found == pytest.approx(auroc, abs=0.03)
         assert "10,000 images of 28 x 28, padded to 32 x 32" in rows.says
     with pytest.raises(InputError, match="holds 2 sets"):

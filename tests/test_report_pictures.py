@@ -10,7 +10,7 @@ from torchmetrics.functional.classification import multiclass_calibration_error
 
 from jointenergy.data.pictures import image_grid
 from jointenergy.errors import InputError
-from jointenergy.report.calibration import expected_calibration_error
+from jointenergy.metrics.calibration import expected_calibration_error
 from jointenergy.report.samples_pictures import grids
 
 

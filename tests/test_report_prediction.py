@@ -14,13 +14,25 @@ import jointenergy
 from jointenergy.data import Dataset
 from jointenergy.errors import InputError
 from jointenergy.labels import MISSING, LabelSpace
+from jointenergy.metrics.classification import (
+    Decisions,
+    attributes,
+    auprc,
+    auroc,
+    averages,
+    class_accuracies,
+    confusion,
+    decisions,
+    f1,
+    ranked,
+    whole,
+)
+from jointenergy.metrics.registry import check_value
 from jointenergy.models import Box, ConditionalModel, EnergyModel, LogitModel, PairModel
 from jointenergy.models.pairwise import Concat
 from jointenergy.report import classification
-from jointenergy.report.attributes import Decisions, attributes, auprc, auroc, averages, decisions, f1, ranked
 from jointenergy.report.classification import label_log_probs, tell
-from jointenergy.report.metrics import check_value
-from jointenergy.report.prediction import class_accuracies, confusion, prediction, whole
+from jointenergy.report.prediction import prediction
 from jointenergy.report.predictors import parts_of_names
 from jointenergy.report.sections import Subject
 from jointenergy.runs.origin import Origin, Sampling

@@ -19,9 +19,10 @@ from jointenergy import LabelSpace, inference, streams
 from jointenergy.data import Dataset
 from jointenergy.kernels import Langevin
 from jointenergy.labels import MISSING
+from jointenergy.metrics import registry
 from jointenergy.models import Box
 from jointenergy.networks import MLP
-from jointenergy.report import attacks, gradient_free, metrics
+from jointenergy.report import attacks, gradient_free
 from jointenergy.report import robustness as part
 from jointenergy.report.attacked import median_radius, robust_accuracy
 from jointenergy.report.attacks import Closest, best_of_restarts, search
@@ -458,7 +459,7 @@ def test_the_section_has_valid_metrics_of_all_classifiers_and_leaves_the_world_a
             assert f"{prefix}robust_radius.{norm}.{steps}" in section.metrics
     for name, value in section.metrics.items():
         if value is not None:
-            metrics.check_value(name.removeprefix("baseline.").removeprefix("others.adversarial."), value)
+            registry.check_value(name.removeprefix("baseline.").removeprefix("others.adversarial."), value)
     # The run tells its own rows right, another only by chance.
     assert section.metrics["robust_accuracy.linf.0.0"] == 1.0
     assert section.metrics["baseline.robust_accuracy.linf.0.0"] != 1.0

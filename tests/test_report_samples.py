@@ -23,10 +23,11 @@ from jointenergy.data import Dataset, load
 from jointenergy.data.training import TrainingData
 from jointenergy.kernels import Langevin, State
 from jointenergy.labels import MISSING
+from jointenergy.metrics import label_patterns, registry, sample_quality
+from jointenergy.metrics.sample_quality import frechet_distance, inception_score, kernel_distance, precision_and_recall
 from jointenergy.networks import MLP
 from jointenergy.networks.cifar_resnet import MEAN, STD, CifarBlock, CifarResNet
-from jointenergy.report import consistency, drift, extractors, frechet, metrics, samples, samples_sets
-from jointenergy.report.frechet import frechet_distance, inception_score, kernel_distance, precision_and_recall
+from jointenergy.report import conditional_samples, drift, extractors, samples, samples_sets
 from jointenergy.report.sections import STYLE, Extractor, Subject
 from jointenergy.runs.loading import open_run
 from jointenergy.training import checkpoints
@@ -107,12 +108,12 @@ class TestKernelDistance:
             assert kernel_distance(x, y) == pytest.approx(wanted, rel=1e-12)
 
     def test_subsets_are_those_of_the_seed(self, monkeypatch):
-        monkeypatch.setattr(frechet, "SUBSET", 10)
+        monkeypatch.setattr(sample_quality, "SUBSET", 10)
         x, y = drawn(60, 3, seed=1), drawn(50, 3, seed=2) + 1
         assert kernel_distance(x, y, seed=1) == kernel_distance(x, y, seed=1)
         assert kernel_distance(x, y, seed=1) != kernel_distance(x, y, seed=2)
         # Means over 100 subsets of 10 rows scatter by about a twentieth.
-        monkeypatch.setattr(frechet, "SUBSET", 1000)
+        monkeypatch.setattr(sample_quality, "SUBSET", 1000)
         assert kernel_distance(x, y) == pytest.approx(kernel_distance(x[:50], y), rel=0.5)
 
 
@@ -155,7 +156,7 @@ class TestScores:
     def test_pieces_do_not_matter(self, monkeypatch):
         data, made = drawn(50, 3, seed=1), drawn(50, 3, seed=2)
         whole = precision_and_recall(data, made)
-        monkeypatch.setattr(frechet, "PIECE", 7)
+        monkeypatch.setattr(sample_quality, "PIECE", 7)
         assert precision_and_recall(data, made) == whole
 
 
@@ -298,26 +299,26 @@ SPACE = LabelSpace({"shape": ["round", "square", "star"], "big": 2, "dark": 2})
 class TestConsistency:
     def test_counts_of_pairs_are_those_by_hand(self):
         y = torch.randint(-1, 2, (300, 3), generator=torch.Generator().manual_seed(0))
-        counts = consistency.counts_of_pairs(y, SPACE)
+        counts = label_patterns.counts_of_pairs(y, SPACE)
         for i, (k, v) in enumerate(zip(SPACE.variable_of_code, SPACE.value_of_code, strict=True)):
             for j, (m, w) in enumerate(zip(SPACE.variable_of_code, SPACE.value_of_code, strict=True)):
                 assert int(counts[i, j]) == int(((y[:, k] == v) & (y[:, m] == w)).sum())
 
     def test_pairs_that_no_row_has(self):
         rows = torch.tensor([[0, 0, 0], [0, 1, 0], [1, 0, 1], [1, MISSING, 1], [0, MISSING, 1]])
-        seen, novel = consistency.pairs(SPACE, rows)
+        seen, novel = label_patterns.pairs(SPACE, rows)
         # The star is in no row at all: no pair with it is one of known values.
         assert novel.tolist() == [[1, 1, MISSING], [1, MISSING, 0], [MISSING, 1, 1]]
-        assert consistency.named(SPACE, novel[0]) == "shape square, big 1"
+        assert label_patterns.named(SPACE, novel[0]) == "shape square, big 1"
         assert len(seen) == 2 * 2 + 2 * 2 + 2 * 2 - len(novel)
-        all_pairs, none = consistency.pairs(SPACE, None)
+        all_pairs, none = label_patterns.pairs(SPACE, None)
         assert (len(all_pairs), len(none)) == (3 * 2 + 3 * 2 + 2 * 2, 0)
 
     def test_agreement_is_of_all_that_was_asked_for(self):
         found = torch.tensor([[0, 1, 1], [0, 1, 0], [2, 1, 1]])
         asked = torch.tensor([[0, 1, MISSING]]).expand(3, -1)
-        assert consistency.agreement(found, asked).tolist() == [True, True, False]
-        assert consistency.share_with(found, torch.tensor([[0, MISSING, 1], [MISSING, 1, MISSING]])).tolist() == [
+        assert label_patterns.agreement(found, asked).tolist() == [True, True, False]
+        assert label_patterns.share_with(found, torch.tensor([[0, MISSING, 1], [MISSING, 1, MISSING]])).tolist() == [
             pytest.approx(1 / 3),
             1.0,
         ]
@@ -326,31 +327,34 @@ class TestConsistency:
         x = attributes.test.x[:4].clone()
         wanted = attributes.run.predict(x)
         x[1], x[3] = math.nan, 50.0
-        found = consistency.judge_of(attributes.run)(x)
+        found = conditional_samples.judge_of(attributes.run)(x)
         assert torch.equal(found[[0, 2]], wanted[[0, 2]])
         assert found[[1, 3]].unique().tolist() == [MISSING]
 
     def test_ways_that_differ(self):
-        free = [w.key for w in consistency.ways(torch.tensor([[0, MISSING]]))]
+        free = [w.key for w in conditional_samples.ways(torch.tensor([[0, MISSING]]))]
         assert len(free) == 4 * 2 + 3
         assert len(set(free)) == 11
-        assert [w.key for w in consistency.ways(torch.tensor([[0]]))][:2] == ["noise.marginalize", "class.marginalize"]
+        assert [w.key for w in conditional_samples.ways(torch.tensor([[0]]))][:2] == [
+            "noise.marginalize",
+            "class.marginalize",
+        ]
 
     def test_some_are_all_or_as_many_as_wanted(self):
         patterns = torch.arange(10)[:, None]
         generator = torch.Generator().manual_seed(0)
-        assert consistency.some(patterns, 10, generator) is patterns
-        assert len(consistency.some(patterns, 4, generator).unique()) == 4
+        assert samples_sets.some(patterns, 10, generator) is patterns
+        assert len(samples_sets.some(patterns, 4, generator).unique()) == 4
 
     def test_samples_of_an_exact_model_show_their_labels_and_a_wrong_judge_does_not(self, attributes):
         run = attributes.run
-        patterns = consistency.pairs(SPACE, run.data.y)[0]
+        patterns = label_patterns.pairs(SPACE, run.data.y)[0]
         judges = {
             "model": run.predict,
             "always 0": lambda x: torch.zeros(len(x), 3, dtype=torch.int64),
             "swapped": lambda x: run.predict(x) * torch.tensor([1, -1, 1]) + torch.tensor([0, 1, 0]),
         }
-        found = consistency.judged(run, patterns, judges, per=3, per_selected=1, steps=60, seed=0, at_once=50)
+        found = conditional_samples.judged(run, patterns, judges, per=3, per_selected=1, steps=60, seed=0, at_once=50)
         assert {j.way.key for j in found if j.why} == set()
         for one in found:
             assert one.by is not None
@@ -363,7 +367,7 @@ class TestConsistency:
 
     def test_unmatched_chains_of_the_buffer_have_any_labels_at_their_start(self, attributes):
         run, patterns = attributes.run, torch.tensor([[MISSING, 1, MISSING], [MISSING, 0, MISSING]])
-        found = consistency.judged(
+        found = conditional_samples.judged(
             run, patterns, {"model": run.predict}, per=30, per_selected=1, steps=0, seed=0, at_once=100
         )
         by = {j.way.key: j.by["model"] for j in found if j.by is not None}
@@ -374,9 +378,11 @@ class TestConsistency:
         assert 0.25 < by["noise.marginalize"] < 0.75
 
     def test_class_starts_of_large_rows_are_refused(self, attributes, monkeypatch):
-        monkeypatch.setattr(consistency, "LARGEST", 10)
+        monkeypatch.setattr(conditional_samples, "LARGEST", 10)
         patterns = torch.tensor([[0, MISSING, MISSING]])
-        found = consistency.judged(attributes.run, patterns, {}, per=1, per_selected=1, steps=0, seed=0, at_once=9)
+        found = conditional_samples.judged(
+            attributes.run, patterns, {}, per=1, per_selected=1, steps=0, seed=0, at_once=9
+        )
         assert [j.why for j in found if j.why] == [
             "class starts need a covariance of each class, and 16 values a row are too many"
         ] * 3
@@ -485,9 +491,9 @@ def check(section, subject):
     """Names and values that results may have, pictures that decode, sentences that end."""
     for name, value in section.metrics.items():
         if value is not None:
-            metrics.check_value(name, value)
+            registry.check_value(name, value)
         else:
-            metrics.range_of(name)
+            registry.range_of(name)
     assert len({p.name for p in section.pictures}) == len(section.pictures)
     for p in section.pictures:
         assert Image.open(io.BytesIO(p.png)).size[0] > 60

@@ -12,7 +12,8 @@ from jointenergy.data import load
 from jointenergy.errors import InputError
 from jointenergy.experiments.reproduce import Plan
 from jointenergy.experiments.seeds import Seed, task_figures_of
-from jointenergy.report import metrics, tasks
+from jointenergy.metrics import registry
+from jointenergy.report import tasks
 from jointenergy.training import checkpoints
 from tests.small import trained
 from tests.test_runs import TINY
@@ -42,7 +43,7 @@ def test_the_figures_are_what_their_names_say(seed):
     figures, remark = task_figures_of(seed, settings_of(seed), None)
     for name, value in figures.items():
         assert value is not None
-        metrics.check_value(name, value)
+        registry.check_value(name, value)
     assert "best healthy weights" in remark
     run, test = jointenergy.load(seed.run), load("digits", split="test")
     x, y = test.x.numpy(), test.y[:, 0].numpy()

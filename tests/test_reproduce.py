@@ -26,9 +26,10 @@ from jointenergy.errors import InputError
 from jointenergy.experiments import further, measures
 from jointenergy.experiments.reproduce import Plan, reproduce
 from jointenergy.experiments.seeds import Child, Record, Seed, figures_of, parse_seeds
+from jointenergy.metrics.likelihood import Effort
 from jointenergy.recipes import run_folder
 from jointenergy.recipes.data import dataset_of
-from jointenergy.report import bounds, inception, likelihood, provenance, results, samples
+from jointenergy.report import inception, likelihood, provenance, results, samples
 from jointenergy.report.classification import classify
 from jointenergy.report.sections import Subject
 from jointenergy.runs.loading import open_run
@@ -323,7 +324,7 @@ def test_what_is_not_finite_has_no_accuracy():
 
 
 def test_bounds_on_the_likelihood_join_the_figures_once(monkeypatch):
-    few = bounds.Effort(5, 4, 4)
+    few = Effort(5, 4, 4)
     monkeypatch.setattr(likelihood, "FULL", replace(likelihood.QUICK, scan=(few,), test=(few,), most_rows=20))
     before = reproduce(tiny(seeds=(0,)))
     assert "log_likelihood_upper_nats" not in before.metrics

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from jointenergy.errors import InputError
+from jointenergy.metrics.registry import NAMES, Metric, range_of
 from jointenergy.report import provenance, results
-from jointenergy.report.metrics import NAMES, Metric, range_of
 from jointenergy.report.results import Result
 
 ROOT = Path(__file__).resolve().parents[1]

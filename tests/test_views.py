@@ -14,6 +14,7 @@ from jointenergy.data import Dequantize, DequantizeBinary, Logit, Scale, View, i
 from jointenergy.data.training import TrainingData
 from jointenergy.errors import InputError
 from jointenergy.labels import LabelSpace
+from jointenergy.metrics.likelihood import Effort
 from jointenergy.recipes import run_folder
 from jointenergy.recipes.build import plan_of, trainer_of
 from jointenergy.recipes.data import data_of, dataset_of, view_of
@@ -21,7 +22,6 @@ from jointenergy.recipes.schema import parse
 from jointenergy.recipes.settings import DataSettings
 from jointenergy.report import embedded
 from jointenergy.report import likelihood as likelihood_part
-from jointenergy.report.bounds import Effort
 from jointenergy.report.extractors import Rescaled
 from jointenergy.report.outside import read_outside
 from jointenergy.report.suite import subject_of

@@ -20,8 +20,8 @@ from jointenergy.experiments import reproduce as work
 from jointenergy.experiments import study as studies
 from jointenergy.experiments.papers import PAPERS
 from jointenergy.experiments.seeds import parse_seeds
+from jointenergy.metrics.registry import Metric
 from jointenergy.report import results
-from jointenergy.report.metrics import Metric
 
 USUAL = 20  # seeds
 VITAL = ("health", "interventions")  # of every run, beside what it is for

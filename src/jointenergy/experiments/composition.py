@@ -21,12 +21,12 @@ from jointenergy.errors import InputError
 from jointenergy.experiments.parts import Fitting, Place, fitted
 from jointenergy.kernels import Langevin, State, Target, last
 from jointenergy.labels import LabelSpace, nearest
+from jointenergy.metrics.registry import Figures
 from jointenergy.models import JointModel, Product
 from jointenergy.objectives import Batch, Draws, KLTerm, Objective, Samples
 from jointenergy.recipes.build import trainer_of
 from jointenergy.recipes.data import data_of
 from jointenergy.recipes.schema import Recipe
-from jointenergy.report.metrics import Figures
 from jointenergy.report.tasks import JUDGE_ROWS, Judge
 from jointenergy.starts import XStart
 from jointenergy.streams import seeded

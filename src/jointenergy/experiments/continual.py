@@ -14,12 +14,12 @@ from jointenergy.data.training import TrainingData
 from jointenergy.errors import InputError
 from jointenergy.experiments.parts import Fitting, Place, fitted
 from jointenergy.labels import MISSING, nearest
+from jointenergy.metrics.registry import Figures
 from jointenergy.models import JointModel
 from jointenergy.recipes.build import plan_of, trainer_of
 from jointenergy.recipes.data import data_of, dataset_of
 from jointenergy.recipes.schema import Recipe
 from jointenergy.recipes.settings import ObjectiveSettings
-from jointenergy.report.metrics import Figures
 from jointenergy.training import loop, state
 from jointenergy.training.settings import Strict
 from jointenergy.training.trainer import Trainer

@@ -12,9 +12,9 @@ from pathlib import Path
 import torch
 
 from jointenergy.experiments.seeds import Record, Seed, test_rows
+from jointenergy.metrics.registry import Figures
 from jointenergy.recipes.schema import Recipe
 from jointenergy.report import extractors, likelihood, ood, samples
-from jointenergy.report.metrics import Figures
 from jointenergy.report.outside import read_outside
 from jointenergy.report.samples_quality import features
 from jointenergy.report.samples_sets import sets_of

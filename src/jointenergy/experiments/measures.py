@@ -16,12 +16,13 @@ from jointenergy.errors import EnumerationError
 from jointenergy.experiments.pairs import fresh_samples, rows_of_pairs, samples_of_pairs
 from jointenergy.kernels import ExactGibbs
 from jointenergy.labels import ENUMERATION_LIMIT, MISSING
-from jointenergy.report import by_sampling, truth
-from jointenergy.report.attributes import attributes, averages
+from jointenergy.metrics import known_density
+from jointenergy.metrics.calibration import calibration_error
+from jointenergy.metrics.classification import attributes, averages, is_attributes
+from jointenergy.metrics.registry import Figures, Taken
+from jointenergy.report import by_sampling
 from jointenergy.report.calibration import scaled_figures
-from jointenergy.report.classification import is_attributes, tell
-from jointenergy.report.confidence import calibration_error
-from jointenergy.report.metrics import Figures, Taken
+from jointenergy.report.classification import tell
 from jointenergy.report.predictors import parts_of_names, rows_of
 from jointenergy.report.sections import Subject
 from jointenergy.training.health import Health
@@ -29,6 +30,7 @@ from jointenergy.training.health import Health
 FEW = 32  # labels that have figures of their own, and pairs worth asking for; more are one structure
 COMPLETED = 100  # test rows whose x is drawn from their labels alone
 DRAWS = 10  # of each
+MODE_SAMPLES = 10_000  # drawn with no label given, to count how many fall to each mode of a known density
 SCALED = ("logit_temperature", "ece_scaled", "nll_scaled")
 
 
@@ -149,17 +151,19 @@ def _by_sampling(subject: Subject) -> Taken:
 
 
 def _law_is_known(subject: Subject) -> bool:
-    return _has_density(subject) and subject.test.name in truth.TRUTHS
+    return _has_density(subject) and subject.test.name in known_density.TRUTHS
 
 
 def _law(subject: Subject) -> Taken:
-    run, law = subject.run, truth.TRUTHS[subject.test.name]
+    run, law = subject.run, known_density.TRUTHS[subject.test.name]
     temperature = run.sampling.temperature
     remark = (
         f"kl_nats is from the true law to the model's density at the temperature of its chains, {temperature:.3g}; "
-        f"mode_share counts {truth.SAMPLES:,} samples from noise by the mode they fall to, and those with its labels."
+        f"mode_share counts {MODE_SAMPLES:,} samples from noise by the mode they fall to, and those with its labels."
     )
-    return {**truth.divergences(run, law), **truth.mode_shares(run, law, subject.seed)}, remark
+    drawn = run.sample(MODE_SAMPLES, seed=subject.seed)
+    shares = known_density.mode_shares(drawn.x, drawn.y, run.labels.enumerate(), law)
+    return {**known_density.divergences(run.model, temperature, law), **shares}, remark
 
 
 def _tells_pairs(subject: Subject) -> bool:

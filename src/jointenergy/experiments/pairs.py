@@ -6,9 +6,10 @@ import torch
 from torch import Tensor
 
 from jointenergy.inference.sample import Method
+from jointenergy.metrics import label_patterns
+from jointenergy.metrics.registry import Figures, Taken
 from jointenergy.recipes.build import kernel_of
-from jointenergy.report import consistency
-from jointenergy.report.metrics import Figures, Taken
+from jointenergy.report import conditional_samples
 from jointenergy.report.predictors import parts_of_names
 from jointenergy.report.samples_sets import at_once
 from jointenergy.report.sections import Subject
@@ -24,7 +25,7 @@ FREE = 10_000  # samples with no label given, among which pairs that were held o
 
 def asked_pairs(run: Run) -> tuple[Tensor, str]:
     """The pairs that samples are drawn for, `[P, L]`, and what they are pairs of."""
-    seen, _ = consistency.pairs(run.labels, run.data.y)
+    seen, _ = label_patterns.pairs(run.labels, run.data.y)
     if len(seen) > MANY and set(run.labels.cardinalities) == {2}:
         return seen[(seen != 0).all(1)], "attributes that are both there"
     return seen, "labels"
@@ -32,7 +33,7 @@ def asked_pairs(run: Run) -> tuple[Tensor, str]:
 
 def _question(run: Run) -> tuple[str, Tensor, str]:
     """The kind of the pairs asked for, the pairs, and what they are of: those held out, or all that rows have."""
-    novel = consistency.held_out(run)[1]
+    novel = conditional_samples.held_out(run)[1]
     return ("novel", novel, "labels that were held out") if len(novel) else ("pairs", *asked_pairs(run))
 
 
@@ -40,12 +41,12 @@ def rows_of_pairs(subject: Subject) -> Taken:
     """Real rows judged as samples are: what samples of the data's own law would show; colder ones may show more."""
     run, test = subject.run, subject.test
     kind, patterns, _ = _question(run)
-    found = consistency.judge_of(run)(run.rows(test.x)).cpu()
+    found = conditional_samples.judge_of(run)(run.rows(test.x)).cpu()
     shares = []
     for pattern in patterns:
-        having = consistency.agreement(test.y, pattern[None])
+        having = label_patterns.agreement(test.y, pattern[None])
         if bool(having.any()):
-            shares.append(consistency.share_with(found[having], pattern[None]))
+            shares.append(label_patterns.share_with(found[having], pattern[None]))
     if not shares:
         return {}, ""
     name = f"consistency_{kind}_rows"
@@ -56,20 +57,20 @@ def rows_of_pairs(subject: Subject) -> Taken:
 def samples_of_pairs(subject: Subject) -> Taken:
     """Samples drawn for two labels, the others free: whether they show them, by the model and by a baseline."""
     run = subject.run
-    judges = {"": consistency.judge_of(run)}
+    judges = {"": conditional_samples.judge_of(run)}
     if subject.baseline is not None:
-        judges["_baseline"] = consistency.judge_of(subject.baseline)
+        judges["_baseline"] = conditional_samples.judge_of(subject.baseline)
     kind, patterns, which = _question(run)
     if len(patterns) == 0:
         return {}, ""
-    words, novel = consistency.held_out(run)
+    words, novel = conditional_samples.held_out(run)
     names = parts_of_names(words)
     per_pair, n_free = (1, 100) if subject.small else (PER_PAIR, FREE)
     asked = patterns.repeat_interleave(per_pair, dim=0)
     x = fresh_samples(subject, len(asked), asked)
     figures: Figures = {"diversity": _spread(x) / _spread(run.rows(subject.test.x))}
     for judge, labels_of in judges.items():
-        shown = consistency.agreement(labels_of(x).cpu(), asked).double()
+        shown = label_patterns.agreement(labels_of(x).cpu(), asked).double()
         figures[f"consistency_{kind}{judge}"] = float(shown.mean())
         if len(novel):
             rates = shown.view(len(patterns), per_pair).mean(1).tolist()
@@ -80,13 +81,13 @@ def samples_of_pairs(subject: Subject) -> Taken:
     if run.sampling.y_kernel is not None:
         x = fresh_samples(subject, len(asked), asked, "marginalize")
         for judge, labels_of in judges.items():
-            shown = consistency.agreement(labels_of(x).cpu(), asked).double()
+            shown = label_patterns.agreement(labels_of(x).cpu(), asked).double()
             by = judge.removeprefix("_") or "model"
             figures[f"consistency_{kind}.{by}.noise.marginalize"] = float(shown.mean())
     if len(novel):
         x = fresh_samples(subject, n_free, None)
         for judge, labels_of in judges.items():
-            rates = consistency.share_with(labels_of(x).cpu(), novel).tolist()
+            rates = label_patterns.share_with(labels_of(x).cpu(), novel).tolist()
             figures |= {f"novel_share{judge}.free.{pair}": r for pair, r in zip(names, rates, strict=True)}
     remark = f"Samples of pairs of {which}, and their diversity: {per_pair} of each from noise, unfiltered, rest free."
     if "consistency_present" in figures:

@@ -21,10 +21,10 @@ from jointenergy.experiments.seeds import (
     seeds_text,
     task_figures_of,
 )
+from jointenergy.metrics.registry import Figures
 from jointenergy.recipes.schema import Recipe
 from jointenergy.recipes.variants import Size
 from jointenergy.report import extractors, provenance, results
-from jointenergy.report.metrics import Figures
 
 RUNS = Path("runs/reproduce")
 NOT_OF_BASELINES = {

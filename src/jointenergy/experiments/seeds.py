@@ -20,11 +20,11 @@ from typing import IO, Literal
 from jointenergy.data import Dataset
 from jointenergy.errors import InputError
 from jointenergy.experiments import measures
+from jointenergy.metrics.registry import Figures
 from jointenergy.recipes import run_folder
 from jointenergy.recipes.data import dataset_of
 from jointenergy.recipes.schema import Recipe, read
 from jointenergy.report import gallery, likelihood, tasks
-from jointenergy.report.metrics import Figures
 from jointenergy.report.sections import Subject
 from jointenergy.runs.loading import open_run
 from jointenergy.training import checkpoints, loop, state

@@ -11,9 +11,7 @@ from jointenergy.data import Dataset
 from jointenergy.errors import InputError
 from jointenergy.inference.rows import pieces
 from jointenergy.labels import MISSING
-from jointenergy.report import curves
-from jointenergy.report.classification import Answers, Told, label_log_probs
-from jointenergy.report.confidence import (
+from jointenergy.metrics.calibration import (
     LEVEL,
     TEMPERATURES,
     Band,
@@ -27,6 +25,9 @@ from jointenergy.report.confidence import (
     if_calibrated,
     risk_coverage,
 )
+from jointenergy.metrics.classification import Answers, Told
+from jointenergy.report import curves
+from jointenergy.report.classification import label_log_probs
 from jointenergy.report.predictors import predictors, prefix, rows_of, shown, told_by
 from jointenergy.report.sections import Cell, Section, Subject, Suite, Table
 from jointenergy.runs import Run

@@ -13,9 +13,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import NullLocator
 from torch import Tensor
 
-from jointenergy.report.attributes import Decisions, auprc, auroc, precision_recall_curve, roc_curve
-from jointenergy.report.classification import Answers
-from jointenergy.report.confidence import BINS, bins_of, reliability, risk_coverage
+from jointenergy.metrics.calibration import BINS, bins_of, reliability, risk_coverage
+from jointenergy.metrics.classification import Answers, Decisions, auprc, auroc, precision_recall_curve, roc_curve
 from jointenergy.report.sections import COLORS, Picture, drawing, picture
 
 COLUMNS = 4  # panels side by side

@@ -13,8 +13,9 @@ from PIL import Image
 from torch import Tensor
 
 from jointenergy.labels import MISSING, LabelSpace
+from jointenergy.metrics import known_density, label_patterns
 from jointenergy.models import Box
-from jointenergy.report import by_sampling, consistency, truth
+from jointenergy.report import by_sampling, conditional_samples
 from jointenergy.report.samples_pictures import grids
 from jointenergy.report.samples_sets import at_once
 from jointenergy.report.sections import Picture, Subject, drawing, picture
@@ -65,15 +66,15 @@ def _plane(subject: Subject) -> Picture:
     run, x = subject.run, subject.test.x
     reach = 1.1 * float(x.abs().max())
     window = Box(-reach, reach)
-    points, _ = truth.grid(window, SIDE)
+    points, _ = known_density.grid(window, SIDE)
     states = run.labels.enumerate()
-    model = truth.log_densities(run.model, points) / run.sampling.temperature
+    model = known_density.log_densities(run.model, points) / run.sampling.temperature
     rows = {"model": model}
-    law = truth.TRUTHS.get(subject.test.name)
+    law = known_density.TRUTHS.get(subject.test.name)
     if law is not None:
-        rows = {"truth": truth.true_log_densities(law, points, states), **rows}
-    patterns = torch.cat((torch.full((1, len(run.labels)), MISSING), consistency.singles(run.labels)))
-    titles = ["all", *(consistency.named(run.labels, p) for p in patterns[1:])]
+        rows = {"truth": known_density.true_log_densities(law, points, states), **rows}
+    patterns = torch.cat((torch.full((1, len(run.labels)), MISSING), label_patterns.singles(run.labels)))
+    titles = ["all", *(label_patterns.named(run.labels, p) for p in patterns[1:])]
     drawn = run.sample(POINTS * len(patterns), patterns.repeat_interleave(POINTS, dim=0), seed=subject.seed)
     samples = drawn.x.cpu().view(len(patterns), POINTS, 2)
     n_columns = len(patterns)
@@ -81,7 +82,7 @@ def _plane(subject: Subject) -> Picture:
         edges = (-reach, reach, -reach, reach)
         for i, (name, f) in enumerate(rows.items()):
             for k, pattern in enumerate(patterns):
-                fits = consistency.agreement(states, pattern.expand_as(states))
+                fits = label_patterns.agreement(states, pattern.expand_as(states))
                 log_density = f[:, fits].logsumexp(1).view(SIDE, SIDE)
                 axes = figure.add_subplot(len(rows) + 1, n_columns, i * n_columns + k + 1)
                 density = (log_density - log_density.max()).exp().numpy()
@@ -111,12 +112,12 @@ def _by_label(subject: Subject) -> Picture | None:
     if len(run.labels) == 0:
         x = _samples(subject, torch.empty(COLUMNS * COLUMNS, 0, dtype=torch.int64))
         return grids("gallery", "", {"": x}, COLUMNS, run.bounds)
-    names, patterns = consistency.held_out(run)
+    names, patterns = conditional_samples.held_out(run)
     if len(patterns) == 0:
-        patterns = consistency.singles(run.labels)
+        patterns = label_patterns.singles(run.labels)
         if len(patterns) > MOST_ROWS and set(run.labels.cardinalities) == {2}:
             patterns = patterns[1::2]
-        names = [consistency.named(run.labels, p) for p in patterns]
+        names = [label_patterns.named(run.labels, p) for p in patterns]
     names, patterns = ["any", *names[:MOST_ROWS]], patterns[:MOST_ROWS]
     free = torch.full((1, len(run.labels)), MISSING)
     patterns = torch.cat((free, patterns))

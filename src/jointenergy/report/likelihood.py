@@ -14,13 +14,13 @@ import torch
 from torch import Tensor
 
 from jointenergy.data import View
+from jointenergy.metrics.dequantization import Cells
+from jointenergy.metrics.likelihood import Annealer, Bounds, Effort, Points, how_labels, temperature_grid
+from jointenergy.metrics.reference_densities import CHOICE_ROWS, FIT_ROWS, Gaussian, Kernels
 from jointenergy.models import Box
 from jointenergy.networks.accelerated import hold
 from jointenergy.report import likelihood_page as page
-from jointenergy.report.bounds import Annealer, Bounds, Effort, Points, how_labels, temperature_grid
-from jointenergy.report.cells import Cells
 from jointenergy.report.sections import Section, Subject, Suite
-from jointenergy.report.simple_densities import CHOICE_ROWS, FIT_ROWS, Gaussian, Kernels
 from jointenergy.runs import Run
 
 OUTSIDE = 0.01  # the share of test rows that may lie outside the domain, and are then left out
@@ -84,7 +84,8 @@ def _annealed(subject: Subject, sizes: Sizes) -> Section:
     run, generator = subject.run, torch.Generator().manual_seed(subject.seed)
     how = how_labels(run.model)
     view = View.of(run.bounds)
-    cells = None if view.levels else Cells.of(subject.test.x, run.bounds, run.recipe)
+    binary = run.recipe is not None and run.recipe.data.dequantize == "binary"
+    cells = None if view.levels else Cells.of(subject.test.x, run.bounds, binary=binary)
 
     def rows(x: Tensor) -> Tensor:
         x = run.rows(x)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from matplotlib.axes import Axes
 
-from jointenergy.report.bounds import RARE, Bounds, Effort, How
+from jointenergy.metrics.likelihood import RARE, Bounds, Effort, How
 from jointenergy.report.sections import COLORS, Cell, Picture, Section, Table, drawing, picture
 
 NAME, TITLE = "likelihood", "Likelihood"

@@ -6,19 +6,23 @@ import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
+import torch
 from torch import Tensor
 
+from jointenergy import streams
 from jointenergy.errors import InputError
 from jointenergy.inference import SCORES
+from jointenergy.metrics.detection import Separation, Values, separation
 from jointenergy.report.embedded import Made, embedded
 from jointenergy.report.ood_pictures import examples, histograms
 from jointenergy.report.outside import Outside
 from jointenergy.report.predictors import prefix, shown
 from jointenergy.report.sections import Cell, Picture, Rows, Section, Subject, Suite, Table
-from jointenergy.report.separation import Asked, Separation, Values, scores_of, separation
 from jointenergy.runs import Run
+from jointenergy.streams import seeded
 
 SHOWN = 10  # rows of each set that a person sees
 TITLE = "Unlike the data"
@@ -228,3 +232,52 @@ def _pictures(
     seen = examples({name: x for name, x in first.items() if x is not None}, subject.run)
     if seen is not None:
         yield seen
+
+
+AT_ONCE = 500  # rows of a batch
+
+
+class Asked(NamedTuple):
+    """One score of one run, on rows as they are or with the data noise of the recipe."""
+
+    who: str
+    kind: str
+    noised: bool
+
+
+def scores_of(
+    rows: Rows, runs: Mapping[str, Run], asked: Sequence[Asked], *, most: int | None, noise: float, seed: int
+) -> dict[Asked, Values]:
+    """Scores of the rows, which pass by in batches: of each only its numbers stay.
+
+    Of sets with more than `most` rows every second, fourth, ... row is taken, so that all parts of the set have their
+    share although nobody knows its length beforehand. Noise belongs to a row, whatever batch it is in.
+    """
+    kept: dict[Asked, list[Tensor]] = {a: [] for a in asked}
+    generator = seeded(seed, "outside", "data noise", rows.name)
+    step, seen, n = 1, 0, 0
+    for batch in rows.batches(AT_ONCE):
+        keys = streams.chain_keys(len(batch), generator=generator)
+        taken = slice(-seen % step, None, step)
+        seen += len(batch)
+        x = batch[taken]
+        if not len(x):
+            continue
+        noisy = x + noise * streams.normal_like(keys[taken].to(x.device), x) if noise else x
+        for a in asked:
+            kept[a].append(_score(runs[a.who], noisy if a.noised else x, a.kind))
+        n += len(x)
+        while most is not None and n > most:
+            kept = {a: [torch.cat(values)[::2]] for a, values in kept.items()}
+            step, n = 2 * step, -(-n // 2)
+    return {a: torch.cat(values).numpy() if values else np.empty(0) for a, values in kept.items()}
+
+
+def _score(run: Run, x: Tensor, kind: str) -> Tensor:
+    try:
+        return run.score(x, kind).double().cpu()
+    except InputError:
+        # No labels are the most probable where log p(x) is no number: that is a finding, and all else is a mistake.
+        if not bool(run.score(x, "log_density").isnan().any()):
+            raise
+        return torch.full((len(x),), math.nan, dtype=torch.float64)

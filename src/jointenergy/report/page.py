@@ -9,7 +9,7 @@ from html import escape
 from pathlib import Path
 from typing import Any
 
-from jointenergy.report.bounds import COLLAPSED
+from jointenergy.metrics.likelihood import COLLAPSED
 from jointenergy.report.sections import STYLE as STYLE_OF_PICTURES
 from jointenergy.report.sections import Cell, Picture, Section, Table
 from jointenergy.report.suite import Evaluation

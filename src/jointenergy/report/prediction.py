@@ -9,10 +9,20 @@ import torch
 from torch import Tensor
 
 from jointenergy.labels import MISSING, LabelSpace
+from jointenergy.metrics.calibration import share_interval
+from jointenergy.metrics.classification import (
+    Answers,
+    Attribute,
+    Told,
+    attributes,
+    averages,
+    class_accuracies,
+    confusion,
+    decisions,
+    is_attributes,
+    whole,
+)
 from jointenergy.report import curves
-from jointenergy.report.attributes import Attribute, attributes, averages, decisions
-from jointenergy.report.classification import Answers, Told, is_attributes
-from jointenergy.report.confidence import share_interval
 from jointenergy.report.predictors import defined, parts_of_names, predictors, prefix, shown, told_by
 from jointenergy.report.sections import Cell, Picture, Section, Subject, Suite, Table
 from jointenergy.runs import Run
@@ -74,29 +84,6 @@ def prediction(subject: Subject, suite: Suite) -> Section:
         name, first = next(iter(answers.items()))
         pictures = (curves.confusion_matrix(confusion(first), labels.values[0], shown(name)),)
     return Section("prediction", "Prediction", tuple(says), metrics, tables, pictures)
-
-
-def whole(told: Told) -> dict[str, float]:
-    """Over all labels: accuracy and Brier score of the entries pooled; likelihood and exact match of whole rows."""
-    answers = told.answers[0]
-    return {
-        "accuracy": float(answers.right.double().mean()),
-        "nll": float(told.nll.mean()),
-        "brier": float(answers.brier.mean()),
-        "exact_match": float(told.exact.double().mean()),
-    }
-
-
-def confusion(answers: Answers) -> Tensor:
-    """Rows counted by their true class and the predicted one, of a single label."""
-    n = answers.labels.cardinalities[0]
-    return torch.bincount(answers.truth * n + answers.top, minlength=n * n).view(n, n)
-
-
-def class_accuracies(answers: Answers) -> Tensor:
-    """The share of each class's rows that is right; NaN of a class without rows."""
-    counts = confusion(answers)
-    return counts.diagonal().double() / counts.sum(1).double()
 
 
 def _how_measured(told: Told, subject: Subject) -> list[str]:

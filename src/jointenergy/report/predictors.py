@@ -12,7 +12,8 @@ from torch import Tensor
 from jointenergy.data import Dataset
 from jointenergy.errors import EnumerationError, InputError
 from jointenergy.labels import MISSING
-from jointenergy.report.classification import Told, batches, tell
+from jointenergy.metrics.classification import Told
+from jointenergy.report.classification import batches, tell
 from jointenergy.report.sections import Subject
 from jointenergy.runs import Run
 

@@ -15,8 +15,8 @@ from typing import Any, ClassVar
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from jointenergy.errors import InputError
+from jointenergy.metrics.registry import Metric, check_value, range_of
 from jointenergy.report import provenance
-from jointenergy.report.metrics import Metric, check_value, range_of
 
 FOLDER = Path("results")
 SOURCE = "source"  # the one key of `paper` that is no metric: where its figures stand

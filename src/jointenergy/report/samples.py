@@ -11,7 +11,7 @@ from torch import Tensor
 
 from jointenergy.report import drift, extractors
 from jointenergy.report import samples_pictures as pictures
-from jointenergy.report.consistency import Judge, judges_of
+from jointenergy.report.conditional_samples import Judge, judges_of
 from jointenergy.report.samples_labels import labels
 from jointenergy.report.samples_quality import features, neighbors, variety
 from jointenergy.report.samples_sets import MANY, Sets, energy_of, sets_of, some

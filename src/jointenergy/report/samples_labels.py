@@ -5,8 +5,9 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from jointenergy.report import consistency
-from jointenergy.report.consistency import Judge, Judged, Way
+from jointenergy.metrics import label_patterns
+from jointenergy.report import conditional_samples, samples_sets
+from jointenergy.report.conditional_samples import Judge, Judged, Way
 from jointenergy.report.samples_pictures import grids
 from jointenergy.report.samples_quality import variety_by_class
 from jointenergy.report.samples_sets import Sets, at_once, some
@@ -40,13 +41,13 @@ def labels(subject: Subject, sets: Sets, *, patterns: int, per: int, per_selecte
     if len(run.labels) == 0:
         return Section("labels", "", ("The run has no labels, so there are no conditional samples.",))
     runs = {"model": run} if subject.baseline is None else {"model": run, "baseline": subject.baseline}
-    judges, says = consistency.judges_of(runs, sets.test[:1])
+    judges, says = conditional_samples.judges_of(runs, sets.test[:1])
     y = None if sets.train is None else run.data.y
     single = len(run.labels) == 1
-    asked = {"class" if single else "single": consistency.singles(run.labels)}
+    asked = {"class" if single else "single": label_patterns.singles(run.labels)}
     novel = torch.empty(0, len(run.labels))
     if not single:
-        asked["pairs"], novel = consistency.pairs(run.labels, y)
+        asked["pairs"], novel = label_patterns.pairs(run.labels, y)
         if len(novel):
             asked["novel"] = novel
         else:
@@ -64,8 +65,8 @@ def labels(subject: Subject, sets: Sets, *, patterns: int, per: int, per_selecte
     pictures: list[Picture] = []
     generator = torch.Generator().manual_seed(subject.seed)
     for kind, all_patterns in asked.items():
-        chosen = consistency.some(all_patterns, patterns, generator)
-        found = consistency.judged(
+        chosen = samples_sets.some(all_patterns, patterns, generator)
+        found = conditional_samples.judged(
             run,
             chosen,
             judges,
@@ -151,7 +152,7 @@ def _picture(subject: Subject, kind: str, chosen: Tensor, x: Tensor, per: int) -
     """A row of samples for each pattern, beside it test rows that have it, where they all have some."""
     run = subject.run
     columns = min(COLUMNS, per)
-    shown = [consistency.named(run.labels, p) for p in chosen[:ROWS]]
+    shown = [label_patterns.named(run.labels, p) for p in chosen[:ROWS]]
     if kind == "class":
         shown = [run.labels.values[0][int(p[0])] for p in chosen[:ROWS]]
     lines = x.view(len(chosen), per, *run.event_shape)[:ROWS, :columns].flatten(0, 1)
@@ -174,7 +175,7 @@ def _real(subject: Subject, patterns: Tensor, n: int) -> Tensor | None:
     y = subject.test.y
     found = []
     for pattern in patterns.to(y.device):
-        rows = consistency.agreement(y, pattern[None]).nonzero()[:, 0][:n]
+        rows = label_patterns.agreement(y, pattern[None]).nonzero()[:, 0][:n]
         if len(rows) < n:
             return None
         found.append(subject.test.x[rows])
@@ -187,14 +188,14 @@ def _novel(run: Run, sets: Sets, novel: Tensor, judge: Judge) -> dict[str, Tenso
     found = {"samples": sets.samples}
     if sets.buffer is not None:
         found["buffer"] = some(sets.buffer.x, max(len(sets.samples), 1), generator)
-    return {name: consistency.share_with(judge(x), novel) for name, x in found.items() if len(x)}
+    return {name: label_patterns.share_with(judge(x), novel) for name, x in found.items() if len(x)}
 
 
 def _novel_table(run: Run, novel: Tensor, shares: dict[str, Tensor]) -> Table:
     first = next(iter(shares.values()))
     order = first.argsort(descending=True, stable=True)[:LISTED].tolist()
     rows: list[tuple[Cell, ...]] = [(f"all {len(novel)} pairs, mean", *(float(s.mean()) for s in shares.values()))]
-    rows += [(consistency.named(run.labels, novel[i]), *(float(s[i]) for s in shares.values())) for i in order]
+    rows += [(label_patterns.named(run.labels, novel[i]), *(float(s[i]) for s in shares.values())) for i in order]
     titles = {"samples": "share of fresh samples", "buffer": "share of chains of training"}
     return Table(
         "How often pairs that no training row has come up by themselves, by the model's labels",

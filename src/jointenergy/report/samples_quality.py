@@ -10,7 +10,8 @@ from torch import Tensor
 
 from jointenergy.data.cache import cached_features
 from jointenergy.errors import InputError
-from jointenergy.report import frechet, stored
+from jointenergy.metrics import sample_quality
+from jointenergy.report import stored
 from jointenergy.report.samples_pictures import grids
 from jointenergy.report.samples_sets import Sets, passed
 from jointenergy.report.sections import Cell, Extractor, Section, Subject, Table
@@ -51,17 +52,17 @@ def features(
             metrics[f"fid.{name}.{which}"] = None
             continue
         seen = features_of_real(run, extractor, x) if which == "train" else _passed(extractor, x)
-        distance = metrics[f"fid.{name}.{which}"] = _number(frechet.frechet_distance(reference, seen))
+        distance = metrics[f"fid.{name}.{which}"] = _number(sample_quality.frechet_distance(reference, seen))
         kernel, score = None, None
         near: tuple[float | None, float | None] = (None, None)
         if which in REPORTED:
             kernel = metrics[f"kid.{name}.{which}"] = _number(
-                frechet.kernel_distance(reference, seen, seed=subject.seed)
+                sample_quality.kernel_distance(reference, seen, seed=subject.seed)
             )
             protocols[f"kid.{name}.{which}"] = f"{how}; {_subsets(len(reference), len(seen))}"
             near = _manifolds(reference[:manifold], seen[:manifold])
         if extractor.logits is not None:
-            score = _number(frechet.inception_score(passed(extractor.logits, x)))
+            score = _number(sample_quality.inception_score(passed(extractor.logits, x)))
         table.append((title, len(x), distance, kernel, *near, score))
         if which in ("fresh", "train"):
             key = "" if which == "fresh" else "_train"
@@ -70,7 +71,7 @@ def features(
             metrics[f"inception_score.{name}"] = score
             protocols[f"inception_score.{name}"] = f"{how}; one group"
     if extractor.logits is not None:
-        score = frechet.inception_score(passed(extractor.logits, sets.test))
+        score = sample_quality.inception_score(passed(extractor.logits, sets.test))
         metrics[f"inception_score_test.{name}"] = score
         table.append(("test rows themselves", len(sets.test), None, None, None, None, score))
         says.append(
@@ -79,8 +80,8 @@ def features(
         )
     columns = ("compared with test rows", "rows", f"FID ({name})", f"KID ({name})", "precision", "recall")
     says.append(
-        f"Precision: the share of rows that lie among test rows, no further than their {frechet.NEAREST}rd neighbor "
-        "does. Recall: the share of test rows that lie so among them."
+        f"Precision: the share of rows that lie among test rows, no further than their "
+        f"{sample_quality.NEAREST}rd neighbor does. Recall: the share of test rows that lie so among them."
     )
     tables = (Table("Samples against data", (*columns, "class score"), tuple(table)),)
     return Section("features", "", tuple(says), metrics, tables, protocols=protocols)
@@ -120,9 +121,9 @@ def _passed(extractor: Extractor, x: Tensor) -> Tensor:
 
 
 def _subsets(n: int, m: int) -> str:
-    if n == m <= frechet.SUBSET:
+    if n == m <= sample_quality.SUBSET:
         return "over all rows at once"
-    return f"mean over {frechet.SUBSETS} subsets of {min(frechet.SUBSET, n, m):,}"
+    return f"mean over {sample_quality.SUBSETS} subsets of {min(sample_quality.SUBSET, n, m):,}"
 
 
 def variety(sets: Sets) -> dict[str, float | None]:
@@ -179,7 +180,7 @@ def neighbors(run: Run, sets: Sets, extractor: Extractor, n: int) -> Section:
 
 def _manifolds(data: Tensor, seen: Tensor) -> tuple[float | None, float | None]:
     try:
-        found = frechet.precision_and_recall(data, seen)
+        found = sample_quality.precision_and_recall(data, seen)
     except InputError:  # too few rows to have neighbors
         return None, None
     return found.precision, found.recall

@@ -1,4 +1,4 @@
-"""report: simple densities fitted to the same rows on the same domain: what a likelihood is held against."""
+"""metrics: simple densities fitted to the same rows on the same domain: what a likelihood is held against."""
 
 from __future__ import annotations
 

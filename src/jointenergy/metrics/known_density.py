@@ -1,4 +1,4 @@
-"""report: points of a plane whose law is known: how far the model's density and its samples lie from it."""
+"""metrics: points of a plane whose law is known: how far the model's density and its samples lie from it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,6 @@ from torch import Tensor
 from jointenergy.data import toy_log_density
 from jointenergy.errors import InputError
 from jointenergy.models import Box, JointModel
-from jointenergy.runs import Run
 
 Truth = Callable[[Tensor, Tensor], Tensor]
 """The exact, normalized log p(x, y) of rows x, `[n, 2]`, and their labels."""
@@ -21,7 +20,6 @@ TRUTHS: dict[str, Truth] = {"toy": toy_log_density}
 
 SIDE = 320  # points of the grid along each axis of the box
 PIECE = 20_000  # points that are looked at together
-SAMPLES = 10_000  # drawn with no label given, to count how many fall to each mode
 
 
 def grid(box: Box, side: int = SIDE) -> tuple[Tensor, float]:
@@ -32,11 +30,11 @@ def grid(box: Box, side: int = SIDE) -> tuple[Tensor, float]:
     return torch.stack((across.flatten(), up.flatten()), dim=1), step * step
 
 
-def box_of(run: Run) -> Box:
+def box_of(model: JointModel) -> Box:
     """The box that the model declares, which is what its density is normalized over."""
-    domain = run.model.domain
-    if not isinstance(domain, Box) or run.event_shape != (2,):
-        raise InputError(f"a density is summed over a grid in a box of the plane, and {run.origin.name} has none")
+    domain = model.domain
+    if not isinstance(domain, Box) or model.event_shape != (2,):
+        raise InputError(f"a density is summed over a grid in a box of the plane, and the model's domain is {domain}")
     return domain
 
 
@@ -57,16 +55,15 @@ def true_log_densities(truth: Truth, x: Tensor, states: Tensor) -> Tensor:
     return torch.stack([truth(x, s.expand(len(x), -1)) for s in states], dim=1)
 
 
-def divergences(run: Run, truth: Truth) -> dict[str, float]:
-    """KL from the truth to the model's density at the temperature of its chains, by quadrature over its box, in nats.
+def divergences(model: JointModel, temperature: float, truth: Truth) -> dict[str, float]:
+    """KL from the truth to the model's density at a temperature, by quadrature over its box, in nats.
 
     Of x with all labels together, and of x alone. The grid is far finer than what a mode's width needs: of smooth
     functions that vanish at the edges a sum over cells is exact to rounding.
     """
-    x, cell = grid(box_of(run))
-    temperature = run.sampling.temperature
-    f = log_densities(run.model, x) / temperature
-    p = true_log_densities(truth, x, run.model.labels.enumerate())
+    x, cell = grid(box_of(model))
+    f = log_densities(model, x) / temperature
+    p = true_log_densities(truth, x, model.labels.enumerate())
     found = {}
     for name, q, t in (("xy", f, p), ("x", f.logsumexp(1), p.logsumexp(1))):
         log_z = q.flatten().logsumexp(0) + math.log(cell)
@@ -76,17 +73,15 @@ def divergences(run: Run, truth: Truth) -> dict[str, float]:
     return found
 
 
-def mode_shares(run: Run, truth: Truth, seed: int, n: int = SAMPLES) -> dict[str, float]:
-    """Of samples from noise, no label given: the least and the largest share of a mode, and how many have its labels.
+def mode_shares(x: Tensor, y: Tensor, states: Tensor, truth: Truth) -> dict[str, float]:
+    """Of samples with their labels: the least and the largest share of a mode, and how many have its labels.
 
     The mode of a sample is the labeling under which the truth finds it most probable.
     """
-    drawn = run.sample(n, seed=seed)
-    states = run.model.labels.enumerate()
-    x = drawn.x.double().cpu()
+    x = x.double().cpu()
     mode = true_log_densities(truth, x, states).argmax(1)
     shares = torch.bincount(mode, minlength=len(states)).double() / len(x)
-    own = (states[mode] == drawn.y.cpu()).all(1)
+    own = (states[mode] == y.cpu()).all(1)
     return {
         "mode_share.lowest": float(shares.min()),
         "mode_share.highest": float(shares.max()),

@@ -1,4 +1,4 @@
-"""report: rows of few values, such as pixels, spread over the cells that the values stand for.
+"""metrics: rows of few values, such as pixels, spread over the cells that the values stand for.
 
 A density has no likelihood at rows of few values: a spike on each value would make it as large as one likes. With
 uniform noise over each value's cell, E log p(x + noise) + log(volume of a cell) is a lower bound on the log-probability
@@ -13,8 +13,6 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from jointenergy.recipes.schema import Recipe
-
 MOST_LEVELS = 256
 LOOK = 1000  # rows
 
@@ -28,9 +26,9 @@ class Cells:
     high: float
 
     @classmethod
-    def of(cls, x: Tensor, bounds: tuple[float, float], recipe: Recipe | None) -> Cells | None:
+    def of(cls, x: Tensor, bounds: tuple[float, float], *, binary: bool = False) -> Cells | None:
         """Those of training where these are binary, else as many as there are values; None of real numbers."""
-        if recipe is not None and recipe.data.dequantize == "binary":
+        if binary:
             return cls(8, *bounds)
         n = n_levels(x, bounds)
         return None if n is None else cls(n, *bounds)

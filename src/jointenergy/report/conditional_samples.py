@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -13,7 +13,8 @@ from torch import Tensor
 from jointenergy.data.options import NOT
 from jointenergy.errors import InputError
 from jointenergy.inference.sample import Method
-from jointenergy.labels import MISSING, LabelSpace
+from jointenergy.labels import MISSING
+from jointenergy.metrics.label_patterns import agreement
 from jointenergy.models import Box
 from jointenergy.report.samples_sets import passed
 from jointenergy.runs import Run
@@ -26,59 +27,7 @@ Judge = Callable[[Tensor], Tensor]
 
 BEGINS: tuple[Begin, ...] = ("noise", "class", "matched_buffer", "unmatched_buffer")
 SELECTED: tuple[Begin, ...] = ("noise", "class", "buffer")
-PIECE = 4096  # rows of labels whose codes are made at once
 LARGEST = 4096  # values in a row of which class Gaussians are fitted
-
-
-# Which labels go together.
-
-
-def counts_of_pairs(y: Tensor, labels: LabelSpace) -> Tensor:
-    """How many rows have each two values, `[n_codes, n_codes]`; a row that misses one of them has not both."""
-    total = torch.zeros(labels.n_codes, labels.n_codes, dtype=torch.float64, device=y.device)
-    for rows in y.split(PIECE):
-        code = labels.code_of(rows.clamp(min=0), torch.float64)
-        known = (rows != MISSING).repeat_interleave(torch.tensor(labels.cardinalities, device=y.device), dim=1)
-        code = code * known
-        total += code.T @ code
-    return total.long()
-
-
-def singles(labels: LabelSpace) -> Tensor:
-    """Each value of each label alone, `[n_codes, L]`."""
-    patterns = torch.full((labels.n_codes, len(labels)), MISSING)
-    for place, (k, value) in enumerate(zip(labels.variable_of_code, labels.value_of_code, strict=True)):
-        patterns[place, k] = value
-    return patterns
-
-
-def pairs(labels: LabelSpace, y: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Pairs of values of two labels that some row has, and those that none has though it has each value: `[P, L]`.
-
-    Without rows all pairs are of the first kind: nothing says that one is new.
-    """
-    one = singles(labels)
-    counts = torch.ones(labels.n_codes, labels.n_codes) if y is None else counts_of_pairs(y, labels).cpu()
-    seen: list[Tensor] = []
-    novel: list[Tensor] = []
-    for i in range(labels.n_codes):
-        for j in range(i + 1, labels.n_codes):
-            if labels.variable_of_code[i] == labels.variable_of_code[j] or not (counts[i, i] and counts[j, j]):
-                continue
-            (seen if counts[i, j] else novel).append(torch.maximum(one[i], one[j]))
-    return _stacked(seen, labels), _stacked(novel, labels)
-
-
-def some(patterns: Tensor, n: int, generator: torch.Generator) -> Tensor:
-    """All of them in their order, or `n` drawn ones where there are more."""
-    if len(patterns) <= n:
-        return patterns
-    return patterns[torch.randperm(len(patterns), generator=generator)[:n].sort().values]
-
-
-def named(labels: LabelSpace, pattern: Tensor) -> str:
-    """A pattern in words, such as `shape round, size big`."""
-    return ", ".join(f"{name} {value}" for name, value in labels.decode(pattern[None])[0].items())
 
 
 def held_out(run: Run) -> tuple[list[str], Tensor]:
@@ -94,19 +43,6 @@ def held_out(run: Run) -> tuple[list[str], Tensor]:
         for word in pair:
             pattern[known.index(word.removeprefix(NOT))] = int(not word.startswith(NOT))
     return [" ".join(pair) for pair in kept], patterns
-
-
-# Whether samples have them.
-
-
-def agreement(found: Tensor, asked: Tensor) -> Tensor:
-    """Whether each row has all labels that were asked for; those that were not asked for may be anything."""
-    return ((asked == MISSING) | (found.to(asked.device) == asked)).all(1)
-
-
-def share_with(found: Tensor, patterns: Tensor) -> Tensor:
-    """The share of rows that have each pattern, `[P]`."""
-    return torch.stack([agreement(found, p[None].to(found.device)).double().mean() for p in patterns])
 
 
 @dataclass(frozen=True)
@@ -260,7 +196,3 @@ def _first_given(y: Tensor) -> Tensor:
     """The first label that each row is given, or MISSING."""
     given = y != MISSING
     return torch.where(given.any(1), given.int().argmax(1), MISSING)
-
-
-def _stacked(patterns: Sequence[Tensor], labels: LabelSpace) -> Tensor:
-    return torch.stack(list(patterns)) if patterns else torch.empty(0, len(labels), dtype=torch.int64)

@@ -1,4 +1,4 @@
-"""report: the names that a published metric may have, the values that each may take, and mean and spread."""
+"""metrics: the names that a published metric may have, the values that each may take, and mean and spread."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from jointenergy.errors import InputError
-from jointenergy.inference import SCORES
 from jointenergy.labels import nearest
 
 Figures = dict[str, float | None]
@@ -60,9 +59,8 @@ NAMES: dict[str, Range] = {
     **{f"{what}_{over}": FRACTION for what in ("f1", "auprc", "auroc", "ece") for over in ("micro", "macro")},
     **{f"{what}_of.<label>": FRACTION for what in ("accuracy", "f1", "auprc", "auroc", "ece")},
     **{
-        f"ood_{what}.{kind}": FRACTION
+        f"ood_{what}.<score>": FRACTION
         for what in ("auroc.<set>", "aupr.<set>", "fpr95.<set>", "auroc_noised.<set>", "auroc_control")
-        for kind in SCORES
     },
     "robust_accuracy.<norm>.<refinement>.<radius>": FRACTION,
     "robust_radius.<norm>.<refinement>": DISTANCE,

@@ -1,4 +1,4 @@
-"""report: how far features of samples lie from those of data: FID, KID, inception score, precision, recall.
+"""metrics: how far features of samples lie from those of data: FID, KID, inception score, precision, recall.
 
 torchmetrics computes the distances and the score, here in float64.
 """

@@ -1,4 +1,4 @@
-"""report: how far confidence is from how often it is right: errors over bins, their noise, risk, temperature."""
+"""metrics: how far confidence is from how often it is right: errors over bins, their noise, risk, temperature."""
 
 from __future__ import annotations
 
