@@ -161,13 +161,12 @@ def test_the_names_of_the_house_are_known(name):
 @pytest.mark.parametrize(
     ("name", "nearest"),
     [
-        ("ood_auroc.svhn.energy", "'ood_auroc.<set>.log_density'"),
-        ("ood_auroc.log_density", "'ood_auroc.<set>.log_density'"),
+        ("ood_auroc.log_density", "'ood_auroc.<set>.<score>'"),
         ("fid.<extractor>", "'fid.<extractor>.<which>'"),
         ("f1_weighted", "'f1_"),
         ("Accuracy", "'accuracy'"),
         ("accuracyX", "'accuracy'"),
-        ("oodXauroc.svhn.log_density", "'ood_auroc.<set>.log_density'"),
+        ("oodXauroc.svhn.log_density", "'ood_auroc.<set>.<score>'"),
         ("_ms", "a name that ends in a unit"),
     ],
 )
