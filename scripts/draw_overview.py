@@ -23,8 +23,8 @@ import jointenergy
 from jointenergy.data import load
 from jointenergy.metrics.detection import separation
 from jointenergy.report import gallery
+from jointenergy.report.drawings import COLORS, drawing, picture
 from jointenergy.report.outside import read_outside
-from jointenergy.report.sections import COLORS, drawing, picture
 
 FILE = Path(__file__).resolve().parents[1] / "docs" / "figures" / "overview.png"
 SIDE = 8  # pixels of a digit

@@ -22,7 +22,7 @@ from jointenergy.data import View, cache, load
 from jointenergy.data.torchscript import is_torchscript, torchscript_tensors
 from jointenergy.metrics.sample_quality import frechet_distance
 from jointenergy.networks.inception import N_CLASSES, N_FEATURES, NAMES_OF_PORT, Inception, is_inception, resized
-from jointenergy.report import extractors, inception, samples_quality
+from jointenergy.report import extractors, inception, samples
 from jointenergy.report.sections import Extractor
 from jointenergy.report.weight_files import tensors_of
 
@@ -352,14 +352,14 @@ class TestCache:
     def test_features_of_real_rows_are_extracted_once(self, extractor, folder):
         run, x = run_of((5,)), torch.arange(20.0).view(4, 5)
         for _ in range(3):
-            found = samples_quality.features_of_real(run, extractor, x)
+            found = samples.features_of_real(run, extractor, x)
             assert torch.equal(found, x[:, :3])
         assert extractor.features.rows == 4
         assert [p.suffix for p in folder.iterdir()] == [".npz"]  # and nothing half-written beside it
 
     def test_whatever_they_depend_on_is_in_the_key(self, extractor):
         run, x = run_of((5,)), torch.arange(20.0).view(4, 5)
-        samples_quality.features_of_real(run, extractor, x)
+        samples.features_of_real(run, extractor, x)
         network = Counted().requires_grad_(False)
         network.weight.mul_(2)
         heavier = Extractor("inception", network, costly=True)
@@ -372,13 +372,13 @@ class TestCache:
             )
         ):
             before = extractor.features.rows
-            samples_quality.features_of_real(a_run, an_extractor, rows)
+            samples.features_of_real(a_run, an_extractor, rows)
             assert extractor.features.rows == before + len(rows), n
-        assert torch.equal(samples_quality.features_of_real(run, heavier, x), 2 * x[:, :3])
+        assert torch.equal(samples.features_of_real(run, heavier, x), 2 * x[:, :3])
 
     def test_a_damaged_entry_is_made_anew(self, extractor, folder):
         run, x = run_of((5,)), torch.arange(20.0).view(4, 5)
-        samples_quality.features_of_real(run, extractor, x)
+        samples.features_of_real(run, extractor, x)
         (path,) = folder.iterdir()
         whole = path.read_bytes()
         flipped = bytearray(whole)
@@ -388,13 +388,13 @@ class TestCache:
         for content in (b"", whole[: len(whole) // 2], bytes(flipped), other.getvalue()):
             path.write_bytes(content)
             before = extractor.features.rows
-            assert torch.equal(samples_quality.features_of_real(run, extractor, x), x[:, :3])
+            assert torch.equal(samples.features_of_real(run, extractor, x), x[:, :3])
             assert extractor.features.rows == before + 4
             assert path.read_bytes() == whole
 
     def test_others_leave_no_files(self, folder):
         extractor = Extractor("own-features", Counted())
-        samples_quality.features_of_real(run_of((5,)), extractor, torch.zeros(4, 5))
+        samples.features_of_real(run_of((5,)), extractor, torch.zeros(4, 5))
         assert not folder.exists()
 
 

@@ -25,8 +25,9 @@ from jointenergy.data import load
 from jointenergy.errors import InputError
 from jointenergy.recipes import run_folder
 from jointenergy.report import comparison, page, stored, suite, vitals
+from jointenergy.report.drawings import drawing, picture
 from jointenergy.report.outside import read_outside
-from jointenergy.report.sections import Extractor, Section, Subject, Table, drawing, picture
+from jointenergy.report.sections import Extractor, Section, Subject, Table
 from jointenergy.runs.loading import open_run
 
 CHROMES = ("chromium", "chromium-browser", "google-chrome", "chrome")

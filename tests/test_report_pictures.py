@@ -11,7 +11,7 @@ from torchmetrics.functional.classification import multiclass_calibration_error
 from jointenergy.data.pictures import image_grid
 from jointenergy.errors import InputError
 from jointenergy.metrics.calibration import expected_calibration_error
-from jointenergy.report.samples_pictures import grids
+from jointenergy.report.drawings import grids
 
 
 def predictions(n=2000, classes=5, sharpness=2.0):

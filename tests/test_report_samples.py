@@ -27,8 +27,9 @@ from jointenergy.metrics import label_patterns, registry, sample_quality
 from jointenergy.metrics.sample_quality import frechet_distance, inception_score, kernel_distance, precision_and_recall
 from jointenergy.networks import MLP
 from jointenergy.networks.cifar_resnet import MEAN, STD, CifarBlock, CifarResNet
-from jointenergy.report import conditional_samples, drift, extractors, samples, samples_sets
-from jointenergy.report.sections import STYLE, Extractor, Subject
+from jointenergy.report import conditional_samples, extractors, long_chains, sample_sets, samples
+from jointenergy.report.drawings import STYLE
+from jointenergy.report.sections import Extractor, Subject
 from jointenergy.runs.loading import open_run
 from jointenergy.training import checkpoints
 from tests.small import trained
@@ -343,8 +344,8 @@ class TestConsistency:
     def test_some_are_all_or_as_many_as_wanted(self):
         patterns = torch.arange(10)[:, None]
         generator = torch.Generator().manual_seed(0)
-        assert samples_sets.some(patterns, 10, generator) is patterns
-        assert len(samples_sets.some(patterns, 4, generator).unique()) == 4
+        assert sample_sets.some(patterns, 10, generator) is patterns
+        assert len(sample_sets.some(patterns, 4, generator).unique()) == 4
 
     def test_samples_of_an_exact_model_show_their_labels_and_a_wrong_judge_does_not(self, attributes):
         run = attributes.run
@@ -394,47 +395,49 @@ class TestConsistency:
 class TestDrift:
     def test_a_frozen_chain_keeps_its_class_and_one_that_flips_does_not(self):
         frozen = torch.randint(5, (1, 40, 2)).expand(6, -1, -1)
-        assert drift.kept(frozen).tolist() == [1.0] * 6
+        assert long_chains.kept(frozen).tolist() == [1.0] * 6
         flipped = torch.stack([torch.full((8, 1), age % 2) for age in range(4)])
-        assert drift.kept(flipped).tolist() == [1.0, 0.0, 1.0, 0.0]
-        assert drift.kept(flipped, since=1).tolist() == [1.0, 0.0, 1.0]
+        assert long_chains.kept(flipped).tolist() == [1.0, 0.0, 1.0, 0.0]
+        assert long_chains.kept(flipped, since=1).tolist() == [1.0, 0.0, 1.0]
         half = torch.stack((torch.zeros(4, 1), torch.tensor([[0.0], [0.0], [1.0], [1.0]])))
-        assert drift.kept(half).tolist() == [1.0, 0.5]
+        assert long_chains.kept(half).tolist() == [1.0, 0.5]
 
     def test_ages_rise_to_the_end(self):
         for steps in (0, 1, 2, 37, 1000):
-            ages = drift.ages_of(steps, also=(steps // 2,))
+            ages = long_chains.ages_of(steps, also=(steps // 2,))
             assert ages[0] == 0
             assert ages[-1] == steps
             assert steps // 2 in ages
             assert list(ages) == sorted(set(ages))
-            assert len(ages) <= drift.AGES + 1
+            assert len(ages) <= long_chains.AGES + 1
 
     def test_age_that_encodes_a_class_is_seen(self):
         age = torch.arange(400)[torch.randperm(400, generator=torch.Generator().manual_seed(0))]
         frog_then_car = (age >= 200).long()
-        groups = drift.by_age(age, frog_then_car, 2)
+        groups = long_chains.by_age(age, frog_then_car, 2)
         assert [(g.youngest, g.oldest, g.n) for g in groups] == [
             (0, 99, 100),
             (100, 199, 100),
             (200, 299, 100),
             (300, 399, 100),
         ]
-        assert drift.apart(groups[0].shares, groups[-1].shares) == 1.0
-        mixed = drift.by_age(age, age % 2, 2)
-        assert drift.apart(mixed[0].shares, mixed[-1].shares) == 0.0
+        assert long_chains.apart(groups[0].shares, groups[-1].shares) == 1.0
+        mixed = long_chains.by_age(age, age % 2, 2)
+        assert long_chains.apart(mixed[0].shares, mixed[-1].shares) == 0.0
 
     def test_chance_is_what_draws_show(self):
         p, n = torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64), 200
         generator = torch.Generator().manual_seed(0)
         found = []
         for _ in range(300):
-            pair = [drift.shares(torch.multinomial(p, n, True, generator=generator)[None], 3)[0] for _ in range(2)]
-            found.append(drift.apart(*pair))
-        assert drift.apart_by_chance(p, n) == pytest.approx(np.mean(found), rel=0.15)
+            pair = [
+                long_chains.shares(torch.multinomial(p, n, True, generator=generator)[None], 3)[0] for _ in range(2)
+            ]
+            found.append(long_chains.apart(*pair))
+        assert long_chains.apart_by_chance(p, n) == pytest.approx(np.mean(found), rel=0.15)
 
     def test_a_watch_keeps_a_few_numbers_of_each_look(self):
-        watch = drift.Watch((0, 2), (0.0, 1.0), lambda x, y: x.sum(1), lambda x: (x[:, :1] > 0.5).long())
+        watch = long_chains.Watch((0, 2), (0.0, 1.0), lambda x, y: x.sum(1), lambda x: (x[:, :1] > 0.5).long())
         for step, value in enumerate((0.0, 0.4, 0.9)):
             x = torch.full((3, 2), value)
             watch(step, State(x, torch.zeros(3, 1), torch.zeros(3, dtype=torch.int64)))
@@ -444,7 +447,7 @@ class TestDrift:
         assert course.labels is not None
         assert course.labels[:, 0, 0].tolist() == [0, 1]
         with pytest.raises(InputError, match="0 of 2 ages"):
-            drift.Watch((0, 2), (0.0, 1.0), lambda x, y: x.sum(1), None).course()
+            long_chains.Watch((0, 2), (0.0, 1.0), lambda x, y: x.sum(1), None).course()
 
 
 # The whole part.
@@ -508,7 +511,7 @@ def check(section, subject):
 @pytest.fixture(autouse=True)
 def few(monkeypatch):
     monkeypatch.setattr(samples, "QUICK", SMALL)
-    monkeypatch.setattr(samples_sets, "STEPS", 60)
+    monkeypatch.setattr(sample_sets, "STEPS", 60)
     monkeypatch.setitem(STYLE, "savefig.dpi", 40)
 
 
@@ -535,7 +538,7 @@ class TestSamples:
         # What the names say, from the run itself.
         x = digits.run.sample(60, seed=0).x
         features = extractors.of_run(digits.run, name, digits.run.bounds).features
-        rows = samples_sets.some(torch.arange(len(digits.test)), 60, torch.Generator().manual_seed(0))
+        rows = sample_sets.some(torch.arange(len(digits.test)), 60, torch.Generator().manual_seed(0))
         test = digits.test.x[rows]
         wanted = frechet_distance(features(x), features(test))
         assert found.metrics[f"fid.{name}.fresh"] == pytest.approx(wanted)

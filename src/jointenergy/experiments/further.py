@@ -16,8 +16,8 @@ from jointenergy.metrics.registry import Figures
 from jointenergy.recipes.schema import Recipe
 from jointenergy.report import extractors, likelihood, ood, samples
 from jointenergy.report.outside import read_outside
-from jointenergy.report.samples_quality import features
-from jointenergy.report.samples_sets import sets_of
+from jointenergy.report.sample_sets import sets_of
+from jointenergy.report.samples import features
 from jointenergy.report.sections import Extractor, Subject, Suite
 from jointenergy.runs.loading import open_run
 

@@ -11,7 +11,7 @@ from jointenergy.metrics.registry import Figures, Taken
 from jointenergy.recipes.build import kernel_of
 from jointenergy.report import conditional_samples
 from jointenergy.report.predictors import parts_of_names
-from jointenergy.report.samples_sets import at_once
+from jointenergy.report.sample_sets import at_once
 from jointenergy.report.sections import Subject
 from jointenergy.runs import Run
 from jointenergy.training.engine import accelerated, arithmetic, precision_of

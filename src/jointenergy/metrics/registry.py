@@ -16,6 +16,11 @@ Taken = tuple[Figures, str]
 """Figures, and a remark where there is more to say than numbers."""
 
 
+def finite_or_none(value: float) -> float | None:
+    """None for a value that is not finite: JSON has no NaN, and what has no value is no value."""
+    return value if math.isfinite(value) else None
+
+
 @dataclass(frozen=True)
 class Range:
     """The values a metric may take, ends included."""

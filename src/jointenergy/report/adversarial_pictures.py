@@ -12,7 +12,8 @@ from torch import Tensor
 from jointenergy.data import View
 from jointenergy.report.attacked import Attacked
 from jointenergy.report.defended import Norm
-from jointenergy.report.sections import COLORS, Picture, drawing, picture
+from jointenergy.report.drawings import COLORS, drawing, picture
+from jointenergy.report.sections import Picture
 from jointenergy.runs import Run
 from jointenergy.runs.film import as_images
 

@@ -15,7 +15,8 @@ from torch import Tensor
 
 from jointenergy.metrics.calibration import BINS, bins_of, reliability, risk_coverage
 from jointenergy.metrics.classification import Answers, Decisions, auprc, auroc, precision_recall_curve, roc_curve
-from jointenergy.report.sections import COLORS, Picture, drawing, picture
+from jointenergy.report.drawings import COLORS, drawing, picture
+from jointenergy.report.sections import Picture
 
 COLUMNS = 4  # panels side by side
 POINTS = 500  # of a curve, so that large sets draw as fast as small ones

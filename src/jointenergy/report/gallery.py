@@ -16,9 +16,9 @@ from jointenergy.labels import MISSING, LabelSpace
 from jointenergy.metrics import known_density, label_patterns
 from jointenergy.models import Box
 from jointenergy.report import by_sampling, conditional_samples
-from jointenergy.report.samples_pictures import grids
-from jointenergy.report.samples_sets import at_once
-from jointenergy.report.sections import Picture, Subject, drawing, picture
+from jointenergy.report.drawings import drawing, grids, picture
+from jointenergy.report.sample_sets import at_once
+from jointenergy.report.sections import Picture, Subject
 from jointenergy.runs.film import as_images
 
 LARGEST = 150_000  # bytes of a picture

@@ -10,7 +10,8 @@ import numpy as np
 from matplotlib.axes import Axes
 
 from jointenergy.metrics.likelihood import RARE, Bounds, Effort, How
-from jointenergy.report.sections import COLORS, Cell, Picture, Section, Table, drawing, picture
+from jointenergy.report.drawings import COLORS, drawing, picture
+from jointenergy.report.sections import Cell, Picture, Section, Table
 
 NAME, TITLE = "likelihood", "Likelihood"
 FAR = 100  # nats, beyond which a temperature is left out of the picture

@@ -16,6 +16,7 @@ from jointenergy import streams
 from jointenergy.errors import InputError
 from jointenergy.inference import SCORES
 from jointenergy.metrics.detection import Separation, Values, separation
+from jointenergy.metrics.registry import finite_or_none
 from jointenergy.report.embedded import Made, embedded
 from jointenergy.report.ood_pictures import examples, histograms
 from jointenergy.report.outside import Outside
@@ -88,7 +89,7 @@ def aurocs(run: Run, test: Tensor, sets: Sequence[Rows], seed: int) -> dict[str,
     asked, _ = _askable(runs, test, noised=False)
     data, *outside = (scores_of(s, runs, asked, most=None, noise=0.0, seed=seed) for s in (DataRows(test), *sets))
     return {
-        f"ood_auroc.{rows.name}.{a.kind}": _known(separation(data[a], values[a]).auroc)
+        f"ood_auroc.{rows.name}.{a.kind}": finite_or_none(separation(data[a], values[a]).auroc)
         for rows, values in zip(sets, outside, strict=True)
         for a in asked
     }
@@ -123,18 +124,14 @@ def _metrics(
         for a, figure in figures.items():
             before = prefix(a.who)
             if a.noised:
-                metrics[f"{before}ood_auroc_noised.{name}.{a.kind}"] = _known(figure.auroc)
+                metrics[f"{before}ood_auroc_noised.{name}.{a.kind}"] = finite_or_none(figure.auroc)
                 continue
             for what in ("auroc", "aupr", "fpr95"):
-                metrics[f"{before}ood_{what}.{name}.{a.kind}"] = _known(getattr(figure, what))
+                metrics[f"{before}ood_{what}.{name}.{a.kind}"] = finite_or_none(getattr(figure, what))
     for a, figure in control.items():
         if not a.noised:
-            metrics[f"{prefix(a.who)}ood_auroc_control.{a.kind}"] = _known(figure.auroc)
+            metrics[f"{prefix(a.who)}ood_auroc_control.{a.kind}"] = finite_or_none(figure.auroc)
     return metrics
-
-
-def _known(value: float) -> float | None:
-    return None if math.isnan(value) else value
 
 
 def _tables(
@@ -155,10 +152,10 @@ def _tables(
                 continue
             columns = [SCORES[a.kind].symbol + ("" if a.who == "run" else f", {a.who}") for a in asked]
             rows: list[tuple[Cell, ...]] = [
-                (name.replace("_", " "), counts[name], *(_known(getattr(figures[a], what)) for a in asked))
+                (name.replace("_", " "), counts[name], *(finite_or_none(getattr(figures[a], what)) for a in asked))
                 for name, figures in told.items()
             ]
-            halves = (_known(getattr(control[a], what)) for a in asked)
+            halves = (finite_or_none(getattr(control[a], what)) for a in asked)
             rows.append(("control: held-out rows like the data", n_test // 2, *halves))
             yield Table(title + (", noise added to all rows" if noised else ""), ("set", "rows", *columns), tuple(rows))
 

@@ -11,7 +11,8 @@ from torch import Tensor
 from jointenergy.data import View
 from jointenergy.data.fitting import Form, image_form
 from jointenergy.metrics.detection import Values
-from jointenergy.report.sections import COLORS, Picture, drawing, picture
+from jointenergy.report.drawings import COLORS, drawing, picture
+from jointenergy.report.sections import Picture
 from jointenergy.runs import Run
 
 COLUMNS = 3

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from jointenergy.metrics.likelihood import COLLAPSED
-from jointenergy.report.sections import STYLE as STYLE_OF_PICTURES
+from jointenergy.report.drawings import STYLE as STYLE_OF_PICTURES
 from jointenergy.report.sections import Cell, Picture, Section, Table
 from jointenergy.report.suite import Evaluation
 

@@ -22,6 +22,7 @@ from jointenergy.metrics.classification import (
     is_attributes,
     whole,
 )
+from jointenergy.metrics.registry import finite_or_none
 from jointenergy.report import curves
 from jointenergy.report.predictors import defined, parts_of_names, predictors, prefix, shown, told_by
 from jointenergy.report.sections import Cell, Picture, Section, Subject, Suite, Table
@@ -148,7 +149,7 @@ def _class_table(answers: Mapping[str, Answers], by_class: Mapping[str, Tensor],
         # Classes without rows are last: they have no accuracy.
         order = by_class[first].nan_to_num(2.0).argsort()[:lines].tolist()
         title += f", the {lines} hardest of {len(values)}"
-    rows = [(values[c], int(counts[c]), *(_cell(float(v[c])) for v in by_class.values())) for c in order]
+    rows = [(values[c], int(counts[c]), *(finite_or_none(float(v[c])) for v in by_class.values())) for c in order]
     return Table(title, ("", "rows", *by_class), tuple(rows))
 
 
@@ -170,7 +171,8 @@ def _attribute_tables(each: Mapping[str, list[Attribute]]) -> list[Table]:
             f"Each label, as {shown(name)} tells it",
             columns,
             tuple(
-                (a.name, a.n, a.share, a.accuracy, *(_cell(v) for v in (a.f1, a.auprc, a.auroc, a.ece))) for a in found
+                (a.name, a.n, a.share, a.accuracy, *(finite_or_none(v) for v in (a.f1, a.auprc, a.auroc, a.ece)))
+                for a in found
             ),
         )
         for name, found in each.items()
@@ -213,7 +215,3 @@ def _by_sampling(run: Run, subject: Subject, sizes: Sizes) -> tuple[dict[str, fl
         f"of {sizes.n_chains} chains of {sizes.steps} steps. That is an estimate, and has no probabilities."
     )
     return {"accuracy_by_sampling": float((chosen == truth)[seen].double().mean())}, sentence
-
-
-def _cell(value: float) -> Cell:
-    return None if value != value else value

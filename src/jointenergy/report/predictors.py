@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -13,6 +12,7 @@ from jointenergy.data import Dataset
 from jointenergy.errors import EnumerationError, InputError
 from jointenergy.labels import MISSING
 from jointenergy.metrics.classification import Told
+from jointenergy.metrics.registry import finite_or_none
 from jointenergy.report.classification import batches, tell
 from jointenergy.report.sections import Subject
 from jointenergy.runs import Run
@@ -98,4 +98,4 @@ def rows_of(run: Run, data: Dataset) -> Iterator[tuple[Tensor, Tensor]]:
 
 def defined(metrics: Mapping[str, float]) -> dict[str, float | None]:
     """None for what has no value: NaN, or the likelihood of what was held to be impossible."""
-    return {name: value if math.isfinite(value) else None for name, value in metrics.items()}
+    return {name: finite_or_none(value) for name, value in metrics.items()}

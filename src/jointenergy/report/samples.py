@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import csv
 from collections import deque
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
-from jointenergy.report import drift, extractors
-from jointenergy.report import samples_pictures as pictures
-from jointenergy.report.conditional_samples import Judge, judges_of
-from jointenergy.report.samples_labels import labels
-from jointenergy.report.samples_quality import features, neighbors, variety
-from jointenergy.report.samples_sets import MANY, Sets, energy_of, sets_of, some
-from jointenergy.report.sections import Cell, Picture, Section, Subject, Suite, Table
+from jointenergy.data.cache import cached_features
+from jointenergy.errors import InputError
+from jointenergy.metrics import sample_quality
+from jointenergy.metrics.registry import finite_or_none
+from jointenergy.report import extractors, stored
+from jointenergy.report.conditional_samples import conditional_samples
+from jointenergy.report.drawings import grids
+from jointenergy.report.long_chains import long_chains
+from jointenergy.report.sample_sets import MANY, Sets, passed, sets_of, variety
+from jointenergy.report.sections import Cell, Extractor, Picture, Section, Subject, Suite, Table
 from jointenergy.runs import Run
-from jointenergy.training.health import at_bounds
 
 COLUMNS = 8
-MOST_CLASSES = 20  # that a picture of classes by age has room for
 
 
 @dataclass(frozen=True)
@@ -55,8 +57,8 @@ def samples(subject: Subject, suite: Suite) -> Section:
     parts = [
         Section("samples", "", (*sets.says, *said), variety(sets), (), _shown(run, sets)),
         features(subject, sets, extractor, sizes.manifold),
-        labels(subject, sets, patterns=sizes.patterns, per=sizes.per, per_selected=sizes.per_selected),
-        _old(subject, sets, sizes),
+        conditional_samples(subject, sets, patterns=sizes.patterns, per=sizes.per, per_selected=sizes.per_selected),
+        long_chains(subject, sets, chains=sizes.chains, times=sizes.times),
         neighbors(run, sets, extractor, sizes.neighbors),
         _cost(run, sets),
     ]
@@ -77,7 +79,7 @@ def _shown(run: Run, sets: Sets) -> tuple[Picture, ...]:
     if sets.buffer is not None:
         panels["chains of training"] = sets.buffer.x
     n = COLUMNS * COLUMNS if sets.test[0].numel() > 2 else 500
-    drawn = pictures.grids(
+    drawn = grids(
         "samples",
         f"Fresh samples of {sets.steps} steps, the first ones and none chosen, between real rows and, where there are "
         "any, the chains that training has kept.",
@@ -86,94 +88,6 @@ def _shown(run: Run, sets: Sets) -> tuple[Picture, ...]:
         run.bounds,
     )
     return () if drawn is None else (drawn,)
-
-
-def _old(subject: Subject, sets: Sets, sizes: Sizes) -> Section:
-    """Energies of all sets, and chains that go on for many times the length that they were trained with."""
-    run, energy = subject.run, energy_of(subject.run)
-    trained = run.recipe.chain.steps if run.recipe is not None else sets.steps
-    # Never so short that nothing is seen of what comes after a sample is taken.
-    steps = max(sizes.times * trained, 2 * sets.steps)
-    predict = judges_of({"model": run}, sets.test[:1])[0].get("model") if len(run.labels) else None
-    watch = drift.Watch(drift.ages_of(steps, also=(sets.steps,)), run.bounds, energy, predict)
-    n = min(sizes.chains, len(sets.test))
-    given = sets.samples_y[:n] if run.model.normalizer == "conditional" else None
-    run.sample(n if given is None else len(given), given, steps=steps, frames=watch, seed=subject.seed + 1)
-    course = watch.course()
-    known = {"fresh samples": energy(sets.samples, sets.samples_y), "test rows": energy(sets.test, sets.test_y)}
-    if sets.buffer is not None:
-        rows = some(torch.arange(len(sets.buffer.x)), len(sets.test), torch.Generator().manual_seed(subject.seed))
-        known["chains of training"] = energy(sets.buffer.x[rows], sets.buffer.y[rows])
-    known["where chains began"] = energy(sets.starts, _labels_of(sets, sets.starts))
-    known["uniform noise"] = energy(sets.noise, sets.test_y)
-    bounds = {"data": sets.test, "samples": sets.samples}
-    metrics: dict[str, float | None] = {
-        f"at_bounds.{name}": float(at_bounds(x, run.bounds)) for name, x in bounds.items() if len(x)
-    }
-    metrics["at_bounds.old_chains"] = course.at_bounds[-1]
-    medians = {"data": known["test rows"], "samples": known["fresh samples"], "old_chains": course.energy[-1]}
-    metrics |= {f"energy_nats.{name}": _median(e) for name, e in medians.items()}
-    drawn = [
-        pictures.energies(
-            known,
-            "Energies of real rows, samples and noise. In a healthy run samples lie where real rows do, and noise far "
-            "to the right; what lies beyond an edge is counted there.",
-        ),
-        pictures.drift(
-            course,
-            known["test rows"],
-            float(at_bounds(sets.test, run.bounds)),
-            sets.steps,
-            f"{len(course.energy[0])} fresh chains on their way to {steps:,} steps ({steps / trained:g} times the "
-            f"{trained} of {'training' if run.recipe is not None else 'a sample'}): energy and the share of values at "
-            f"the bounds, beside those of real rows. Dotted: the {sets.steps} steps at which samples are taken.",
-        ),
-    ]
-    says = [
-        f"{len(course.energy[0])} chains went on to {steps:,} steps: their median energy is "
-        f"{_told(metrics['energy_nats.old_chains'])}, that of test rows {_told(metrics['energy_nats.data'])}, and "
-        f"{course.at_bounds[-1]:.1%} of their values lie at the bounds, {metrics['at_bounds.data'] or 0.0:.1%} in test "
-        "rows."
-    ]
-    if course.labels is not None:
-        found = _classes(run, sets, course, predict)
-        return Section("old", "", (*says, *found.says), {**metrics, **found.metrics}, (), (*drawn, *found.pictures))
-    says.append("Which class a chain shows as it grows old is not told: this model's labels cannot be compared.")
-    return Section("old", "", tuple(says), metrics, (), tuple(drawn))
-
-
-def _classes(run: Run, sets: Sets, course: drift.Course, predict: Judge | None) -> Section:
-    """Which class chains show as they grow old, of fresh ones and of those of training (JEM, appendix G.2)."""
-    assert course.labels is not None
-    assert predict is not None
-    metrics: dict[str, float | None] = {
-        "class_kept.start": float(drift.kept(course.labels)[-1]),
-        "class_kept.sample": float(drift.kept(course.labels, course.ages.index(sets.steps))[-1]),
-    }
-    names, says, groups = run.labels.values[0], [], []
-    says.append(
-        f"Of the fresh chains {metrics['class_kept.start']:.0%} still show at step {course.ages[-1]:,} the class that "
-        f"their start was taken for, {metrics['class_kept.sample']:.0%} the class that they had at step {sets.steps}."
-    )
-    if sets.buffer is not None and len(sets.buffer.x) >= drift.GROUPS:
-        groups = drift.by_age(sets.buffer.age.cpu(), predict(sets.buffer.x)[:, 0].cpu(), len(names))
-        young, old = groups[0], groups[-1]
-        distance = drift.apart(young.shares, old.shares)
-        chance = drift.apart_by_chance((young.shares + old.shares) / 2, min(young.n, old.n))
-        metrics["class_by_age"] = distance
-        says.append(
-            f"Among chains of training, classes of the youngest and the oldest quarter differ by {distance:.0%} (by "
-            f"chance alone about {chance:.0%}). Where this is large, the age of a chain has become its class."
-        )
-    of = "" if len(run.labels) == 1 else f" of {run.labels.names[0]!r}, the first of the labels,"
-    drawn: tuple[Picture, ...] = ()
-    if len(names) <= MOST_CLASSES:
-        caption = (
-            "Left: how many chains still show the class they began with. Then the classes" + of + " of fresh chains at "
-            "some ages and, where there are any, of those that training has kept."
-        )
-        drawn = (pictures.classes_by_age(course, names, groups, sets.steps, caption),)
-    return Section("classes", "", tuple(says), metrics, (), drawn)
 
 
 def _cost(run: Run, sets: Sets) -> Section:
@@ -208,16 +122,159 @@ def _training_seconds(run: Run) -> float | None:
         return None
 
 
-def _labels_of(sets: Sets, x: Tensor) -> Tensor:
-    """Labels for rows that have none of their own, wherever the energy needs some."""
-    y = sets.samples_y if len(sets.samples_y) == len(x) else sets.test_y
-    return y[: len(x)]
+TENTH = 10  # published scores keep one of so many chains
+COMPARED = ("fresh", "train", "buffer", "buffer_filtered", "start", "noise")  # the last part of a metric's name
+REPORTED = ("fresh", "train", "buffer")  # whose KID, precision and recall are told too
+SHOWN, NEAREST = 8, 5  # samples that are shown with their neighbors, and how many of these
 
 
-def _median(energy: Tensor) -> float | None:
-    finite = energy[energy.isfinite()].double()
-    return float(finite.median()) if len(finite) else None
+def features(
+    subject: Subject, sets: Sets, extractor: Extractor, manifold: int, *, chosen: Collection[str] = COMPARED
+) -> Section:
+    """FID, KID and class score of the `chosen` sets against test rows, with precision and recall.
+
+    Precision and recall look at `manifold` rows at the most: their cost grows with the square.
+    """
+    run, data = subject.run, subject.test.name
+    name = extractor.name
+    says = [
+        f"{len(sets.samples):,} fresh chains of {sets.steps} steps, none left out, against {len(sets.test):,} test "
+        f"rows. Features are those of {name} ({extractor.protocol}); distances of other extractors are not comparable. "
+        "Fewer rows give a larger FID, so read it beside that of real training rows, of which there are as many."
+    ]
+    reference = features_of_real(run, extractor, sets.test)
+    metrics: dict[str, float | None] = {}
+    protocols: dict[str, str] = {}
+    table: list[tuple[Cell, ...]] = []
+    for which, (title, x) in _compared(run, sets).items():
+        if which not in chosen:
+            continue
+        how = f"{len(x):,} rows, {title}, against {len(sets.test):,} test rows of {data}; {extractor.protocol}"
+        protocols[f"fid.{name}.{which}"] = how
+        if len(x) < 2:
+            metrics[f"fid.{name}.{which}"] = None
+            continue
+        seen = features_of_real(run, extractor, x) if which == "train" else _passed(extractor, x)
+        distance = metrics[f"fid.{name}.{which}"] = finite_or_none(sample_quality.frechet_distance(reference, seen))
+        kernel, score = None, None
+        near: tuple[float | None, float | None] = (None, None)
+        if which in REPORTED:
+            kernel = metrics[f"kid.{name}.{which}"] = finite_or_none(
+                sample_quality.kernel_distance(reference, seen, seed=subject.seed)
+            )
+            protocols[f"kid.{name}.{which}"] = f"{how}; {_subsets(len(reference), len(seen))}"
+            near = _manifolds(reference[:manifold], seen[:manifold])
+        if extractor.logits is not None:
+            score = finite_or_none(sample_quality.inception_score(passed(extractor.logits, x)))
+        table.append((title, len(x), distance, kernel, *near, score))
+        if which in ("fresh", "train"):
+            key = "" if which == "fresh" else "_train"
+            metrics[f"precision{key}.{name}"], metrics[f"recall{key}.{name}"] = near
+        if which == "fresh" and extractor.logits is not None:
+            metrics[f"inception_score.{name}"] = score
+            protocols[f"inception_score.{name}"] = f"{how}; one group"
+    if extractor.logits is not None:
+        score = sample_quality.inception_score(passed(extractor.logits, sets.test))
+        metrics[f"inception_score_test.{name}"] = score
+        table.append(("test rows themselves", len(sets.test), None, None, None, None, score))
+        says.append(
+            "The class score is high, up to the number of classes, where each row is of one class for sure and all "
+            "classes are met (the inception score, by the classes of this extractor)."
+        )
+    columns = ("compared with test rows", "rows", f"FID ({name})", f"KID ({name})", "precision", "recall")
+    says.append(
+        f"Precision: the share of rows that lie among test rows, no further than their "
+        f"{sample_quality.NEAREST}rd neighbor does. Recall: the share of test rows that lie so among them."
+    )
+    tables = (Table("Samples against data", (*columns, "class score"), tuple(table)),)
+    return Section("features", "", tuple(says), metrics, tables, protocols=protocols)
 
 
-def _told(value: float | None) -> str:
-    return "not finite" if value is None else f"{value:.1f} nats"
+def _compared(run: Run, sets: Sets) -> dict[str, tuple[str, Tensor]]:
+    """What is compared with test rows, under the last part of its metrics' names, with what a reader is told of it."""
+    rows = {"fresh": (f"fresh chains of {sets.steps} steps, unfiltered", sets.samples)}
+    if sets.train is not None:
+        rows["train"] = ("training rows (real data)", sets.train)
+    if sets.buffer is not None:
+        own = sets.buffer.x[torch.linspace(0, len(sets.buffer.x) - 1, len(sets.test)).long().unique()]
+        rows["buffer"] = ("chains of training (not fresh), unfiltered", own)
+        kept = _surest(run, sets.buffer.x)
+        # Very few rows are far from anything: a distance of theirs would say so and nothing else.
+        if kept is not None and len(kept) >= len(sets.test) // 2:
+            rows["buffer_filtered"] = (
+                "the tenth of the chains of training that the model is surest of (filtered)",
+                kept,
+            )
+    rows["start"] = ("where the chains began", sets.starts)
+    rows["noise"] = ("uniform noise", sets.noise)
+    return rows
+
+
+def features_of_real(run: Run, extractor: Extractor, x: Tensor) -> Tensor:
+    """Features of real rows, from the cache where a costly extractor has seen them before."""
+    if not extractor.costly:
+        return _passed(extractor, x)
+    weights, rows = stored.weights_digest(extractor.features), stored.rows_digest([x])
+    key = f"{extractor.protocol} {run.bounds!r} {weights} {tuple(x.shape)} {x.dtype} {rows}"
+    return cached_features(extractor.name, key, len(x), lambda: _passed(extractor, x)).to(x.device)
+
+
+def _passed(extractor: Extractor, x: Tensor) -> Tensor:
+    return torch.cat(list(passed(extractor.features, x)))
+
+
+def _subsets(n: int, m: int) -> str:
+    if n == m <= sample_quality.SUBSET:
+        return "over all rows at once"
+    return f"mean over {sample_quality.SUBSETS} subsets of {min(sample_quality.SUBSET, n, m):,}"
+
+
+def neighbors(run: Run, sets: Sets, extractor: Extractor, n: int) -> Section:
+    """How far samples are from the nearest training row, in values and in features, beside how far test rows are.
+
+    All training rows pass the extractor for that, so that a costly one is left out.
+    """
+    if sets.train is None or len(sets.samples) == 0:
+        return Section("neighbors", "")
+    metrics: dict[str, float | None] = {}
+    panels: dict[str, Tensor] = {}
+    samples, test = sets.samples[:n], sets.test[:n]
+    k = min(NEAREST, len(run.data.x))
+    for space, found in {"pixels": None, **({} if extractor.costly else {extractor.name: extractor})}.items():
+        maps, name = (None, None) if found is None else (found.features, space)
+        near = run.neighbors(samples, k=k, features=maps, space=name)
+        own = run.neighbors(test, k=1, features=maps, space=name).distance[:, 0].median()
+        metrics[f"nearest_train.{space}"] = (
+            finite_or_none(float(near.distance[:, 0].median() / own)) if own > 0 else None
+        )
+        shown = run.data.x[near.index[:SHOWN].to(run.data.x.device)]
+        panels[f"nearest by {space}"] = torch.cat((samples[:SHOWN, None], shown.to(samples)), dim=1).flatten(0, 1)
+    drawn = None
+    if samples[0].numel() > 2:
+        caption = (
+            f"On the left of each line a fresh sample, then the {k} training rows that are nearest to it. A sample "
+            "that equals its neighbor was learned by heart."
+        )
+        drawn = grids("neighbors", caption, panels, k + 1, run.bounds, apart=True)
+    says = (
+        "nearest_train is the median distance from a sample to its nearest training row, as a share of that from a "
+        "test row to its own: far below 1 means copies of training rows.",
+    )
+    return Section("neighbors", "", says, metrics, (), () if drawn is None else (drawn,))
+
+
+def _manifolds(data: Tensor, seen: Tensor) -> tuple[float | None, float | None]:
+    try:
+        found = sample_quality.precision_and_recall(data, seen)
+    except InputError:  # too few rows to have neighbors
+        return None, None
+    return found.precision, found.recall
+
+
+def _surest(run: Run, x: Tensor) -> Tensor | None:
+    """The tenth of the rows that the model is surest of, as JEM's appendix B keeps them."""
+    try:
+        sure = torch.cat(list(passed(lambda rows: run.score(rows, "max_probability"), x)))
+    except InputError:
+        return None
+    return x[sure.argsort(descending=True, stable=True)[: len(x) // TENTH]]

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import io
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Literal, Protocol
 
-import matplotlib as mpl
-from matplotlib.figure import Figure
 from torch import Tensor, nn
 
 from jointenergy.data import Dataset
@@ -19,22 +15,6 @@ from jointenergy.runs import Run
 
 Suite = Literal["quick", "full"]
 Cell = str | float | int | None
-
-# Okabe and Ito's colors, which people who see colors differently tell apart; the run is always the first.
-COLORS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#F0E442", "#000000")
-STYLE: Any = {
-    "figure.dpi": 100,
-    "savefig.dpi": 144,
-    "savefig.bbox": "tight",  # long names of rows stay whole
-    "font.size": 10,
-    "axes.grid": True,
-    "grid.alpha": 0.25,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.prop_cycle": f"cycler(color={list(COLORS)})",
-    "legend.frameon": False,
-    "figure.constrained_layout.use": True,
-}
 
 
 class Rows(Protocol):
@@ -132,17 +112,3 @@ class Part(Protocol):
     """A part of the evaluation: measures the subject, larger in the full suite. None where it does not apply."""
 
     def __call__(self, subject: Subject, suite: Suite) -> Section | None: ...
-
-
-@contextmanager
-def drawing(width: float = 6.0, height: float = 3.6) -> Iterator[Figure]:
-    """A figure in the style of the report; the global settings of matplotlib stay as they are."""
-    with mpl.rc_context(STYLE):
-        yield Figure(figsize=(width, height))
-
-
-def picture(name: str, caption: str, figure: Figure) -> Picture:
-    """The figure as a PNG file; call it inside `drawing`, whose style saves it."""
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png")
-    return Picture(name, caption, buffer.getvalue())

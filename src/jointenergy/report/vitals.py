@@ -10,7 +10,8 @@ from typing import Any
 from matplotlib.axes import Axes
 
 from jointenergy.errors import InputError
-from jointenergy.report.sections import COLORS, Cell, Picture, Section, Subject, Suite, Table, drawing, picture
+from jointenergy.report.drawings import COLORS, drawing, picture
+from jointenergy.report.sections import Cell, Picture, Section, Subject, Suite, Table
 from jointenergy.training import health as limits
 from jointenergy.training.health import Health
 from jointenergy.training.loop import INTERVENTIONS

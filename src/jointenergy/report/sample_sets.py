@@ -12,9 +12,11 @@ from torch import Tensor
 
 from jointenergy.errors import InputError
 from jointenergy.labels import MISSING
+from jointenergy.metrics.registry import finite_or_none
 from jointenergy.report.sections import Subject
 from jointenergy.runs import Run
 from jointenergy.starts import FrequencyLabels, UniformLabels, UniformStart
+from jointenergy.training.health import diversity
 
 STEPS = 100  # of a chain, where nothing says how many
 MANY = 50_000  # samples whose time is told (IGEBM, appendix A.5)
@@ -167,3 +169,30 @@ def _buffer(run: Run) -> Persistent | str:
         return f"Samples are not compared with persistent chains: {error}."
     state, n = buffer.state_dict(), len(buffer)
     return Persistent(state["x"][:n], state["y"][:n], state["age"][:n])
+
+
+MOST = 1000  # rows whose distances to each other are averaged
+
+
+def variety(sets: Sets) -> dict[str, float | None]:
+    """The mean distance between samples, as a share of that between test rows."""
+    if len(sets.samples) < 2:
+        return {"diversity": None}
+    return {"diversity": finite_or_none(_ratio(sets.samples, sets.test))}
+
+
+def variety_by_class(x: Tensor, classes: Tensor, data: Tensor, data_classes: Tensor) -> dict[str, float | None]:
+    """The same within each class that has samples and data to compare: the mean, and the class that is lowest."""
+    ratios = []
+    for c in classes.unique().tolist():
+        own, real = x[classes == c], data[data_classes == c]
+        if len(own) > 1 and len(real) > 1:
+            ratios.append(_ratio(own, real))
+    found = [r for r in ratios if math.isfinite(r)]
+    if not found:
+        return {}
+    return {"diversity_class.mean": sum(found) / len(found), "diversity_class.lowest": min(found)}
+
+
+def _ratio(x: Tensor, data: Tensor) -> float:
+    return diversity(x[:MOST]) / max(diversity(data[:MOST]), 1e-12)
