@@ -37,7 +37,7 @@ from jointenergy.recipes.build import trainer_of
 from jointenergy.recipes.data import data_of
 from jointenergy.recipes.schema import Recipe
 from jointenergy.report import provenance, results
-from jointenergy.report.classification import classify
+from jointenergy.report.predictors import classify
 from jointenergy.training import loop, measure
 from jointenergy.training.guard import Guard
 

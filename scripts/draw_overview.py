@@ -24,7 +24,7 @@ from jointenergy.data import load
 from jointenergy.metrics.detection import separation
 from jointenergy.report import gallery
 from jointenergy.report.drawings import COLORS, drawing, picture
-from jointenergy.report.outside import read_outside
+from jointenergy.report.ood_sets import read_outside
 
 FILE = Path(__file__).resolve().parents[1] / "docs" / "figures" / "overview.png"
 SIDE = 8  # pixels of a digit

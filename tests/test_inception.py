@@ -22,9 +22,9 @@ from jointenergy.data import View, cache, load
 from jointenergy.data.torchscript import is_torchscript, torchscript_tensors
 from jointenergy.metrics.sample_quality import frechet_distance
 from jointenergy.networks.inception import N_CLASSES, N_FEATURES, NAMES_OF_PORT, Inception, is_inception, resized
-from jointenergy.report import extractors, inception, samples
+from jointenergy.report import extractors, samples
+from jointenergy.report.extractors import tensors_of
 from jointenergy.report.sections import Extractor
-from jointenergy.report.weight_files import tensors_of
 
 
 @pytest.fixture(scope="module")
@@ -49,7 +49,7 @@ def images() -> torch.Tensor:
 @pytest.fixture
 def unchecked(monkeypatch):
     """Weights need not be the published ones."""
-    monkeypatch.setattr(inception, "check_published", lambda network, path: None)
+    monkeypatch.setattr(extractors, "check_published", lambda network, path: None)
 
 
 def as_port(weights):
@@ -188,7 +188,7 @@ class TestFiles:
             extractors.load(tmp_path / "mine.safetensors", run_of())
         weights = {**weights, "conv.beta": torch.full((32,), math.nan)}
         with pytest.raises(InputError, match="other weights"):
-            inception.check_published(Inception.of_weights(weights), tmp_path)
+            extractors.check_published(Inception.of_weights(weights), tmp_path)
 
     def test_files_that_lack_something_are_named(self, weights, tmp_path):
         save_file({"mixed_10.conv.weight": weights["mixed_10.conv.weight"]}, tmp_path / "part.safetensors")
@@ -201,27 +201,27 @@ class TestFiles:
             extractors.load(tmp_path / "mine.safetensors", run_of((5,)))
 
     def test_weights_are_sought_in_the_data_folder_and_in_a_package(self, tmp_path, monkeypatch):
-        data, package = tmp_path / "data", tmp_path / "site" / inception.PACKAGE
+        data, package = tmp_path / "data", tmp_path / "site" / extractors.PACKAGE
         monkeypatch.setenv("JOINTENERGY_DATA", str(data))
-        monkeypatch.setattr(inception, "PACKAGE", "no_such_package")
+        monkeypatch.setattr(extractors, "PACKAGE", "no_such_package")
         with pytest.raises(
             InputError, match=r"there are no weights of Inception.*--extractor FILE.*jointenergy\[fid\]"
         ):
-            inception.find(None)
+            extractors.find_inception(None)
         package.mkdir(parents=True)
         (package / "__init__.py").write_text("raise SystemExit('the package was imported')")
         (package / "default_1.pt").touch()
-        monkeypatch.setattr(inception, "PACKAGE", package.name)
+        monkeypatch.setattr(extractors, "PACKAGE", package.name)
         monkeypatch.syspath_prepend(str(package.parent))
-        assert inception.find(None) == package / "default_1.pt"
+        assert extractors.find_inception(None) == package / "default_1.pt"
         (data / "weights").mkdir(parents=True)
         for name in ("inception-2015-12-05-pool3-fp16.safetensors", "pt_inception-2015-12-05-6726825d.pth"):
             (data / "weights" / name).touch()
-            assert inception.find(None).name == name  # the later has an output layer
+            assert extractors.find_inception(None).name == name  # the later has an output layer
         other = tmp_path / "other" / "weights"
         other.mkdir(parents=True)
         (other / "inception-2015-12-05.pt").touch()
-        assert inception.find(other.parent) == other / "inception-2015-12-05.pt"
+        assert extractors.find_inception(other.parent) == other / "inception-2015-12-05.pt"
 
 
 class Several(nn.Module):
@@ -305,18 +305,18 @@ class TestTorchScript:
 class TestPixels:
     def test_what_is_outside_is_clipped_and_what_is_between_is_rounded(self):
         x = torch.tensor([-3.0, -1.0, 0.0, 0.4 / 127.5 - 1, 0.6 / 127.5 - 1, 1.0, 5.0])
-        assert inception.pixels_of(x, (-1, 1)).tolist() == [0, 0, 128, 0, 1, 255, 255]
+        assert extractors.pixels_of(x, (-1, 1)).tolist() == [0, 0, 128, 0, 1, 255, 255]
 
     @pytest.mark.parametrize("view", [View(-1, 1), View(0, 1), View(-14, 14, 256)])
     def test_bytes_come_back_as_they_were(self, view):
         pixels = torch.arange(256, dtype=torch.uint8)[:, None]
         x = view.of_pixels(pixels, generator=torch.Generator().manual_seed(0))
-        assert torch.equal(inception.pixels_of(x, view), pixels)
+        assert torch.equal(extractors.pixels_of(x, view), pixels)
 
     def test_the_network_sees_bytes_and_grey_as_three_channels(self, weights):
         network = Inception.of_weights(weights)
         x = torch.rand(3, 8, 8, generator=torch.Generator().manual_seed(0))
-        asked = inception.InceptionInput(network, (0.0, 1.0))
+        asked = extractors.InceptionInput(network, (0.0, 1.0))
         pixels = (x * 255).round().to(torch.uint8)[:, None].expand(-1, 3, -1, -1)
         wanted = network(pixels)
         before = torch.backends.cudnn.allow_tf32
@@ -416,12 +416,12 @@ class At(nn.Module):
 @pytest.fixture(scope="module")
 def published():
     try:
-        path = inception.find(None)
+        path = extractors.find_inception(None)
     except InputError as error:
         pytest.skip(f"no real data: {error}")
     tensors = tensors_of(path)
     network = Inception.of_weights(tensors)
-    inception.check_published(network, path)
+    extractors.check_published(network, path)
     return network, next(t.dtype for name, t in tensors.items() if name.endswith("conv.weight"))
 
 
@@ -465,7 +465,7 @@ def test_the_kid_of_torchmetrics_documentation(published):
 @pytest.mark.gpu
 @pytest.mark.timeout(900)
 def test_the_fid_of_cifar10_training_and_test_images(data_dir, published):
-    network = inception.InceptionInput(published[0].cuda(), (0.0, 255.0))
+    network = extractors.InceptionInput(published[0].cuda(), (0.0, 255.0))
     train, test = (load("cifar10", data_dir, split).x for split in ("train", "test"))
     found = frechet_distance(*(network(x.float().cuda()) for x in (train, test)))
     assert found == pytest.approx(3.15, abs=0.02)

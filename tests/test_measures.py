@@ -22,7 +22,7 @@ from jointenergy.metrics.registry import check_value
 from jointenergy.models import Concat, EnergyModel
 from jointenergy.models.base import JointModel
 from jointenergy.networks import MLP
-from jointenergy.report import by_sampling, conditional_samples, gallery
+from jointenergy.report import conditional_samples, gallery, predictors
 from jointenergy.report.sections import Subject
 from jointenergy.runs.origin import Origin, Sampling
 from jointenergy.runs.run import Run
@@ -98,7 +98,7 @@ def test_labels_by_sampling_are_those_of_the_model():
     generator = torch.Generator().manual_seed(0)
     y = torch.randint(2, (60, 3), generator=generator)
     test = Dataset(2.0 * y - 1.0, y, labels, "signs")
-    found = by_sampling.by_sampling(run, test, seed=0)
+    found = predictors.accuracy_by_sampling(run, test, seed=0)
     assert found["accuracy_by_sampling"] == found["exact_match_by_sampling"] == 1.0
     assert found["accuracy_by_one_sample"] > 0.99
     assert found["accuracy_by_sampling_of.b"] == 1.0
@@ -106,7 +106,7 @@ def test_labels_by_sampling_are_those_of_the_model():
     hidden = y.clone()
     hidden[:, 0] = MISSING
     hidden[0, 1] = 1 - hidden[0, 1]
-    found = by_sampling.by_sampling(run, Dataset(test.x, hidden, labels, "signs"), seed=0)
+    found = predictors.accuracy_by_sampling(run, Dataset(test.x, hidden, labels, "signs"), seed=0)
     assert found["accuracy_by_sampling"] == pytest.approx(119 / 120)
     assert found["exact_match_by_sampling"] == pytest.approx(59 / 60)
     assert "accuracy_by_sampling_of.a" not in found
@@ -149,13 +149,13 @@ def test_measures_follow_from_labels_and_chains(n, kernel, has, lacks, monkeypat
 def test_a_small_size_takes_short_chains_of_few_rows(monkeypatch):
     run, test = attributes_run(40, GibbsWithGradients())
     asked = {}
-    monkeypatch.setattr(by_sampling, "by_sampling", lambda *args, **kwargs: asked.update(kwargs) or {})
+    monkeypatch.setattr(predictors, "accuracy_by_sampling", lambda *args, **kwargs: asked.update(kwargs) or {})
     _, remark = measures._by_sampling(Subject(run, test, small=True))
     assert asked == {"n_rows": 10, "n_chains": 2, "steps": 20}
     assert "2 chains of 20 steps a row" in remark
     _, remark = measures._by_sampling(Subject(run, test))
-    assert asked["steps"] == by_sampling.n_steps(40)
-    assert f"chains of {by_sampling.n_steps(40)} steps" in remark
+    assert asked["steps"] == predictors.sampling_steps(40)
+    assert f"chains of {predictors.sampling_steps(40)} steps" in remark
 
 
 def test_pairs_of_attributes_that_are_there_have_a_figure_of_their_own(monkeypatch):

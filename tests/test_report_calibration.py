@@ -38,7 +38,7 @@ from jointenergy.models import LogitModel
 from jointenergy.recipes.build import kernel_of
 from jointenergy.recipes.data import data_of, view_of
 from jointenergy.report.calibration import Sizes, calibration, measure
-from jointenergy.report.classification import tell
+from jointenergy.report.predictors import tell
 from jointenergy.report.sections import Subject
 from jointenergy.runs.origin import Origin, Sampling
 from jointenergy.runs.run import Run

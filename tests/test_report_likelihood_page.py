@@ -28,8 +28,7 @@ from jointenergy.metrics.registry import check_value
 from jointenergy.models import Box, ConditionalModel, EnergyModel, JointModel, PairModel, Reals
 from jointenergy.recipes import run_folder
 from jointenergy.report import likelihood as part
-from jointenergy.report.likelihood import Sizes, likelihood
-from jointenergy.report.likelihood_page import Facts, section
+from jointenergy.report.likelihood import Facts, Sizes, likelihood, section
 from jointenergy.report.sections import Section, Subject
 from jointenergy.runs import Run
 from jointenergy.runs.loading import open_run

@@ -30,10 +30,8 @@ from jointenergy.labels import LabelSpace
 from jointenergy.metrics import detection, registry
 from jointenergy.models import Box, ConditionalModel, EnergyModel
 from jointenergy.report import ood as ood_part
-from jointenergy.report import ood_pictures
-from jointenergy.report.embedded import embedded
 from jointenergy.report.ood import Asked, Sizes, ood, scores_of
-from jointenergy.report.outside import read_outside
+from jointenergy.report.ood_sets import embedded, read_outside
 from jointenergy.report.sections import Subject
 from jointenergy.runs import Run
 from jointenergy.runs.origin import Origin, Sampling
@@ -675,7 +673,7 @@ def test_equal_scores_are_said():
 
 
 def test_rows_that_are_no_images_have_no_examples():
-    assert ood_pictures.examples({"s": torch.zeros(3, 5)}, wrapped(shape=(5,))) is None
+    assert ood_part.examples({"s": torch.zeros(3, 5)}, wrapped(shape=(5,))) is None
 
 
 # Real data.

@@ -24,9 +24,9 @@ from jointenergy.cli.main import app
 from jointenergy.data import load
 from jointenergy.errors import InputError
 from jointenergy.recipes import run_folder
-from jointenergy.report import comparison, page, stored, suite, vitals
+from jointenergy.report import cache, comparison, health, page, suite
 from jointenergy.report.drawings import drawing, picture
-from jointenergy.report.outside import read_outside
+from jointenergy.report.ood_sets import read_outside
 from jointenergy.report.sections import Extractor, Section, Subject, Table
 from jointenergy.runs.loading import open_run
 
@@ -218,11 +218,11 @@ def test_an_evaluation_that_was_stopped_goes_on(subject, parts, tmp_path, monkey
 
 @pytest.mark.parametrize("damage", ["{", '{"key": 1}', '{"key": "k", "seconds": 1, "section": {}}'])
 def test_a_damaged_part_is_measured_again(tmp_path, damage):
-    stored.keep(tmp_path / "one", "k", one(None, "quick"), 1.0)
-    assert stored.found(tmp_path / "one", "k") == (one(None, "quick"), 1.0)
-    assert stored.found(tmp_path / "one", "another") is None
-    (tmp_path / "one" / stored.SECTION).write_text(damage)
-    assert stored.found(tmp_path / "one", "k") is None
+    cache.keep(tmp_path / "one", "k", one(None, "quick"), 1.0)
+    assert cache.found(tmp_path / "one", "k") == (one(None, "quick"), 1.0)
+    assert cache.found(tmp_path / "one", "another") is None
+    (tmp_path / "one" / cache.SECTION).write_text(damage)
+    assert cache.found(tmp_path / "one", "k") is None
 
 
 @pytest.mark.parametrize("what", ["rows", "labels", "set", "extractor", "settings", "attacks"])
@@ -234,8 +234,8 @@ def test_what_a_part_depends_on_is_measured_again(subject, tmp_path, monkeypatch
         outside=[read_outside("set", tmp_path / "set.npy", subject.run)],
         extractor=Extractor("named", linear),
     )
-    before = stored.key_of(whole, "quick")
-    assert stored.key_of(whole, "quick") == before
+    before = cache.key_of(whole, "quick")
+    assert cache.key_of(whole, "quick") == before
     if what == "rows":
         whole = replace(whole, test=replace(whole.test, x=whole.test.x.flip(0)))
     elif what == "labels":
@@ -249,8 +249,8 @@ def test_what_a_part_depends_on_is_measured_again(subject, tmp_path, monkeypatch
     elif what == "settings":
         monkeypatch.setattr(whole.run, "sampling", replace(whole.run.sampling, steps=7))
     else:
-        monkeypatch.setattr(stored, "find_spec", lambda name: None)
-    assert stored.key_of(whole, "quick") != before
+        monkeypatch.setattr(cache, "find_spec", lambda name: None)
+    assert cache.key_of(whole, "quick") != before
 
 
 @pytest.mark.parametrize("name", ["run", "baseline", "my run", ""])
@@ -271,15 +271,15 @@ def test_a_wrapped_classifier_is_evaluated(subject, parts, tmp_path):
 
 
 def test_other_weights_are_measured_again(subject):
-    before = stored.key_of(subject, "quick")
-    assert stored.key_of(subject, "quick") == before
+    before = cache.key_of(subject, "quick")
+    assert cache.key_of(subject, "quick") == before
     model = next(subject.run.model.parameters())
     kept = model.detach().clone()
     model.data.add_(1e-3)
-    assert stored.key_of(subject, "quick") != before
+    assert cache.key_of(subject, "quick") != before
     model.data.copy_(kept)
-    assert stored.key_of(subject, "quick") == before
-    assert stored.key_of(subject, "full") != before
+    assert cache.key_of(subject, "quick") == before
+    assert cache.key_of(subject, "full") != before
 
 
 # ---------------------------------------------------------------- one sentence
@@ -411,11 +411,11 @@ def test_what_is_wrong_is_one_sentence(folder, tmp_path, words, sentence):
 
 
 def test_health_and_training_are_told(subject):
-    told = vitals.health(subject, "quick")
+    told = health.health(subject, "quick")
     assert told.metrics["healthy"] in (0.0, 1.0)
     assert told.says[0].startswith("Healthy" if told.metrics["healthy"] else "Not healthy")
     assert len(told.tables[0].rows) == 8
-    curves = vitals.training(subject, "quick")
+    curves = health.training(subject, "quick")
     assert curves is not None
     assert (curves.metrics["training_seconds"] or 0) > 0
     Image.open(io.BytesIO(curves.pictures[0].png)).verify()
@@ -426,13 +426,13 @@ def test_the_guards_events_are_told(folder, tmp_path):
     shutil.copytree(folder, place)
     line = {"event": "rollback", "iteration": 10, "says": "the run went back"}
     (place / "events.jsonl").write_text(json.dumps(line) + "\n")
-    curves = vitals.training(suite.subject_of(open_run(place)), "quick")
+    curves = health.training(suite.subject_of(open_run(place)), "quick")
     assert curves is not None
     assert curves.says == ("Iteration 10: the run went back.",)
     assert curves.metrics["interventions"] == 1.0
 
 
 def test_a_baseline_has_no_health(baseline):
-    told = vitals.health(suite.subject_of(open_run(baseline)), "quick")
+    told = health.health(suite.subject_of(open_run(baseline)), "quick")
     assert "healthy" not in told.metrics
     assert "trained without chains" in told.says[0]

@@ -30,10 +30,9 @@ from jointenergy.metrics.classification import (
 from jointenergy.metrics.registry import check_value
 from jointenergy.models import Box, ConditionalModel, EnergyModel, LogitModel, PairModel
 from jointenergy.models.pairwise import Concat
-from jointenergy.report import classification
-from jointenergy.report.classification import label_log_probs, tell
+from jointenergy.report import predictors
 from jointenergy.report.prediction import prediction
-from jointenergy.report.predictors import parts_of_names
+from jointenergy.report.predictors import label_log_probs, parts_of_names, tell
 from jointenergy.report.sections import Subject
 from jointenergy.runs.origin import Origin, Sampling
 from jointenergy.runs.run import Run
@@ -66,7 +65,7 @@ def wrapped(labels, seed=1, scale=2.0):
 
 
 def told_of(run, data):
-    return tell(run.model, classification.batches(data, "cpu"))
+    return tell(run.model, predictors.batches(data, "cpu"))
 
 
 ATTRIBUTES = LabelSpace({"hat": 2, "smile": 2, "old": 2})
@@ -277,7 +276,7 @@ class TestStreaming:
     def test_the_size_of_pieces_does_not_matter(self, monkeypatch):
         run, data = wrapped(COLORED), rows(COLORED, n=500)
         whole_rows = told_of(run, data)
-        monkeypatch.setattr(classification, "ROWS", 7)
+        monkeypatch.setattr(predictors, "ROWS", 7)
         pieces = told_of(run, data)
         assert torch.allclose(whole_rows.nll, pieces.nll, atol=1e-5)
         first, second = (whole(t) for t in (whole_rows, pieces))
@@ -296,7 +295,7 @@ def test_a_model_on_a_gpu_tells_the_same():
     run, data = wrapped(COLORED), rows(COLORED, n=300)
     own = told_of(run, data)
     run.model.to("cuda")
-    there = tell(run.model, classification.batches(data, "cuda"))
+    there = tell(run.model, predictors.batches(data, "cuda"))
     assert whole(there) == pytest.approx(whole(own), abs=1e-5)
     assert there.answers[0].log_odds.device.type == "cpu"
     assert torch.allclose(there.answers[0].log_odds, own.answers[0].log_odds, atol=1e-4)

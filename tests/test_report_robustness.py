@@ -22,12 +22,11 @@ from jointenergy.labels import MISSING
 from jointenergy.metrics import registry
 from jointenergy.models import Box
 from jointenergy.networks import MLP
-from jointenergy.report import attacks, gradient_free
+from jointenergy.report import attacks
 from jointenergy.report import robustness as part
-from jointenergy.report.attacked import median_radius, robust_accuracy
+from jointenergy.report.attack_target import NORMS, Budget, Defended, distance, margins, units
 from jointenergy.report.attacks import Closest, best_of_restarts, search
-from jointenergy.report.defended import NORMS, Budget, Defended, distance, margins, units
-from jointenergy.report.robustness import QUICK, Sizes, robustness
+from jointenergy.report.robustness import QUICK, Sizes, median_radius, robust_accuracy, robustness
 from jointenergy.report.sections import Subject
 from jointenergy.runs import Run
 from jointenergy.runs.thresholds import Thresholds
@@ -330,7 +329,7 @@ def test_the_decision_after_refinement_is_by_the_mean_of_its_votes_whatever_rows
 def test_pieces_do_not_change_decisions(monkeypatch):
     defended = refined(n=9)
     whole = defended.margin(defended.x)
-    monkeypatch.setattr("jointenergy.report.defended.VALUES", 100)
+    monkeypatch.setattr("jointenergy.report.attack_target.VALUES", 100)
     assert len(list(defended.pieces(4))) > 1
     torch.testing.assert_close(defended.margin(defended.x), whole)
     found = best_of_restarts(
@@ -360,7 +359,7 @@ def test_starts_are_the_nearest_rows_of_the_second_class():
     x, data = inside(20), inside(300, seed=9)
     y = run.predict(x)
     defended = Defended.of(run, x, y)
-    starts, rows = gradient_free.top_two_starts(defended, data)
+    starts, rows = attacks.top_two_starts(defended, data)
     assert rows.tolist() == list(range(20))
     probs, told = run.predict_proba(x)["class"], run.predict(data)[:, 0]
     for i, start in enumerate(starts):
@@ -369,7 +368,7 @@ def test_starts_are_the_nearest_rows_of_the_second_class():
         assert torch.equal(start, data[near[1]])
     # Without any row of the second class the nearest of another; without any of those the row is left out.
     own = data[told == int(y[0, 0])]
-    assert gradient_free.top_two_starts(defended.rows(slice(0, 1)), own)[1].tolist() == []
+    assert attacks.top_two_starts(defended.rows(slice(0, 1)), own)[1].tolist() == []
 
 
 @pytest.mark.parametrize("attack", ["boundary", "pointwise"])
@@ -377,13 +376,13 @@ def test_attacks_without_gradients_come_near_the_exact_radius(attack):
     run, x, y, exact = two_planes()
     closest = Closest(Defended.of(run, x, y), 2.0)
     data = torch.rand(400, 6, generator=seeded(4)) * 2 - 1
-    starts, rows = gradient_free.top_two_starts(closest.defended, data)
+    starts, rows = attacks.top_two_starts(closest.defended, data)
     assert len(rows) == len(x)
     begin = distance(starts - x, "l2").double() / 2.0
     if attack == "boundary":
-        gradient_free.boundary(closest, starts, rows, steps=500, generator=seeded())
+        attacks.boundary(closest, starts, rows, steps=500, generator=seeded())
     else:
-        gradient_free.pointwise(closest, starts, rows, generator=seeded())
+        attacks.pointwise(closest, starts, rows, generator=seeded())
     found = closest.radius["l2"]
     assert bool((found > 0.999 * exact["l2"]).all())
     assert bool((found < begin).all())

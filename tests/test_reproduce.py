@@ -29,8 +29,8 @@ from jointenergy.experiments.seeds import Child, Record, Seed, figures_of, parse
 from jointenergy.metrics.likelihood import Effort
 from jointenergy.recipes import run_folder
 from jointenergy.recipes.data import dataset_of
-from jointenergy.report import inception, likelihood, provenance, results, samples
-from jointenergy.report.classification import classify
+from jointenergy.report import extractors, likelihood, provenance, results, samples
+from jointenergy.report.predictors import classify
 from jointenergy.report.sections import Subject
 from jointenergy.runs.loading import open_run
 from jointenergy.training import checkpoints, loop
@@ -363,7 +363,7 @@ def test_distances_of_samples_join_the_figures_once_with_their_protocol(monkeypa
 
 def test_an_extractor_that_is_not_there_is_told_before_training(tmp_path, monkeypatch):
     monkeypatch.delenv("JOINTENERGY_DATA", raising=False)
-    monkeypatch.setattr(inception, "PACKAGE", "no_such_package")
+    monkeypatch.setattr(extractors, "PACKAGE", "no_such_package")
     for extractor, options, sentence in (
         ("inception", {}, "there are no weights of Inception"),
         (str(tmp_path / "none.pth"), {}, "there is no extractor .*none.pth"),

@@ -19,7 +19,7 @@ from jointenergy.cli.screen import INTERRUPTED, console, say
 from jointenergy.cli.tasks import AsJson, Data, Device, RunPath, opened
 from jointenergy.errors import InputError
 from jointenergy.report import comparison, extractors, page, suite
-from jointenergy.report.outside import read_outside
+from jointenergy.report.ood_sets import read_outside
 from jointenergy.report.sections import Subject, Suite
 
 KEY_FIGURES = (

@@ -15,7 +15,7 @@ from jointenergy.experiments.seeds import Record, Seed, test_rows
 from jointenergy.metrics.registry import Figures
 from jointenergy.recipes.schema import Recipe
 from jointenergy.report import extractors, likelihood, ood, samples
-from jointenergy.report.outside import read_outside
+from jointenergy.report.ood_sets import read_outside
 from jointenergy.report.sample_sets import sets_of
 from jointenergy.report.samples import features
 from jointenergy.report.sections import Extractor, Subject, Suite

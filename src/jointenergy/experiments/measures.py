@@ -20,10 +20,9 @@ from jointenergy.metrics import known_density
 from jointenergy.metrics.calibration import calibration_error
 from jointenergy.metrics.classification import attributes, averages, is_attributes
 from jointenergy.metrics.registry import Figures, Taken
-from jointenergy.report import by_sampling
+from jointenergy.report import predictors
 from jointenergy.report.calibration import scaled_figures
-from jointenergy.report.classification import tell
-from jointenergy.report.predictors import parts_of_names, rows_of
+from jointenergy.report.predictors import parts_of_names, rows_of, tell
 from jointenergy.report.sections import Subject
 from jointenergy.training.health import Health
 
@@ -138,9 +137,9 @@ def _draws_labels(subject: Subject) -> bool:
 
 
 def _by_sampling(subject: Subject) -> Taken:
-    full = (by_sampling.ROWS, by_sampling.CHAINS, by_sampling.n_steps(len(subject.run.labels)))
+    full = (predictors.SAMPLED_ROWS, predictors.CHAINS, predictors.sampling_steps(len(subject.run.labels)))
     n_rows, n_chains, steps = (10, 2, 20) if subject.small else full
-    figures = by_sampling.by_sampling(
+    figures = predictors.accuracy_by_sampling(
         subject.run, subject.test, subject.seed, n_rows=n_rows, n_chains=n_chains, steps=steps
     )
     remark = (
@@ -182,7 +181,7 @@ def _from_labels(subject: Subject) -> Taken:
     """x from all its labels: the mean of draws against x itself, beside the mean of the training rows."""
     run = subject.run
     n_rows, n_draws = (4, 2) if subject.small else (COMPLETED, DRAWS)
-    rows = by_sampling.some_rows(subject.test, n_rows)
+    rows = predictors.labeled_rows(subject.test, n_rows)
     rows = rows.rows((rows.y != MISSING).all(1))
     if len(rows) == 0:
         return {}, ""

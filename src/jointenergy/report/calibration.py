@@ -27,8 +27,7 @@ from jointenergy.metrics.calibration import (
 )
 from jointenergy.metrics.classification import Answers, Told
 from jointenergy.report import curves
-from jointenergy.report.classification import label_log_probs
-from jointenergy.report.predictors import predictors, prefix, rows_of, shown, told_by
+from jointenergy.report.predictors import label_log_probs, predictors, prefix, rows_of, shown, told_by
 from jointenergy.report.sections import Cell, Section, Subject, Suite, Table
 from jointenergy.runs import Run
 

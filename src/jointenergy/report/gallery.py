@@ -15,7 +15,7 @@ from torch import Tensor
 from jointenergy.labels import MISSING, LabelSpace
 from jointenergy.metrics import known_density, label_patterns
 from jointenergy.models import Box
-from jointenergy.report import by_sampling, conditional_samples
+from jointenergy.report import conditional_samples, predictors
 from jointenergy.report.drawings import drawing, grids, picture
 from jointenergy.report.sample_sets import at_once
 from jointenergy.report.sections import Picture, Subject
@@ -143,11 +143,11 @@ def _crossed(subject: Subject) -> Picture | None:
 def _structure(subject: Subject) -> Picture | None:
     """Test rows: x, its labels as a picture, labels drawn from x, and x drawn from the labels, twice."""
     run = subject.run
-    rows = by_sampling.some_rows(subject.test, 2 * COLUMNS)
+    rows = predictors.labeled_rows(subject.test, 2 * COLUMNS)
     rows = rows.rows(slice(0, 2 * COLUMNS))
     n_labels = len(run.labels)
     drawn = run.predict_by_sampling(
-        rows.x, n_chains=by_sampling.CHAINS, steps=by_sampling.n_steps(n_labels), seed=subject.seed
+        rows.x, n_chains=predictors.CHAINS, steps=predictors.sampling_steps(n_labels), seed=subject.seed
     )
     low, high = run.bounds
     x = run.rows(rows.x).cpu()

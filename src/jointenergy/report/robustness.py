@@ -1,4 +1,4 @@
-"""report: how small a change of x makes a run wrong: the smallest that several attacks find, refined and not."""
+"""report: robustness: how small a change of x makes a run wrong, over several attacks, with refinement and without."""
 
 from __future__ import annotations
 
@@ -13,9 +13,7 @@ from torch import Tensor
 
 from jointenergy.data import View
 from jointenergy.labels import MISSING
-from jointenergy.report.adversarial_pictures import adversarial_images, curves
-from jointenergy.report.attacked import Attacked, median_radius, metrics_of, tables_of
-from jointenergy.report.defended import NORMS, Budget, Defended, Gradient, Norm, units
+from jointenergy.report.attack_target import NORMS, Budget, Defended, Gradient, Norm, units
 from jointenergy.report.predictors import predictors, prefix, shown
 from jointenergy.report.sections import Picture, Section, Subject, Suite
 from jointenergy.runs import Run
@@ -23,6 +21,13 @@ from jointenergy.runs.run import generator_of
 
 if TYPE_CHECKING:
     from jointenergy.report.attacks import Closest
+from collections.abc import Callable
+
+from matplotlib.ticker import PercentFormatter
+
+from jointenergy.report.drawings import COLORS, drawing, picture
+from jointenergy.report.sections import Table
+from jointenergy.runs.film import as_images
 
 NAME, TITLE = "robustness", "Robustness: small changes made on purpose"
 REFINED: Mapping[str, Gradient] = {"gradient": "through", "identity": "identity"}
@@ -70,7 +75,7 @@ def attack(
 ) -> dict[str, Closest]:
     """What each attack finds on its own. `starts` are rows of data from which attacks without gradients walk back."""
     # Here, because foolbox is an extra.
-    from jointenergy.report import attacks, gradient_free
+    from jointenergy.report import attacks
 
     defended = Defended.of(run, x, y, steps=steps, votes=sizes.votes, seed=seed)
     unit = units(run.bounds)
@@ -82,12 +87,12 @@ def attack(
             radii = [r / 255 for r in sizes.radii[norm]]
             attacks.search(found[name], norm, radii, sizes.budget, gradient, generator=generator)
     if sizes.boundary_steps:
-        begin, rows = gradient_free.top_two_starts(defended, starts)
+        begin, rows = attacks.top_two_starts(defended, starts)
         found["boundary"] = attacks.Closest(defended, unit)
-        gradient_free.boundary(found["boundary"], begin, rows, steps=sizes.boundary_steps, generator=generator_of(seed))
+        attacks.boundary(found["boundary"], begin, rows, steps=sizes.boundary_steps, generator=generator_of(seed))
         if x[0].numel() <= sizes.pointwise_entries:
             found["pointwise"] = attacks.Closest(defended, unit)
-            gradient_free.pointwise(found["pointwise"], begin, rows, generator=generator_of(seed))
+            attacks.pointwise(found["pointwise"], begin, rows, generator=generator_of(seed))
     return found
 
 
@@ -193,3 +198,176 @@ def _pictures(found: Sequence[Attacked], sizes: Sizes, run: Run, x: Tensor, y: T
     images = adversarial_images(run, x, y, [each for each in found if each.steps == 0])
     if images is not None:
         yield images
+
+
+SHOWN: Mapping[Norm, str] = {"linf": "L-inf", "l2": "L2"}
+ATTACKS = {
+    "gradient": "gradient",
+    "identity": "gradient, refinement taken for the identity",
+    "boundary": "boundary, without gradients",
+    "pointwise": "pointwise, without gradients",
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Attacked:
+    """A classifier after all attacks: for each attack the radii in [0, 1] units by norm, `[n]`, and the wrong rows."""
+
+    name: str
+    prefix: str
+    steps: int
+    radii: Mapping[str, Mapping[Norm, Tensor]]
+    x: Mapping[str, Mapping[Norm, Tensor]]
+    predict: Callable[[Tensor], Tensor]
+    """Labels `[n, L]` without refinement."""
+
+    def smallest(self, norm: Norm, attacks: Sequence[str] = ()) -> Tensor:
+        """The minimum over all attacks, or over those named."""
+        return torch.stack([self.radii[a][norm] for a in attacks or self.radii]).amin(0)
+
+    def closest(self, norm: Norm) -> Tensor:
+        """The x of that minimum; of a row that stood, or was wrong before, its own."""
+        best = torch.stack([self.radii[a][norm] for a in self.radii]).argmin(0)
+        return torch.stack([self.x[a][norm] for a in self.radii])[best, torch.arange(len(best))]
+
+
+def robust_accuracy(radius: Tensor, within: float) -> float:
+    """The share of rows that no attack made wrong by a change of at most this radius."""
+    return float((radius > within).double().mean())
+
+
+def median_radius(radius: Tensor) -> float | None:
+    """The radius within which half of the rows fall; None where more than half stood everything."""
+    middle = float(radius.sort().values[(len(radius) - 1) // 2])
+    return middle if math.isfinite(middle) else None
+
+
+def metrics_of(found: Sequence[Attacked], radii: Mapping[Norm, Sequence[int]]) -> dict[str, float | None]:
+    """Robust accuracies at radii in 255ths, and the median radius, of each classifier under all attacks together."""
+    metrics: dict[str, float | None] = {}
+    for each in found:
+        for norm in NORMS:
+            radius = each.smallest(norm)
+            for r in (0, *radii[norm]):
+                at = f"{r}-255" if r else "0"
+                metrics[f"{each.prefix}robust_accuracy.{norm}.{each.steps}.{at}"] = robust_accuracy(radius, r / 255)
+            metrics[f"{each.prefix}robust_radius.{norm}.{each.steps}"] = median_radius(radius)
+    return metrics
+
+
+def tables_of(found: Sequence[Attacked], radii: Mapping[Norm, Sequence[int]]) -> tuple[Table, ...]:
+    """A table for each norm, and one of what each attack found alone."""
+    tables = [
+        Table(
+            f"Share of rows still right within {SHOWN[norm]} distance r, under all attacks together",
+            ("classifier", "r = 0", *(f"{r}/255" for r in radii[norm]), "median radius"),
+            tuple(
+                (
+                    each.name,
+                    *(robust_accuracy(each.smallest(norm), r / 255) for r in (0, *radii[norm])),
+                    median_radius(each.smallest(norm)),
+                )
+                for each in found
+            ),
+        )
+        for norm in NORMS
+    ]
+    alone = Table(
+        "Median radius that each attack found by itself: the smaller, the stronger the attack",
+        ("classifier", "attack", *SHOWN.values()),
+        tuple(
+            (each.name, ATTACKS[attack], *(median_radius(each.radii[attack][norm]) for norm in NORMS))
+            for each in found
+            for attack in each.radii
+        ),
+    )
+    return (*tables, alone)
+
+
+IMAGES = 8  # columns of the picture of changed images
+
+
+def steps_of(radius: Tensor, last: float) -> tuple[list[float], list[float]]:
+    """Corners of the curve "share of rows whose radius exceeds r", for r from 0 to `last`."""
+    falls = radius[radius <= last].sort().values
+    at = torch.cat((torch.zeros(1, dtype=radius.dtype), falls, torch.full((1,), last, dtype=radius.dtype)))
+    share = torch.stack([(radius > r).double().mean() for r in at])
+    return at.tolist(), share.tolist()
+
+
+def curves(radii: Mapping[str, Tensor], norm: Norm, last: float) -> Picture:
+    """One curve for each classifier, over radii up to the largest that was tried, or that any row withstood."""
+    reached = max(float(r[r <= last].max()) if bool((r <= last).any()) else last for r in radii.values())
+    end = last if any(bool((r > last).any()) for r in radii.values()) else min(last, 1.05 * reached)
+    scale = 255 if norm == "linf" else 1
+    with drawing() as figure:
+        axes = figure.add_subplot()
+        for i, (name, radius) in enumerate(radii.items()):
+            at, share = steps_of(radius, end)
+            dashes = "-" if name.startswith("run") else "--"
+            axes.step([a * scale for a in at], share, dashes, where="post", color=COLORS[i % len(COLORS)], label=name)
+        axes.set_xlim(0, end * scale)
+        axes.set_ylim(0, 1.02)
+        axes.yaxis.set_major_formatter(PercentFormatter(1.0))
+        axes.set_ylabel("rows still right")
+        axes.set_xlabel(
+            "largest change of any entry, in 255ths of its range (L-inf)"
+            if norm == "linf"
+            else "length of the change, in units of the range of x (L2)"
+        )
+        axes.legend()
+        caption = (
+            "How many rows are still right when an adversary may change "
+            + ("every entry of x by so much" if norm == "linf" else "x as a whole by so much")
+            + ". A curve further to the right is more robust; each falls where the strongest attack found a wrong x."
+        )
+        return picture(f"robustness_{norm}", caption, figure)
+
+
+def adversarial_images(run: Run, x: Tensor, y: Tensor, attacked: Sequence[Attacked]) -> Picture | None:
+    """Rows that the first classifier gets right, and what makes each classifier wrong; None where none can be shown."""
+    if as_images(x) is None or not attacked:
+        return None
+    first = attacked[0].smallest("linf")
+    rows = (first.isfinite() & (first > 0)).nonzero()[:IMAGES, 0]
+    if len(rows) == 0:
+        return None
+    lines = [("test row", x[rows], _names(run, y[rows]))]
+    for each in attacked:
+        wrong = each.closest("linf")[rows]
+        read, radius = _names(run, each.predict(wrong)), each.smallest("linf")[rows].tolist()
+        lines.append((each.name, wrong, [_title(name, r) for name, r in zip(read, radius, strict=True)]))
+    with drawing(0.95 * len(rows) + 1.0, 1.15 * len(lines)) as figure:
+        all_axes = figure.subplots(len(lines), len(rows), squeeze=False)
+        for line, (name, shown, titles) in zip(all_axes, lines, strict=True):
+            for axes, image, title in zip(line, _unit(shown, run.bounds), titles, strict=True):
+                axes.imshow(image.numpy(), cmap="gray", vmin=0, vmax=1)
+                axes.set_title(title, fontsize=8, pad=2)
+                axes.set(xticks=[], yticks=[])
+                axes.grid(False)
+            line[0].set_ylabel(name, fontsize=9)
+        caption = (
+            "Test rows, and below each the nearest image found that the classifier gets wrong: what it takes it for, "
+            "and the largest change of any pixel. The less it can be told from the row above, the worse."
+        )
+        return picture("adversarial_images", caption, figure)
+
+
+def _title(name: str, radius: float) -> str:
+    if radius == math.inf:
+        return "none found"
+    return ", ".join(part for part in (name, f"{255 * radius:.0f}/255" if radius else "unchanged") if part)
+
+
+def _names(run: Run, y: Tensor) -> list[str]:
+    """What the labels are called; nothing where there are several, for want of room."""
+    if len(run.labels) != 1:
+        return [""] * len(y)
+    return [next(iter(names.values()), "") for names in run.labels.decode(y.cpu())]
+
+
+def _unit(x: Tensor, bounds: tuple[float, float]) -> Tensor:
+    """Images as matplotlib takes them, `[n, height, width]` or with colors last."""
+    images = as_images(x)
+    assert images is not None
+    return View.of(bounds).unit(images).clamp(0, 1).movedim(1, -1).squeeze(-1)

@@ -14,7 +14,7 @@ from jointenergy.data.cache import cached_features
 from jointenergy.errors import InputError
 from jointenergy.metrics import sample_quality
 from jointenergy.metrics.registry import finite_or_none
-from jointenergy.report import extractors, stored
+from jointenergy.report import cache, extractors
 from jointenergy.report.conditional_samples import conditional_samples
 from jointenergy.report.drawings import grids
 from jointenergy.report.long_chains import long_chains
@@ -214,7 +214,7 @@ def features_of_real(run: Run, extractor: Extractor, x: Tensor) -> Tensor:
     """Features of real rows, from the cache where a costly extractor has seen them before."""
     if not extractor.costly:
         return _passed(extractor, x)
-    weights, rows = stored.weights_digest(extractor.features), stored.rows_digest([x])
+    weights, rows = cache.weights_digest(extractor.features), cache.rows_digest([x])
     key = f"{extractor.protocol} {run.bounds!r} {weights} {tuple(x.shape)} {x.dtype} {rows}"
     return cached_features(extractor.name, key, len(x), lambda: _passed(extractor, x)).to(x.device)
 

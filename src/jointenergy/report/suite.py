@@ -16,15 +16,15 @@ from jointenergy.errors import InputError
 from jointenergy.labels import LabelSpace
 from jointenergy.recipes.data import dataset_of
 from jointenergy.recipes.schema import write as recipe_text
-from jointenergy.report import provenance, stored
+from jointenergy.report import cache, provenance
 from jointenergy.report.calibration import calibration
+from jointenergy.report.health import health, training
 from jointenergy.report.likelihood import likelihood
 from jointenergy.report.ood import ood
 from jointenergy.report.prediction import prediction
 from jointenergy.report.robustness import robustness
 from jointenergy.report.samples import samples
 from jointenergy.report.sections import Extractor, Part, Rows, Section, Subject, Suite
-from jointenergy.report.vitals import health, training
 from jointenergy.runs import Run
 
 # In the order of the page.
@@ -107,10 +107,10 @@ def evaluate(
     unknown = [name for name in chosen if name not in PARTS]
     if unknown:
         raise InputError(f"there is no part {unknown[0]!r} of an evaluation: choose among {', '.join(PARTS)}")
-    key = stored.key_of(subject, suite)
+    key = cache.key_of(subject, suite)
     sections, seconds = [], {}
     for name in PARTS:
-        known = stored.found(folder / KEPT / name, key)
+        known = cache.found(folder / KEPT / name, key)
         if known is None and name not in chosen:
             continue
         report(name)
@@ -118,7 +118,7 @@ def evaluate(
             began = time.perf_counter()
             section = PARTS[name](subject, suite)
             known = section, time.perf_counter() - began
-            stored.keep(folder / KEPT / name, key, *known)
+            cache.keep(folder / KEPT / name, key, *known)
         seconds[name] = known[1]
         if known[0] is not None:
             sections.append(known[0])

@@ -15,7 +15,7 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from jointenergy.report import provenance
-from jointenergy.report.outside import Outside
+from jointenergy.report.ood_sets import Outside
 from jointenergy.report.sections import Picture, Rows, Section, Subject, Suite, Table
 from jointenergy.runs import Run
 
