@@ -35,7 +35,7 @@ def test_demo_writes_a_report_and_says_how_good_it_is(tmp_path, monkeypatch):
     arguments = ["demo", "--out", str(folder), *SHORT]
     outcome = CliRunner().invoke(app, arguments)
     assert outcome.exit_code == 0
-    assert "% right" in outcome.output
+    assert "Accuracy " in outcome.output
     assert "negative log-likelihood" in outcome.output
     lines = outcome.output.splitlines()
     assert [line for line in lines if line.startswith("measuring: ")] == [f"measuring: {part}" for part in suite.PARTS]

@@ -143,7 +143,7 @@ def test_the_page_holds_all_it_shows(subject, parts, tmp_path):
 
 def test_the_page_says_what_was_found(subject, parts, tmp_path):
     shown = page.page(suite.evaluate(subject, "quick", tmp_path))
-    assert "98.9 % right, off by 0.8 points in its confidence" in shown
+    assert "ccuracy 98.9 %, expected calibration error 0.8 %" in shown
     assert "chains healthy" in shown
     assert "The &lt;first&gt;" in shown
     assert "It was measured &amp; found." in shown
@@ -291,15 +291,20 @@ def test_other_weights_are_measured_again(subject):
         (
             {"accuracy": 0.9889, "ece": 0.0081, "ood_auroc.clothes.log_density": 0.991, "healthy": 1.0},
             ["clothes"],
-            "98.9 % right, off by 0.8 points in its confidence, spots clothes in 99 of 100 cases; chains healthy",
+            "accuracy 98.9 %, expected calibration error 0.8 %, OOD set clothes, AUROC 0.99; chains healthy",
         ),
         (
-            {"ood_auroc.noise.log_density": 1.0, "ood_auroc.mixed_pairs.log_density": 0.61, "healthy": 0.0},
+            {
+                "ood_auroc.noise.log_density": 1.0,
+                "ood_auroc.mixed_pairs.log_density": 0.61,
+                "ood_fpr95.mixed_pairs.log_density": 0.8,
+                "healthy": 0.0,
+            },
             [],
-            "spots the hardest intruders (mixed pairs) in 61 of 100 cases; chains NOT healthy",
+            "hardest OOD set: mixed pairs, AUROC 0.61 (FPR at 95 % TPR: 80 %); chains NOT healthy",
         ),
-        ({"ood_auroc.a-b.log_density": 0.48}, ["a-b"], "takes a b for its data in 52 of 100 cases"),
-        ({"accuracy": 0.5, "ood_auroc.noise.max_probability": 0.1}, [], "50.0 % right"),
+        ({"ood_auroc.a-b.log_density": 0.48}, ["a-b"], "OOD set a b, AUROC 0.48"),
+        ({"accuracy": 0.5, "ood_auroc.noise.max_probability": 0.1}, [], "accuracy 50.0 %"),
         ({}, [], "prediction was not measured"),
     ],
 )
@@ -365,7 +370,7 @@ def test_evaluate_and_compare(folder, baseline, tmp_path):
     words = ("--part", "ood", "--part", "prediction", "--ood", f"grey={idx}", "--against", str(baseline))
     found = shell("evaluate", str(place), *words)
     assert found.exit_code == 0, found.output
-    assert re.search(r"(spots|takes) grey", found.output)
+    assert re.search(r"OOD set grey, AUROC [01]\.\d\d", found.output)
     assert "baseline 0." in found.output
     plain = json.loads((place / "evaluation" / "metrics.json").read_text())
     assert 0 <= plain["metrics"]["baseline.accuracy"] <= 1

@@ -17,7 +17,7 @@ class Separation:
     """How well a score tells rows of the data, which should have the larger ones, from others. NaN where it is none.
 
     `auroc` is the share of pairs in the right order, equals counting half. `aupr` is the average precision with the
-    data as the positives and both sets counting alike, so that .5 is a guess at any sizes. `fpr95` is the share of the
+    data as the positives and both sets counting alike, so that 0.5 is a guess at any sizes. `fpr95` is the share of the
     others that is accepted where at least 95 % of the data are.
     """
 

@@ -126,6 +126,23 @@ NAMES: dict[str, Range] = {
     "exponent_growing.<axis>": REAL,
     "exponent_growing_error.<axis>": DISTANCE,
 }
+# What pages call the metrics that a reader asks for first, in their order; {} is what a star stands for.
+WORDS: dict[str, str] = {
+    "accuracy": "accuracy",
+    "nll": "negative log-likelihood of the labels (nats)",
+    "ece": "expected calibration error (ECE)",
+    "f1_micro": "F1, all labels pooled",
+    "auroc_micro": "AUROC, all labels pooled",
+    "ood_auroc.*.log_density": "AUROC of log p(x) against {}",
+    "robust_accuracy.linf.0.8-255": "accuracy under attack, L-inf 8/255",
+    "fid.*.fresh": "FID of samples ({})",
+    "kid.*.fresh": "KID of samples ({})",
+    "consistency_class.model": "samples of the class asked for, by the model",
+    "consistency_class.baseline": "samples of the class asked for, by the baseline",
+    "log_likelihood_lower_nats": "log-likelihood, at least (nats)",
+    "log_likelihood_upper_nats": "log-likelihood, at most (nats)",
+}
+
 # A name that ends in one of these is free: its unit says what the number is. Qualifiers may follow after a dot.
 UNITS = ("nats", "ms", "seconds", "minutes", "per_second", "images", "steps", "mib", "times")
 

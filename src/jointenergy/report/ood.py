@@ -309,7 +309,7 @@ def histograms(data: Values, panels: Mapping[str, tuple[Values, float]], *, who:
         owner = "" if who == "run" else f" by the {who}, whose logsumexp is no density"
         caption = (
             f"log p(x) of the test rows and of each set{owner}{noised}: the share of rows at each value. The less they "
-            "overlap, with the set on the left, the better the set is told from the data."
+            "overlap, with the set on the left, the better log p(x) detects the set."
         )
         name = "_".join(["ood_histograms", *([] if who == "run" else [who]), *(["noised"] if noise else [])])
         return picture(name, caption, figure)

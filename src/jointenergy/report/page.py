@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from jointenergy.metrics.likelihood import COLLAPSED
+from jointenergy.metrics.registry import WORDS
 from jointenergy.report.drawings import STYLE as STYLE_OF_PICTURES
 from jointenergy.report.sections import Cell, Picture, Section, Table
 from jointenergy.report.suite import Evaluation
@@ -46,23 +47,6 @@ details summary { cursor: pointer; color: var(--blue); }
 pre { overflow-x: auto; background: var(--wash); padding: .8rem; border-radius: 6px; font-size: .85rem; }
 @media print { body { background: #fff; } section { break-inside: avoid; border: none; } nav { display: none; } }
 """
-
-
-GLANCE = {
-    "accuracy": "accuracy",
-    "nll": "negative log-likelihood of the labels (nats)",
-    "ece": "calibration error (ECE)",
-    "f1_micro": "F1, all labels pooled",
-    "auroc_micro": "AUROC, all labels pooled",
-    "ood_auroc.*.log_density": "tells {} by log p(x), AUROC",
-    "robust_accuracy.linf.0.8-255": "right although each entry may change by 8/255",
-    "fid.*.fresh": "FID of samples ({})",
-    "kid.*.fresh": "KID of samples ({})",
-    "consistency_class.model": "samples of the class asked for, by the model",
-    "consistency_class.baseline": "samples of the class asked for, by the baseline",
-    "log_likelihood_lower_nats": "log-likelihood, at least (nats)",
-    "log_likelihood_upper_nats": "log-likelihood, at most (nats)",
-}
 
 
 def write(evaluation: Evaluation, folder: Path) -> Path:
@@ -109,7 +93,7 @@ def _glance(metrics: Mapping[str, float | None]) -> str:
     """The figures that a reader asks for first, the baseline's beside them."""
     rows = [
         (words.format(*_slots(name, metric)), metrics[metric], metrics.get(f"baseline.{metric}"))
-        for name, words in GLANCE.items()
+        for name, words in WORDS.items()
         for metric in metrics
         if metrics[metric] is not None and _matches(name, metric) and not _in_doubt(metric, metrics)
     ]

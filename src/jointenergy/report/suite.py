@@ -171,40 +171,31 @@ def _write(result: Evaluation, folder: Path) -> None:
 
 
 def headline(metrics: Mapping[str, float | None], named: Iterable[str] = ()) -> str:
-    """One sentence for a person: how often right, how far off in its confidence, what it spots, whether it is well.
+    """Accuracy, calibration error, AUROC of log p(x) and health in one sentence.
 
-    `named` are the sets that the user asked for; without them the hardest of all is told.
+    `named` are the sets that the user asked for; without them the set of lowest AUROC is named.
     """
     said = []
     accuracy, ece = metrics.get("accuracy"), metrics.get("ece")
     if accuracy is not None:
-        said.append(f"{100 * accuracy:.1f} % right")
+        said.append(f"accuracy {100 * accuracy:.1f} %")
     if ece is not None:
-        said.append(f"off by {100 * ece:.1f} points in its confidence")
-    spotted = {
+        said.append(f"expected calibration error {100 * ece:.1f} %")
+    found = {
         name.split(".")[1]: value
         for name, value in metrics.items()
         if name.startswith("ood_auroc.") and name.endswith(".log_density") and value is not None
     }
-    asked = [name for name in named if name in spotted]
-    hardest = [] if asked or not spotted else [min(spotted, key=lambda name: spotted[name])]
-    said += [_spots(_words(name), spotted[name]) for name in asked]
-    said += [_spots(f"the hardest intruders ({_words(name)})", spotted[name]) for name in hardest]
+    asked = [name for name in named if name in found]
+    said += [f"OOD set {_detected(name, metrics)}" for name in asked]
+    if found and not asked:
+        said.append(f"hardest OOD set: {_detected(min(found, key=lambda name: found[name]), metrics)}")
     healthy = metrics.get("healthy")
     chains = "" if healthy is None else f"; chains {'healthy' if healthy else 'NOT healthy'}"
     return (", ".join(said) or "prediction was not measured") + chains
 
 
-def _spots(what: str, share: float) -> str:
-    """A share of a half is a guess, and below it the score prefers them to the data."""
-    if share < 0.5:
-        return f"takes {what} for its data in {_of_100(1 - share)} cases"
-    return f"spots {what} in {_of_100(share)} cases"
-
-
-def _words(name: str) -> str:
-    return name.replace("_", " ").replace("-", " ")
-
-
-def _of_100(share: float) -> str:
-    return f"{100 * share:.0f} of 100"
+def _detected(name: str, metrics: Mapping[str, float | None]) -> str:
+    fpr = metrics.get(f"ood_fpr95.{name}.log_density")
+    at = "" if fpr is None else f" (FPR at 95 % TPR: {100 * fpr:.0f} %)"
+    return f"{name.replace('_', ' ').replace('-', ' ')}, AUROC {metrics[f'ood_auroc.{name}.log_density']:.2f}{at}"
