@@ -1,377 +1,368 @@
-"""Bounds on log Z and on likelihoods against exact values: closed forms, enumeration, quadrature.
-
-Statistical tests are seeded. An estimate must lie within 5 of its standard errors of the truth, so a right program
-fails one check in a million or so; a wrong normalizer, Jacobian or sign is off by tenths of a nat, tens of errors.
-"""
+"""The likelihood part of the report: a trained 2-D run against quadrature, simple densities, cells, refusals."""
 
 from __future__ import annotations
 
-import itertools
+import io
 import math
-from collections.abc import Callable
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
+from PIL import Image
 from torch import Tensor, nn
 
-from jointenergy.kernels import MALA, GibbsWithGradients, Kernel, Langevin, SingleSiteGibbs
-from jointenergy.labels import MISSING
-from jointenergy.metrics.likelihood import (
-    Annealer,
-    Effort,
-    How,
-    Path,
-    Pilot,
-    Points,
-    Schedule,
-    effective_share,
-    forward,
-    how_labels,
-    log_mean_exp,
-    offsets,
-    reverse,
-    temperature_grid,
-)
+import jointenergy
+from jointenergy import recipes
+from jointenergy.data import Dataset, load
+from jointenergy.data.training import TrainingData
+from jointenergy.labels import LabelSpace
+from jointenergy.metrics.dequantization import Cells, n_levels
+from jointenergy.metrics.likelihood import Bounds, Effort, how_labels
+from jointenergy.metrics.registry import check_value
 from jointenergy.models import Box, ConditionalModel, EnergyModel, JointModel, PairModel, Reals
-from tests.exact import joint_toy
+from jointenergy.recipes import run_folder
+from jointenergy.report import likelihood as part
+from jointenergy.report.likelihood import Facts, Sizes, likelihood, section
+from jointenergy.report.sections import Section, Subject
+from jointenergy.runs import Run
+from jointenergy.runs.loading import open_run
+from jointenergy.runs.thresholds import Thresholds
 
 DOUBLE = torch.float64
+TOY = (
+    "data.name=toy",
+    "data.low=-5.0",
+    "data.high=5.0",
+    "data.noise=0.0",
+    "iterations=200",
+    "buffer.size=1000",
+    "model.network.hidden=[32, 32]",
+    "chain.step_size=0.05",
+    "chain.noise_scale=0.31622776",  # temperature 1
+    "chain.sampling_steps=10",
+    "start.x=uniform",
+    "cadence.check=200",
+    "cadence.checkpoint=200",
+    "optimizer.learning_rate=3e-3",
+)
+SMALL = Sizes(
+    scan=(Effort(10, 32, 16), Effort(30, 32, 16)),
+    test=(Effort(20, 64, 32), Effort(120, 150, 150)),
+    pilot_chains=32,
+    most_rows=500,
+    most_dims=100,
+    most_groups=16,
+)
 
 
 def seeded(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-class Quadratic(nn.Module):
-    """-(x - mean)^2 / (2 scale^2), added up: an independent Gaussian without its normalizer."""
-
-    def __init__(self, mean: list[float], scale: list[float]) -> None:
-        super().__init__()
-        self.mean = nn.Parameter(torch.tensor(mean, dtype=DOUBLE))
-        self.scale = nn.Parameter(torch.tensor(scale, dtype=DOUBLE))
-
-    def forward(self, x: Tensor) -> Tensor:
-        return (-((x - self.mean) ** 2) / (2 * self.scale**2)).sum(1)
+@pytest.fixture(scope="module")
+def toy_run(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    folder = tmp_path_factory.mktemp("likelihood") / "toy"
+    run_folder.create(folder, recipes.load("digits-jem", TOY), 0).fit()
+    return open_run(folder)
 
 
-class Mixture(nn.Module):
-    """Two Gaussians of unequal weight and width in 2-D, far enough apart that chains seldom cross."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.centers = nn.Parameter(torch.tensor([[-1.5, -1.0], [1.5, 1.2]], dtype=DOUBLE))
-        self.scales = nn.Parameter(torch.tensor([0.3, 0.5], dtype=DOUBLE))
-        self.weights = nn.Parameter(torch.tensor([1.0, 0.0], dtype=DOUBLE))
-
-    def forward(self, x: Tensor) -> Tensor:
-        squares = ((x[:, None] - self.centers) ** 2).sum(2)
-        return (self.weights - squares / (2 * self.scales**2)).logsumexp(1)
+@pytest.fixture
+def small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(part, "QUICK", SMALL)
 
 
-def rough_energy() -> nn.Module:
-    """A network with fixed random weights and several humps, steep at the walls of [-1, 1]^2."""
-    torch_generator = seeded(5)
-    network = nn.Sequential(nn.Linear(2, 32), nn.Tanh(), nn.Linear(32, 1)).to(DOUBLE)
-    for parameter in network.parameters():
-        parameter.data = 2.0 * torch.randn(parameter.shape, generator=torch_generator, dtype=DOUBLE)
-    return network
-
-
-def quadrature(model: JointModel, temperature: float, low: float, high: float, n: int = 801) -> float:
-    """log Z of exp(f / T) over a square by the midpoint rule."""
-    width = (high - low) / n
-    line = low + width * (torch.arange(n, dtype=DOUBLE) + 0.5)
-    grid = torch.cartesian_prod(line, line)
+def true_mean(model: JointModel, temperature: float, test: Dataset) -> float:
+    """The mean log-likelihood of test rows inside [-5, 5]^2, the normalizer by the midpoint rule."""
+    n, width = 500, 10.0 / 500
+    line = -5.0 + width * (torch.arange(n) + 0.5)
     with torch.no_grad():
-        f = torch.cat([model.log_density(piece) for piece in grid.split(50_000)])
-    return float((f / temperature).logsumexp(0)) + 2 * math.log(width)
+        f = model.log_density(torch.cartesian_prod(line, line)).double() / temperature
+        inside = test.x[model.domain.contains(test.x)]
+        return float((model.log_density(inside).double() / temperature).mean() - f.logsumexp(0) - 2 * math.log(width))
 
 
-def log_box_integral(quadratic: Quadratic, temperature: float, box: Box) -> float:
-    """log of the integral of exp(f / T) over a box, by the error function."""
-    scale = quadratic.scale.detach() * math.sqrt(temperature)
-    law = torch.distributions.Normal(quadratic.mean.detach(), scale)
-    mass = law.cdf(torch.tensor(box.high, dtype=DOUBLE)) - law.cdf(torch.tensor(box.low, dtype=DOUBLE))
-    return float((mass * scale * math.sqrt(2 * math.pi)).log().sum())
-
-
-BOX = Box(-1.0, 1.0)
-
-
-def boxed_gaussian() -> EnergyModel:
-    """Mass in the middle, against a wall, and with its top far outside."""
-    return EnergyModel(Quadratic([0.2, -1.0, 1.6], [0.2, 0.1, 0.3]), domain=BOX, event_shape=(3,))
-
-
-def exact_draws_of_boxed_gaussian(n: int) -> Tensor:
-    model = boxed_gaussian()
-    network = model.network
-    assert isinstance(network, Quadratic)
-    law = torch.distributions.Normal(network.mean.detach(), network.scale.detach())
-    low, high = law.cdf(torch.tensor(-1.0, dtype=DOUBLE)), law.cdf(torch.tensor(1.0, dtype=DOUBLE))
-    drawn: Tensor = law.icdf(low + (high - low) * torch.rand(n, 3, generator=seeded(9), dtype=DOUBLE))
-    return drawn
-
-
-def free_gaussian() -> EnergyModel:
-    return EnergyModel(Quadratic([1.0, -2.0], [0.5, 1.5]), domain=Reals(scale=2.0, mean=0.5), event_shape=(2,))
-
-
-def log_z_of_free_gaussian(temperature: float) -> float:
-    """Precisions add; what is left of the two squares is the constant."""
-    total = 0.0
-    for mean, scale in ((1.0, 0.5), (-2.0, 1.5)):
-        p, q = 1 / scale**2, 1 / 2.0**2
-        constant = -0.5 * p * q / (p + q) * (mean - 0.5) ** 2
-        total += constant / temperature + 0.5 * math.log(2 * math.pi * temperature / (p + q))
-    return total
-
-
-CASES: dict[str, tuple[Callable[[], EnergyModel], Callable[[float], float]]] = {
-    "gaussian on R^2": (free_gaussian, log_z_of_free_gaussian),
-    "gaussian in a box": (
-        boxed_gaussian,
-        lambda t: log_box_integral(Quadratic([0.2, -1.0, 1.6], [0.2, 0.1, 0.3]), t, BOX),
-    ),
-    "mixture in a box": (
-        lambda: EnergyModel(Mixture(), domain=Box(-4.0, 4.0), event_shape=(2,)),
-        lambda t: quadrature(EnergyModel(Mixture(), domain=Box(-4.0, 4.0), event_shape=(2,)), t, -4.0, 4.0),
-    ),
-    "mixture on R^2": (
-        lambda: EnergyModel(Mixture(), domain=Reals(scale=1.5), event_shape=(2,)),
-        lambda t: quadrature(EnergyModel(Mixture(), domain=Reals(scale=1.5), event_shape=(2,)), t, -9.0, 9.0),
-    ),
-    "network in a box": (
-        lambda: EnergyModel(rough_energy(), domain=BOX, event_shape=(2,)),
-        lambda t: quadrature(EnergyModel(rough_energy(), domain=BOX, event_shape=(2,)), t, -1.0, 1.0),
-    ),
-}
-
-
-def unlabeled(n: int) -> Tensor:
-    return torch.zeros(n, 0, dtype=torch.int64)
-
-
-def tuned(model: JointModel, temperatures: list[float], how: How = "summed", seed: int = 3) -> Annealer:
-    y = torch.zeros(1, len(model.labels), dtype=torch.int64)
-    x = torch.zeros(1, *(model.event_shape or ()), dtype=DOUBLE)
-    points = Points(x, y, torch.zeros(1, dtype=DOUBLE))
-    return Annealer.tuned(model, points, temperatures, how=how, generator=seeded(seed))
-
-
-@pytest.mark.parametrize("temperature", [1.0, 0.3])
-@pytest.mark.parametrize("name", list(CASES))
-def test_log_z_is_exact_to_its_error(name: str, temperature: float) -> None:
-    make, exact = CASES[name]
-    model = make()
-    n_dims = (model.event_shape or ())[0]
-    annealer = tuned(model, [2.0, temperature])
-    schedule = annealer.pilot.schedule(temperature, 200, 2)
-    like = torch.zeros(1, n_dims, dtype=DOUBLE)
-    weights = forward(annealer.path, schedule, unlabeled(1000), like, generator=seeded(1))
-    share = float(effective_share(weights))
-    error = math.sqrt((1 / share - 1) / len(weights))
+@pytest.mark.usefixtures("small")
+def test_bounds_of_a_trained_run_hold_the_value_by_quadrature(toy_run: Run) -> None:
+    """Within 5 standard errors of a few hundredths of a nat, at the temperature that was chosen."""
+    test = load("toy", split="test")
+    found = likelihood(Subject(toy_run, test), "quick")
+    metrics = found.metrics
+    temperature, upper = metrics["likelihood_temperature"], metrics["log_likelihood_upper_nats"]
+    lower, error = metrics["log_likelihood_lower_nats"], metrics["log_likelihood_error_nats"]
+    assert temperature is not None
+    assert upper is not None
+    assert lower is not None
+    assert error is not None
+    assert part.evenly(len(test), 500).tolist()[:2] == [0, 20]
+    truth = true_mean(toy_run.model, temperature, test.rows(part.evenly(len(test), 500)))
     assert error < 0.1
-    truth = exact(temperature)
-    assert abs(float(log_mean_exp(weights)) - truth) < 5 * error
-    # In expectation below; the mean over all chains shows the sign where the weights vary at all.
-    assert float(weights.mean()) < truth + 3 * float(weights.std()) / math.sqrt(len(weights))
+    assert abs(upper - truth) < 5 * error
+    assert truth - 0.3 < lower < truth + 5 * error
+    # Trained at temperature 1, and not at an eighth or eight times that.
+    assert 0.25 < temperature < 4
+    uniform, gaussian = metrics["log_likelihood_uniform_nats"], metrics["log_likelihood_gaussian_nats"]
+    assert uniform == pytest.approx(-2 * math.log(10))
+    assert uniform is not None
+    assert gaussian is not None
+    assert uniform < gaussian < lower
+    _shown(found)
+    assert any(f"T = {temperature:.3g}" in s for s in found.says)
 
 
-def test_more_temperatures_close_the_bound_from_below() -> None:
-    model, truth = boxed_gaussian(), log_box_integral(Quadratic([0.2, -1.0, 1.6], [0.2, 0.1, 0.3]), 1.0, BOX)
-    annealer, like = tuned(model, [1.0]), torch.zeros(1, 3, dtype=DOUBLE)
-    below = []
-    for n_temperatures in (4, 20, 100):
-        schedule = annealer.pilot.schedule(1.0, n_temperatures, 2)
-        below.append(truth - float(forward(annealer.path, schedule, unlabeled(400), like, generator=seeded(2)).mean()))
-    assert below[0] > 2 * below[1] > 4 * below[2] > 0
-    assert below[2] < 0.5
+def test_the_seed_alone_decides(toy_run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(part, "QUICK", replace(SMALL, scan=(Effort(3, 8, 4),), test=(Effort(5, 8, 4),), pilot_chains=4))
+    monkeypatch.setattr(part, "_peers", lambda *_: {})
+    test = load("toy", split="test").rows(slice(0, 50))
+    first, again, other = (likelihood(Subject(toy_run, test, seed=s), "quick") for s in (0, 0, 1))
+    assert dict(first.metrics) == dict(again.metrics)
+    assert first.metrics["log_likelihood_upper_nats"] != other.metrics["log_likelihood_upper_nats"]
 
 
-def test_exact_draws_sandwich_log_z() -> None:
-    """Forward from the start and back from exact draws: the truth lies between their means, and they meet."""
-    model, truth = boxed_gaussian(), log_box_integral(Quadratic([0.2, -1.0, 1.6], [0.2, 0.1, 0.3]), 1.0, BOX)
-    annealer, x = tuned(model, [1.0]), exact_draws_of_boxed_gaussian(400)
-    gaps = []
-    for n_temperatures in (8, 200):
-        schedule = annealer.pilot.schedule(1.0, n_temperatures, 2)
-        low = float(forward(annealer.path, schedule, unlabeled(400), x[:1], generator=seeded(2)).mean())
-        high = float(reverse(annealer.path, schedule, x, unlabeled(400), generator=seeded(3)).mean())
-        assert low < truth < high
-        gaps.append(high - low)
-    assert gaps[1] < gaps[0] / 3
-    assert gaps[1] < 0.5
+def _shown(found: Section) -> None:
+    """Metrics have names, pictures decode, tables are whole."""
+    for name, value in found.metrics.items():
+        if value is not None:
+            check_value(name, value)
+    for picture in found.pictures:
+        pixels = np.asarray(Image.open(io.BytesIO(picture.png)).convert("L"))
+        assert pixels.std() > 5
+        assert picture.caption.endswith(".")
+    for table in found.tables:
+        assert table.rows
+        assert all(len(row) == len(table.columns) for row in table.rows)
 
 
-def raised(x_kernel: Callable[[float], Kernel], step_size: float) -> tuple[float, float, float]:
-    """RAISE's mean log-likelihood of exact draws, its error, and the true one, at a fixed step size."""
-    model, x = boxed_gaussian(), exact_draws_of_boxed_gaussian(500)
-    path = Path(model, 1.0, x_kernel=x_kernel)
-    schedule = Schedule(tuple(k / 100 for k in range(101)), (step_size,) * 100, 2)
-    with torch.no_grad():
-        f = model.log_density(x)
-    found = f - reverse(path, schedule, x, unlabeled(len(x)), generator=seeded(4))
-    truth = float(f.mean()) - log_box_integral(Quadratic([0.2, -1.0, 1.6], [0.2, 0.1, 0.3]), 1.0, BOX)
-    return float(found.mean()), float((found - f).std()) / math.sqrt(len(x)), truth
+# Runs that have no likelihood, or another one.
 
 
-def test_raise_lies_below_the_likelihood_and_unadjusted_chains_do_not() -> None:
-    found, error, truth = raised(MALA, 0.6)
-    assert truth - 1 < found < truth - 3 * error
-    mutant, error, truth = raised(lambda step: Langevin.at_temperature(step), 0.6)
-    assert mutant > truth + 10 * error
+def changed(run: Run, model: JointModel, data: TrainingData | None = None) -> Run:
+    """The run with another model and other data in it."""
+    origin = replace(run.origin, labels=model.labels)
+    if data is not None:
+        origin.__dict__["data"] = data
+    return Run(model, origin, run.sampling, run.bounds, Thresholds())
 
 
-def test_raise_bounds_what_the_annealing_draws_and_not_the_model() -> None:
-    """Rows wider than the model's own are likelier under a law that lags behind: there the two figures contradict."""
-    model = EnergyModel(Quadratic([0.0, 0.0], [0.05, 0.05]), domain=BOX, event_shape=(2,))
-    x = (0.2 * torch.randn(200, 2, generator=seeded(1), dtype=DOUBLE)).clamp(-0.9, 0.9)
-    points = Points.of(model, x, unlabeled(200), "summed")
-    truth = float(points.f.mean()) - log_box_integral(Quadratic([0.0, 0.0], [0.05, 0.05]), 1.0, BOX)
-    annealer = Annealer.tuned(model, points, [1.0], how="summed", generator=seeded(2))
-    # Chains that hardly move draw the first law, which is uniform: its density is what RAISE then finds, exactly.
-    still = replace(annealer, pilot=Pilot([0.0, 1.0], [0.0, 1.0], [1e-12, 1e-12]))
-    lagging = still.bounds(points, 1.0, Effort(20, 3000, 50), generator=seeded(3))
-    assert lagging.annealed == pytest.approx(-2 * math.log(2), abs=1e-3)
-    assert lagging.annealed > truth + 10
-    assert lagging.crossed
-    assert lagging.lower is None
-    slow = annealer.bounds(points, 1.0, Effort(300, 200, 200), generator=seeded(3))
-    assert abs(slow.upper - truth) < 0.3
-    assert not slow.crossed
-    assert slow.lower == pytest.approx(truth, abs=0.5)
+def test_no_likelihood_is_said_in_a_sentence(toy_run: Run) -> None:
+    test = load("toy", split="test")
+    wrapped = jointenergy.wrap(nn.Linear(2, 3), 3, bounds=(-5, 5), event_shape=(2,))
+    labels = LabelSpace({"class": 3})
+    own = Dataset(test.x, torch.zeros(len(test), 1, dtype=torch.int64), labels, "toy")
+    assert "has no validation rows" in likelihood(Subject(wrapped, own), "quick").says[0]
+
+    origin = replace(toy_run.origin, density=False)
+    baseline = Run(toy_run.model, origin, toy_run.sampling, toy_run.bounds, Thresholds())
+    found = likelihood(Subject(baseline, test), "quick")
+    assert "log p(y given x) alone" in found.says[0]
+    assert not found.metrics
+
+    unbounded = EnergyModel(nn.Linear(2, 1), event_shape=(2,))
+    assert "no domain" in likelihood(Subject(changed(toy_run, unbounded), test), "quick").says[0]
+
+    # Rows outside the domain have density 0: a mean over the others would flatter the model.
+    far = replace(test, x=torch.where(torch.arange(len(test))[:, None] % 20 == 0, test.x + 20, test.x))
+    found = likelihood(Subject(toy_run, far), "quick")
+    assert "lie outside Box" in found.says[0]
+    assert not found.metrics
 
 
-def test_unadjusted_chains_miss_log_z() -> None:
-    """The mutant's law is too wide at a large step: the mean of its weights is not Z."""
-    model, truth = boxed_gaussian(), log_box_integral(Quadratic([0.2, -1.0, 1.6], [0.2, 0.1, 0.3]), 1.0, BOX)
-    schedule = Schedule(tuple(k / 100 for k in range(101)), (0.5,) * 100, 2)
-    like, miss = torch.zeros(1, 3, dtype=DOUBLE), {}
-    for name, path in (
-        ("adjusted", Path(model, 1.0)),
-        ("mutant", Path(model, 1.0, x_kernel=lambda step: Langevin.at_temperature(step))),
-    ):
-        weights = forward(path, schedule, unlabeled(1000), like, generator=seeded(6))
-        error = math.sqrt((1 / float(effective_share(weights)) - 1) / len(weights))
-        miss[name] = abs(float(log_mean_exp(weights)) - truth) / error
-    assert miss["adjusted"] < 5 < miss["mutant"]
+def test_too_many_dimensions_are_left_to_the_full_suite(toy_run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(part, "QUICK", replace(SMALL, most_dims=1))
+    assert "x has 2 dimensions" in likelihood(Subject(toy_run, load("toy", split="test")), "quick").says[0]
 
 
-def test_weights_above_log_z_are_as_rare_as_markov_says() -> None:
-    """P(log weight > log Z + 1) < exp(-1), also of a poor annealing."""
-    model, truth = boxed_gaussian(), log_box_integral(Quadratic([0.2, -1.0, 1.6], [0.2, 0.1, 0.3]), 1.0, BOX)
-    annealer = tuned(model, [1.0])
-    schedule = annealer.pilot.schedule(1.0, 6, 1)
-    weights = forward(annealer.path, schedule, unlabeled(500), torch.zeros(1, 3, dtype=DOUBLE), generator=seeded(7))
-    assert float((weights > truth + 1).double().mean()) < math.exp(-1)
+@pytest.mark.parametrize(("name", "dims"), [("FULL", 2), ("LARGE", 1)])
+def test_the_full_suite_runs_fewer_chains_where_x_is_large(
+    toy_run: Run, name: str, dims: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chosen = []
+    monkeypatch.setattr(part, "FULL", replace(part.FULL, most_dims=dims))
+    monkeypatch.setattr(part, "_annealed", lambda subject, sizes: chosen.append(sizes))
+    likelihood(Subject(toy_run, load("toy", split="test")), "full")
+    assert chosen == [getattr(part, name)]
 
 
-# Labels.
-
-
-def joint_in_box() -> PairModel:
-    """x of 1-D in a box with 6 label states."""
-    toy = joint_toy()
-    return PairModel(toy.head, toy.labels, domain=Box(-4.0, 4.0), event_shape=(1,))
-
-
-def log_z_by_states(model: JointModel) -> Tensor:
-    """log Z of each label state by quadrature, `[S]`."""
-    states, n = model.labels.enumerate(), 4001
-    width = 8.0 / n
-    line = (-4.0 + width * (torch.arange(n, dtype=DOUBLE) + 0.5))[:, None]
-    with torch.no_grad():
-        values = [model.log_density_of_complete(line, s.expand(n, -1)).logsumexp(0) for s in states]
-    return torch.stack(values) + math.log(width)
-
-
-@pytest.mark.parametrize("y_kernel", [None, SingleSiteGibbs(), GibbsWithGradients()])
-def test_labels_summed_or_moved_give_one_log_z(y_kernel: SingleSiteGibbs | GibbsWithGradients | None) -> None:
-    model = joint_in_box()
-    truth = float(log_z_by_states(model).logsumexp(0))
-    assert how_labels(model) == "summed"
-    pilot = tuned(model, [1.0]).pilot
-    path = Path(model, 1.0, y_kernel)
-    y = torch.full((600, 2), MISSING)
-    weights = forward(path, pilot.schedule(1.0, 60, 1), y, torch.zeros(1, 1, dtype=DOUBLE), generator=seeded(8))
-    error = math.sqrt((1 / float(effective_share(weights)) - 1) / len(weights))
-    assert error < 0.06
-    assert abs(float(log_mean_exp(weights)) - truth) < 5 * error
-
-
-class ByState(nn.Module):
-    """The pair model's f as one of label indices, with a constant for each state that nobody knows."""
-
-    def __init__(self, model: PairModel) -> None:
-        super().__init__()
-        self.model = model
+class LabelEnergy(nn.Module):
+    """A Gaussian around a center that the labels shift, with a constant for each label that nobody knows."""
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
-        return self.model.log_density_of_complete(x, y) + 3.0 * y[:, 0]
+        y = y.to(x.dtype)
+        center = torch.stack((y[:, 0], -y[:, 0]), dim=1)
+        return -2 * (x - center).square().sum(1) + 5 * y[:, 0]
 
 
-def test_offsets_make_a_conditional_model_joint() -> None:
-    """With the right log Z_y the posterior is that of the class-conditional densities and the prior."""
-    pair = joint_in_box()
-    model = ConditionalModel(ByState(pair), pair.labels, domain=pair.domain, event_shape=(1,))
-    assert how_labels(model) == "given"
-    annealer = tuned(model, [1.0], "given")
-    prior = torch.tensor([0.3, 0.1, 0.2, 0.1, 0.2, 0.1], dtype=DOUBLE).log()
-    effort, like = Effort(60, 300, 0), torch.zeros(1, 1, dtype=DOUBLE)
-    found = offsets(annealer, prior, like, 1.0, effort, generator=seeded(1))
-    assert found.shape == (3, 2)
-    truth = log_z_by_states(model) - prior
-    assert float((found.flatten() - truth).abs().max()) < 0.2
-    joint = model.with_offsets(found)
-    x = torch.tensor([[-1.0], [0.4], [2.0]], dtype=DOUBLE)
-    states = model.labels.enumerate()
-    by_hand = torch.stack([model.log_density_of_complete(x, s.expand(3, -1)) for s in states], 1) - truth
-    marginal = by_hand.softmax(1).view(3, 3, 2).sum(2)
-    assert float((joint.label_probs(x)["a"] - marginal).abs().max().detach()) < 0.05
+def data_around(y: Tensor, labels: LabelSpace) -> TrainingData:
+    """Rows of the law exp(LabelEnergy) given y, a standard deviation of 1/2 around the center."""
+    x = torch.stack((y[:, 0], -y[:, 0]), dim=1) + 0.5 * torch.randn(len(y), 2, generator=seeded(4))
+    half = len(y) // 2
+    return TrainingData(x[:half], y[:half], x[half:], y[half:], labels)
 
 
-def test_bounds_of_a_conditional_model_are_of_p_x_given_y() -> None:
-    pair = joint_in_box()
-    model = ConditionalModel(ByState(pair), pair.labels, domain=pair.domain, event_shape=(1,))
-    generator = seeded(2)
-    y = pair.labels.enumerate().repeat(20, 1)
-    x = 2 * torch.randn(len(y), 1, generator=generator, dtype=DOUBLE).clamp(-1.9, 1.9)
-    points = Points.of(model, x, y, "given")
-    log_z = log_z_by_states(model).repeat(20)
-    truth = float((points.f - log_z).mean())
-    annealer = Annealer.tuned(model, points, [1.0], how="given", generator=generator)
-    found = annealer.bounds(points, 1.0, Effort(80, 200, 120), generator=generator)
-    assert abs(found.upper - truth) < 0.1
-    assert abs(found.annealed - truth) < 0.3
-    assert found.margin == pytest.approx(math.log(6 / 0.05))
+@pytest.mark.usefixtures("small")
+def test_a_conditional_run_has_a_normalizer_for_each_label(toy_run: Run) -> None:
+    """p(x given y) is a Gaussian whatever the constants: mean log-density -1 - log(2 pi / 4)."""
+    labels = LabelSpace({"side": 2})
+    model = ConditionalModel(LabelEnergy(), labels, domain=Box(-5.0, 5.0), event_shape=(2,))
+    data = data_around(torch.arange(2)[:, None].repeat(300, 1), labels)
+    test = Dataset(data.x_held, data.y_held, labels, "sides")
+    found = likelihood(Subject(changed(toy_run, model, data), test), "quick")
+    temperature = found.metrics["likelihood_temperature"]
+    assert temperature is not None
+    spread = float((data.x_held - torch.stack((data.y_held[:, 0], -data.y_held[:, 0]), 1)).square().sum(1).mean())
+    truth = -2 * spread / temperature - math.log(math.pi * temperature / 2)
+    assert found.metrics["log_likelihood_upper_nats"] == pytest.approx(truth, abs=0.1)
+    assert found.metrics["log_likelihood_lower_nats"] == pytest.approx(truth, abs=0.2)
+    assert any("one normalizer for each label" in s for s in found.says)
+    assert any("know no labels" in s for s in found.says)
+    _shown(found)
 
 
-def test_bounds_are_the_same_for_the_same_seed_and_leave_the_model_alone() -> None:
-    model = boxed_gaussian()
-    x = exact_draws_of_boxed_gaussian(50)
-    points = Points.of(model, x, unlabeled(50), "summed")
-    found = []
-    for _ in range(2):
-        generator = seeded(5)
-        annealer = Annealer.tuned(model, points, temperature_grid(points, 1.0), how="summed", generator=generator)
-        found.append(annealer.bounds(points, 1.0, Effort(20, 50, 20), generator=generator))
-    assert found[0].upper == found[1].upper
-    assert found[0].annealed == found[1].annealed
-    assert all(p.grad is None for p in model.parameters())
+@pytest.mark.usefixtures("small")
+def test_a_run_on_all_reals_starts_at_its_reference_term(toy_run: Run) -> None:
+    """f = -3 |x|^2 / 2 with the reference -|x|^2 / 2 is a Gaussian of variance T / 4."""
+    x = 0.5 * torch.randn(400, 2, generator=seeded(3))
+    none = LabelSpace.none()
+
+    class Narrow(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return -1.5 * x.square().sum(1)
+
+    model = EnergyModel(Narrow(), domain=Reals(scale=1.0), event_shape=(2,))
+    y = torch.zeros(400, 0, dtype=torch.int64)
+    data = TrainingData(x[:200], y[:200], x[200:], y[200:], none)
+    found = likelihood(Subject(changed(toy_run, model, data), Dataset(x[200:], y[200:], none, "narrow")), "quick")
+    t = found.metrics["likelihood_temperature"]
+    assert t is not None
+    truth = -2 * float(x[200:].square().sum(1).mean()) / t - math.log(2 * math.pi * t / 4)
+    assert found.metrics["log_likelihood_upper_nats"] == pytest.approx(truth, abs=0.1)
+    assert found.metrics["log_likelihood_lower_nats"] == pytest.approx(truth, abs=0.2)
+    assert "log_likelihood_uniform_nats" not in found.metrics
+    assert 0.5 < t < 2
 
 
-def test_a_schedule_ends_at_the_temperature_asked_for() -> None:
-    pilot = Pilot([0.0, 1.0, 10.0], [0.0, 2.0, 3.0], [0.5, 0.4, 0.1])
-    schedule = pilot.schedule(0.2, 10, 1)
-    a = schedule.inverse_temperatures
-    assert (a[0], a[-1], len(a), schedule.n_temperatures) == (0.0, 5.0, 11, 10)
-    assert all(first < second for first, second in itertools.pairwise(a))
-    # Two thirds of the length lie before a = 1.
-    assert a[8] == pytest.approx(0.8 * (2 + 4 / 9) / 2 * 1.0, rel=0.1)
+class Agreement(nn.Module):
+    """Thirteen binary labels that agree with the sign of x, more states than are enumerated; Z is a product."""
+
+    def forward(self, x: Tensor, code: Tensor) -> Tensor:
+        ones = code.view(len(code), -1, 2)[:, :, 1]
+        return -2 * x.square().sum(1) + 0.3 * (ones - 0.5).sum(1)
 
 
-def test_a_model_without_a_domain_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"domain=Box\(low, high\)"):
-        Path(EnergyModel(Mixture(), event_shape=(2,)), 1.0)
+@pytest.mark.usefixtures("small")
+def test_labels_too_many_to_sum_are_drawn_along(toy_run: Run) -> None:
+    """log p(x, y) of independent x and labels, known in closed form."""
+    labels = LabelSpace.binary([f"l{k}" for k in range(13)])
+    model = PairModel(Agreement(), labels, domain=Box(-5.0, 5.0), event_shape=(2,))
+    assert how_labels(model) == "moved"
+    y = (torch.rand(400, 13, generator=seeded(1)) < 1 / (1 + math.exp(-0.3))).long()
+    x = 0.5 * torch.randn(400, 2, generator=seeded(2))
+    data = TrainingData(x[:200], y[:200], x[200:], y[200:], labels)
+    found = likelihood(Subject(changed(toy_run, model, data), Dataset(x[200:], y[200:], labels, "many")), "quick")
+    t = found.metrics["likelihood_temperature"]
+    assert t is not None
+    log_z = math.log(math.pi * t / 2) + 13 * math.log(2 * math.cosh(0.15 / t))
+    f = -2 * x[200:].square().sum(1) + 0.3 * (y[200:] - 0.5).sum(1)
+    assert found.metrics["log_likelihood_upper_nats"] == pytest.approx(float(f.mean()) / t - log_z, abs=0.3)
+    assert any("labels drawn along" in s for s in found.says)
+    assert "log_likelihood_gaussian_nats" not in found.metrics
+
+
+# What the page says of bad news.
+
+
+def made(annealed: float, upper: float, share: float, temperature: float = 0.5) -> Bounds:
+    few = torch.linspace(-2, 1, 50)
+    return Bounds(temperature, 100, upper, annealed, 0.5, math.log(20), share, few, few)
+
+
+FACTS = Facts(
+    how="summed",
+    domain="Box(low=-1.0, high=1.0)",
+    n_dims=4,
+    own=1.0,
+    effort=Effort(100, 50, 50),
+    n_test=100,
+    n_left_out=0,
+    n_levels=16,
+    log_cell=4 * math.log(2 / 16),
+    has_baseline=True,
+    assumptions=(),
+)
+
+
+def test_bounds_that_contradict_each_other_give_no_lower_figure() -> None:
+    scan = [made(-9, -8, 0.5, t) for t in (0.25, 0.5, 1.0)]
+    bad = section(FACTS, scan, [made(3.0, -4.0, 0.5)], {})
+    assert bad.metrics["log_likelihood_lower_nats"] is None
+    assert bad.metrics["log_likelihood_annealed_nats"] == 3.0
+    assert any(s.startswith("No lower figure") for s in bad.says)
+    good = section(FACTS, scan, [made(-4.4, -4.0, 0.5)], {"gaussian": -2.0})
+    assert good.metrics["log_likelihood_lower_nats"] == -4.4
+    assert not any("collapsed" in s or "loose" in s or s.startswith("No lower") for s in good.says)
+    assert any("baseline's likelihood is not estimated" in s for s in good.says)
+    # -4 nats of x are -4 + 4 log(1/8) nats of values.
+    assert good.metrics["bits_per_dimension_at_least"] == pytest.approx(1 / math.log(2) + 3)
+
+
+def test_collapsed_weights_and_loose_bounds_are_said() -> None:
+    scan = [made(-9, -8, 0.5, t) for t in (0.5, 1.0)]
+    found = section(FACTS, scan, [made(-40.0, -4.0, 0.02)], {})
+    assert any(s.startswith("The weights have collapsed: 2 %") for s in found.says)
+    assert any("loose: 36 nats" in s for s in found.says)
+    assert any("at an end" in s for s in found.says)
+
+
+# Units and cells.
+
+
+def test_cells_are_found_and_hold_their_values() -> None:
+    digits = load("digits", split="test").x
+    assert n_levels(digits, (-1.0, 1.0)) == 17
+    pixels = torch.arange(256, dtype=torch.float32).repeat(2, 1) / 255
+    assert n_levels(pixels, (0.0, 1.0)) == 256
+    assert n_levels(torch.rand(50, 20, generator=seeded()), (0.0, 1.0)) is None
+    cells = Cells.of(digits, (-1.0, 1.0))
+    assert cells is not None
+    spread = cells.spread(digits, generator=seeded())
+    assert bool((spread >= -1).all())
+    assert bool((spread <= 1).all())
+    back = ((spread + 1) / 2 * 17).floor().clamp(max=16) / 8 - 1
+    assert float((back != digits).double().mean()) < 1e-4  # rounding at a cell's edge alone
+    assert Cells.of(digits, (-1.0, 1.0), binary=True) == Cells(8, -1.0, 1.0)
+    # A uniform density of x is one of 17 equal values in each dimension.
+    facts = replace(FACTS, n_dims=64, log_cell=cells.log_volume(64))
+    assert facts.bits(-64 * math.log(2)) == pytest.approx(math.log2(17))
+
+
+# Simple densities.
+
+
+@pytest.mark.gpu
+def test_bounds_on_a_gpu_are_those_on_a_cpu(toy_run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Streams are the same, roundings are not: the figures agree to their errors."""
+    monkeypatch.setattr(part, "QUICK", SMALL)
+    folder = toy_run.origin.checkpoint
+    assert folder is not None
+    there = open_run(folder.parent.parent, device="cuda")
+    test = load("toy", split="test").rows(slice(0, 1000))
+    on_cpu, on_gpu = (likelihood(Subject(run, test), "quick").metrics for run in (toy_run, there))
+    error = on_cpu["log_likelihood_error_nats"]
+    assert error is not None
+    temperature = on_gpu["likelihood_temperature"]
+    assert temperature is not None
+    assert on_gpu["log_likelihood_upper_nats"] == pytest.approx(
+        true_mean(toy_run.model, temperature, test.rows(part.evenly(1000, 500))), abs=5 * error
+    )
+    assert on_gpu["log_likelihood_gaussian_nats"] == pytest.approx(on_cpu["log_likelihood_gaussian_nats"], abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("annealed", "gaussian", "verdict"), [(-4.4, -2.0, "worse"), (-4.4, -6.0, "better"), (-6.0, -5.0, "do not tell")]
+)
+def test_the_first_sentence_sets_the_model_beside_a_gaussian(annealed: float, gaussian: float, verdict: str) -> None:
+    scan = [made(-9, -8, 0.5, t) for t in (0.25, 0.5, 1.0)]
+    first = section(FACTS, scan, [made(annealed, -4.0, 0.5)], {"gaussian": gaussian}).says[0]
+    assert "higher is better" in first
+    assert f"reaches {gaussian:.1f}" in first
+    assert verdict in first
