@@ -26,7 +26,7 @@ from jointenergy.metrics.calibration import (
     risk_coverage,
 )
 from jointenergy.metrics.classification import Answers, Told
-from jointenergy.report import curves
+from jointenergy.report import classification_plots
 from jointenergy.report.predictors import label_log_probs, predictors, prefix, rows_of, shown, told_by
 from jointenergy.report.sections import Cell, Section, Subject, Suite, Table
 from jointenergy.runs import Run
@@ -122,9 +122,9 @@ def calibration(subject: Subject, suite: Suite) -> Section:
         metrics,
         (_table(found, temperatures, several=len(subject.run.labels) > 1),),
         (
-            curves.reliability_diagrams(answers, {name: f.ece for name, f in found.items()}),
-            curves.risk_against_coverage(plain),
-            curves.confidence_histograms(plain),
+            classification_plots.reliability_diagrams(answers, {name: f.ece for name, f in found.items()}),
+            classification_plots.risk_against_coverage(plain),
+            classification_plots.confidence_histograms(plain),
         ),
     )
 

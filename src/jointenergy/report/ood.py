@@ -13,13 +13,12 @@ import torch
 from torch import Tensor
 
 from jointenergy import streams
-from jointenergy.data import View
-from jointenergy.data.fitting import Form, image_form
+from jointenergy.data.fitting import image_form
 from jointenergy.errors import InputError
 from jointenergy.inference import SCORES
 from jointenergy.metrics.detection import Separation, Values, separation
 from jointenergy.metrics.registry import finite_or_none
-from jointenergy.report.drawings import COLORS, drawing, picture
+from jointenergy.report.drawings import COLORS, drawing, grids, picture
 from jointenergy.report.ood_sets import Made, Outside, embedded
 from jointenergy.report.predictors import prefix, shown
 from jointenergy.report.sections import Cell, Picture, Rows, Section, Subject, Suite, Table
@@ -317,33 +316,11 @@ def histograms(data: Values, panels: Mapping[str, tuple[Values, float]], *, who:
 
 def examples(rows: Mapping[str, Tensor], run: Run) -> Picture | None:
     """The first rows of each set as the run sees them; None where rows are no images."""
-    form = image_form(run.event_shape)
-    if form is None:
+    if image_form(run.event_shape) is None:
         return None
-    most, view = max(len(x) for x in rows.values()), View.of(run.bounds)
-    height, width = form[1] + _gap(form), form[2] + _gap(form)
-    # One large image: an axis for each small one would take seconds to draw.
-    page = np.ones((len(rows) * height, most * width, form[0]))
-    for line, x in enumerate(rows.values()):
-        images = view.unit(x.detach().cpu().double()).reshape(-1, *form).permute(0, 2, 3, 1)
-        for place, image in enumerate(images.clamp(0, 1).numpy()):
-            top, left = line * height, place * width
-            page[top : top + form[1], left : left + form[2]] = image
-    with drawing(0.75 * most + 2.0, 0.75 * len(rows) * height / width + 0.2) as figure:
-        axis = figure.subplots()
-        axis.imshow(page if form[0] == 3 else page[..., 0], cmap="gray", vmin=0, vmax=1, interpolation="nearest")
-        axis.set_anchor("E")  # what is left over goes to the names
-        axis.set_xticks([])
-        axis.set_yticks(
-            [line * height + (form[1] - 1) / 2 for line in range(len(rows))], [name.replace("_", " ") for name in rows]
-        )
-        axis.tick_params(length=0)
-        axis.grid(False)
-        axis.spines[:].set_visible(False)
-        caption = "The first rows of each set, made to fit, as the run sees them; black is the lower bound of x."
-        return picture("ood_examples", caption, figure)
-
-
-def _gap(form: Form) -> int:
-    """Pixels between images."""
-    return max(1, form[2] // 8)
+    most = max(len(x) for x in rows.values())
+    # Short sets are filled up with the upper bound, which is white.
+    lines = [torch.cat((x, x.new_full((most - len(x), *x.shape[1:]), run.bounds[1]))) for x in rows.values()]
+    caption = "The first rows of each set, made to fit, as the run sees them; black is the lower bound of x."
+    names = [name.replace("_", " ") for name in rows]
+    return grids("ood_examples", caption, {"": torch.cat(lines)}, most, run.bounds, names)

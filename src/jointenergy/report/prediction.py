@@ -23,7 +23,7 @@ from jointenergy.metrics.classification import (
     whole,
 )
 from jointenergy.metrics.registry import finite_or_none
-from jointenergy.report import curves
+from jointenergy.report import classification_plots
 from jointenergy.report.predictors import defined, parts_of_names, predictors, prefix, shown, told_by
 from jointenergy.report.sections import Cell, Picture, Section, Subject, Suite, Table
 from jointenergy.runs import Run
@@ -83,7 +83,7 @@ def prediction(subject: Subject, suite: Suite) -> Section:
             metrics |= defined(named)
         tables = (_overview(told, metrics, labels), _class_table(answers, by_class, sizes.lines))
         name, first = next(iter(answers.items()))
-        pictures = (curves.confusion_matrix(confusion(first), labels.values[0], shown(name)),)
+        pictures = (classification_plots.confusion_matrix(confusion(first), labels.values[0], shown(name)),)
     return Section("prediction", "Prediction", tuple(says), metrics, tables, pictures)
 
 
@@ -197,9 +197,9 @@ def _attribute_pictures(
         for n, k in places.items()
     }
     return (
-        curves.attribute_reliability(sure, left_out),
-        curves.attribute_roc(asked, left_out),
-        curves.attribute_precision_recall(asked, left_out),
+        classification_plots.attribute_reliability(sure, left_out),
+        classification_plots.attribute_roc(asked, left_out),
+        classification_plots.attribute_precision_recall(asked, left_out),
     )
 
 
