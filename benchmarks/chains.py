@@ -25,8 +25,8 @@ from targets import TOLERANCE, Case, Lattice, cases
 from torch import Tensor
 
 from jointenergy.errors import InputError
-from jointenergy.evaluation import provenance, results
 from jointenergy.kernels.diagnostics import effective_sample_size
+from jointenergy.report import provenance, results
 
 SEED = 0
 CHAINS = 1000

@@ -22,7 +22,7 @@ from torchmetrics.functional.classification import multiclass_calibration_error
 
 import jointenergy as je
 from jointenergy.data import idx_files
-from jointenergy.evaluation import results
+from jointenergy.report import results
 
 TRAIN, TEST = 2000, 1000
 Rows = tuple[np.ndarray, np.ndarray]

@@ -28,7 +28,7 @@ from growth_page import draw, told
 from processes import ALONE, SAME_BATCH, SAME_SHARE, SHARES
 
 from jointenergy.errors import InputError
-from jointenergy.evaluation import provenance, results
+from jointenergy.report import provenance, results
 from jointenergy.training.distributed import device_of
 from jointenergy.training.trainer import Trainer
 

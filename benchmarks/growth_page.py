@@ -18,7 +18,7 @@ from axes import AXES
 from fits import fixed_and_growing, upper_half
 from rounds import table
 
-from jointenergy.evaluation import results
+from jointenergy.report import results
 
 mpl.use("Agg")
 import matplotlib.pyplot as plt

@@ -15,9 +15,9 @@ import torch
 from rounds import count, in_a_sentence
 
 from jointenergy import recipes
-from jointenergy.evaluation import provenance, results
 from jointenergy.recipes.build import trainer_of
 from jointenergy.recipes.data import data_of
+from jointenergy.report import provenance, results
 from jointenergy.training import loop, measure
 from jointenergy.training.guard import Guard
 from jointenergy.training.trainer import Trainer

@@ -25,11 +25,11 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from jointenergy.data.training import TrainingData
 from jointenergy.errors import InputError
-from jointenergy.evaluation import provenance, results
 from jointenergy.labels import LabelSpace
 from jointenergy.networks import WideResNet
 from jointenergy.recipes.build import trainer_of
 from jointenergy.recipes.schema import Recipe, parse
+from jointenergy.report import provenance, results
 from jointenergy.training import loop, measure
 
 NETWORKS, BATCHES = ["28-10", "16-4"], [64, 256, 512]  # of what is published

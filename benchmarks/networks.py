@@ -25,11 +25,11 @@ from rounds import in_a_sentence
 
 from jointenergy import recipes
 from jointenergy.data import Dataset
-from jointenergy.evaluation import provenance, results
-from jointenergy.evaluation.classification import classify
 from jointenergy.recipes import run_folder
 from jointenergy.recipes.data import data_of
 from jointenergy.recipes.schema import Recipe
+from jointenergy.report import provenance, results
+from jointenergy.report.predictors import classify
 from jointenergy.training import checkpoints, loop
 
 RESIDUAL = 'kind = "wide-resnet", depth = 16, width = 4, activation = "leaky_relu"'

@@ -22,8 +22,8 @@ from tabular_sets import SETS
 from tabular_tasks import TASKS
 
 from jointenergy.errors import InputError
-from jointenergy.evaluation import provenance, results
 from jointenergy.labels import nearest
+from jointenergy.report import provenance, results
 
 FOLDER = Path("runs") / "tabular"
 SEEDS = 5

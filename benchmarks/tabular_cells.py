@@ -23,7 +23,8 @@ from tabular_methods import OURS
 from tabular_sets import split_of
 from tabular_tasks import Cells, applies
 
-from jointenergy.evaluation import confidence, provenance
+from jointenergy.metrics import calibration
+from jointenergy.report import provenance
 
 MADE_BY = ("tabular_truth.py", "tabular_sets.py", "tabular_methods.py", "tabular_tasks.py")
 THREADS = "OMP_NUM_THREADS"
@@ -33,7 +34,7 @@ THREADS = "OMP_NUM_THREADS"
 def code_of(ours: bool) -> str:
     """A checksum of what decides a cell's figures; of this library all modules only where it is what is measured."""
     digest = hashlib.sha256()
-    for path in (*(Path(__file__).with_name(name) for name in MADE_BY), Path(confidence.__file__)):
+    for path in (*(Path(__file__).with_name(name) for name in MADE_BY), Path(calibration.__file__)):
         digest.update(path.read_bytes())
     if ours:
         digest.update(provenance.source_digest().encode())

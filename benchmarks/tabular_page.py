@@ -17,8 +17,8 @@ from rounds import table
 from tabular_methods import LEVEL, METHODS, OURS, TRUTH
 from tabular_sets import SETS
 
-from jointenergy.evaluation import results
-from jointenergy.evaluation.metrics import Metric
+from jointenergy.metrics.registry import Metric
+from jointenergy.report import results
 
 mpl.use("Agg")
 import matplotlib.pyplot as plt

@@ -30,7 +30,7 @@ from tabular_methods import (
 from tabular_sets import UNLABELED, Split, few_labels, hidden, left_out, noise, without
 from tabular_truth import Floats, Ints
 
-from jointenergy.evaluation.confidence import expected_calibration_error
+from jointenergy.metrics.calibration import expected_calibration_error
 
 Figures = dict[str, float]
 TASKS = EVERY

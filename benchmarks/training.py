@@ -32,13 +32,13 @@ from jointenergy.data import Dataset, Resize, Scale, idx_files, load
 from jointenergy.data.registry import VARIABLE
 from jointenergy.data.training import TrainingData
 from jointenergy.errors import InputError
-from jointenergy.evaluation import provenance, results
-from jointenergy.evaluation.classification import classify
 from jointenergy.models import Box, JointModel, LogitModel
 from jointenergy.recipes.build import trainer_of
 from jointenergy.recipes.data import data_of
 from jointenergy.recipes.schema import Recipe
 from jointenergy.recipes.settings import LangevinSettings
+from jointenergy.report import provenance, results
+from jointenergy.report.predictors import classify
 from jointenergy.training import loop, measure
 from jointenergy.training.guard import Guard
 

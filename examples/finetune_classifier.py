@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torchmetrics.functional.classification import multiclass_calibration_error
 
 import jointenergy as je
-from jointenergy.evaluation import provenance, results
+from jointenergy.report import provenance, results
 from jointenergy.training.settings import CadenceSettings
 
 

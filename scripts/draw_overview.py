@@ -21,10 +21,10 @@ from torch import Tensor
 
 import jointenergy
 from jointenergy.data import load
-from jointenergy.evaluation import gallery
-from jointenergy.evaluation.outside import read_outside
-from jointenergy.evaluation.sections import COLORS, drawing, picture
-from jointenergy.evaluation.separation import separation
+from jointenergy.metrics.detection import separation
+from jointenergy.report import gallery
+from jointenergy.report.drawings import COLORS, drawing, picture
+from jointenergy.report.ood_sets import read_outside
 
 FILE = Path(__file__).resolve().parents[1] / "docs" / "figures" / "overview.png"
 SIDE = 8  # pixels of a digit

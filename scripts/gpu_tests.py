@@ -11,7 +11,7 @@ import time
 import pytest
 import torch
 
-from jointenergy.evaluation import results
+from jointenergy.report import results
 
 
 class Count:

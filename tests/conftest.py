@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 import torch
 
-from jointenergy.evaluation import provenance
+from jointenergy.report import provenance
 
 pytest_plugins = ["pytester", "tests.skips"]
 

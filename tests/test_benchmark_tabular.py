@@ -12,8 +12,8 @@ import pytest
 from scipy.stats import multivariate_normal
 from sklearn.linear_model import LogisticRegression
 
-from jointenergy.evaluation import results
-from jointenergy.evaluation.metrics import Metric, check_value
+from jointenergy.metrics.registry import Metric, check_value
+from jointenergy.report import results
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "benchmarks"

@@ -13,10 +13,10 @@ import pytest
 import torch
 
 from jointenergy.errors import InputError
-from jointenergy.evaluation.metrics import check_value, range_of
-from jointenergy.evaluation.results import Result
 from jointenergy.kernels import MALA, Langevin, Target, last
+from jointenergy.metrics.registry import check_value, range_of
 from jointenergy.models import EnergyModel
+from jointenergy.report.results import Result
 
 FOLDER = Path(__file__).resolve().parents[1] / "benchmarks"
 

@@ -14,8 +14,6 @@ from jointenergy import Box, LabelSpace
 from jointenergy.cli.main import app
 from jointenergy.data.training import TrainingData
 from jointenergy.errors import InputError
-from jointenergy.evaluation import results
-from jointenergy.evaluation.tasks import Judge
 from jointenergy.experiments import composition, study
 from jointenergy.experiments.reproduce import Reproduction
 from jointenergy.experiments.seeds import SeedFolder
@@ -24,6 +22,8 @@ from jointenergy.kernels import Langevin, Target
 from jointenergy.models import ConditionalModel, Product
 from jointenergy.objectives import regularizers
 from jointenergy.recipes.data import data_of
+from jointenergy.report import results
+from jointenergy.report.tasks import Judge
 from jointenergy.starts import UniformStart
 from tests.small import plainly
 

@@ -16,7 +16,6 @@ from jointenergy import MISSING, recipes
 from jointenergy.cli.main import app
 from jointenergy.data import load
 from jointenergy.errors import InputError
-from jointenergy.evaluation import results
 from jointenergy.experiments import continual, study
 from jointenergy.experiments.reproduce import Reproduction, reproduce
 from jointenergy.experiments.seeds import SeedFolder
@@ -24,6 +23,7 @@ from jointenergy.experiments.study_parts import StudySeed
 from jointenergy.recipes.build import trainer_of
 from jointenergy.recipes.data import data_of
 from jointenergy.recipes.schema import read
+from jointenergy.report import results
 from jointenergy.training import checkpoints, loop
 from jointenergy.training.loop import Loop
 from jointenergy.training.state import under

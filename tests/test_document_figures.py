@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from jointenergy.evaluation import results
-from jointenergy.evaluation.results import Result
+from jointenergy.report import results
+from jointenergy.report.results import Result
 
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from jointenergy.evaluation import provenance, results
+from jointenergy.report import provenance, results
 
 EXAMPLES = Path(__file__).resolve().parents[1] / "examples"
 MOST_LINES = 100

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from jointenergy.evaluation import results
-from jointenergy.evaluation.metrics import Metric, check_value
+from jointenergy.metrics.registry import Metric, check_value
 from jointenergy.models import LogitModel, PairModel
+from jointenergy.report import results
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "benchmarks"

@@ -15,14 +15,15 @@ from jointenergy.data import Dataset, toy_log_density
 from jointenergy.data.options import Options
 from jointenergy.data.toy import LABELS, eight_gaussians, modes
 from jointenergy.data.training import TrainingData
-from jointenergy.evaluation import by_sampling, consistency, gallery, truth
-from jointenergy.evaluation.metrics import check_value
-from jointenergy.evaluation.sections import Subject
 from jointenergy.experiments import papers, run_figures
 from jointenergy.kernels import ExactGibbs, GibbsWithGradients, Kernel, Langevin, SingleSiteGibbs
+from jointenergy.metrics import known_density
+from jointenergy.metrics.registry import check_value
 from jointenergy.models import Concat, EnergyModel
 from jointenergy.models.base import JointModel
 from jointenergy.networks import MLP
+from jointenergy.report import conditional_samples, gallery, predictors
+from jointenergy.report.sections import Subject
 from jointenergy.runs.origin import Origin, Sampling
 from jointenergy.runs.run import Run
 from jointenergy.runs.thresholds import Thresholds
@@ -57,7 +58,7 @@ def test_divergence_of_a_known_density_is_that_of_its_weights(lift):
     weights = torch.tensor([1.0] * 7 + [math.exp(lift)], dtype=torch.float64)
     weights /= weights.sum()
     exact = float((torch.log(torch.tensor(1 / 8)) - weights.log()).mean())
-    found = truth.divergences(run, toy_log_density)
+    found = known_density.divergences(run.model, run.sampling.temperature, toy_log_density)
     assert found["kl_nats.xy"] == pytest.approx(exact, abs=1e-5)
     # Modes overlap a little, so that x alone is told apart a little less.
     assert found["kl_nats.x"] == pytest.approx(exact, abs=2e-3)
@@ -66,17 +67,16 @@ def test_divergence_of_a_known_density_is_that_of_its_weights(lift):
 
 def test_a_density_at_another_temperature_is_told():
     """A twin that forgets the temperature of the chains has twice the law's precision."""
-    found = truth.divergences(made(Known(1.0), (2,), (-20.0, 20.0), SingleSiteGibbs()), toy_log_density)
+    run = made(Known(1.0), (2,), (-20.0, 20.0), SingleSiteGibbs())
+    found = known_density.divergences(run.model, run.sampling.temperature, toy_log_density)
     # Two dimensions of half the variance: (2 - 1 - log 2) nats.
     assert found["kl_nats.xy"] == pytest.approx(1 - math.log(2), abs=5e-3)
 
 
-def test_modes_are_counted_by_where_samples_fall(monkeypatch):
-    run = made(Known(0.5), (2,), (-20.0, 20.0), SingleSiteGibbs())
+def test_modes_are_counted_by_where_samples_fall():
     y = LABELS.enumerate()[[0] * 6 + [3] * 2]
-    drawn = type("Drawn", (), {"x": modes()[[0] * 5 + [3] * 3].float(), "y": y})
-    monkeypatch.setattr(run, "sample", lambda n, seed: drawn)
-    found = truth.mode_shares(run, toy_log_density, seed=0)
+    x = modes()[[0] * 5 + [3] * 3].float()
+    found = known_density.mode_shares(x, y, LABELS.enumerate(), toy_log_density)
     assert found == {"mode_share.lowest": 0.0, "mode_share.highest": 5 / 8, "mode_share.labeled": 7 / 8}
 
 
@@ -98,7 +98,7 @@ def test_labels_by_sampling_are_those_of_the_model():
     generator = torch.Generator().manual_seed(0)
     y = torch.randint(2, (60, 3), generator=generator)
     test = Dataset(2.0 * y - 1.0, y, labels, "signs")
-    found = by_sampling.by_sampling(run, test, seed=0)
+    found = predictors.accuracy_by_sampling(run, test, seed=0)
     assert found["accuracy_by_sampling"] == found["exact_match_by_sampling"] == 1.0
     assert found["accuracy_by_one_sample"] > 0.99
     assert found["accuracy_by_sampling_of.b"] == 1.0
@@ -106,7 +106,7 @@ def test_labels_by_sampling_are_those_of_the_model():
     hidden = y.clone()
     hidden[:, 0] = MISSING
     hidden[0, 1] = 1 - hidden[0, 1]
-    found = by_sampling.by_sampling(run, Dataset(test.x, hidden, labels, "signs"), seed=0)
+    found = predictors.accuracy_by_sampling(run, Dataset(test.x, hidden, labels, "signs"), seed=0)
     assert found["accuracy_by_sampling"] == pytest.approx(119 / 120)
     assert found["exact_match_by_sampling"] == pytest.approx(59 / 60)
     assert "accuracy_by_sampling_of.a" not in found
@@ -149,19 +149,19 @@ def test_measures_follow_from_labels_and_chains(n, kernel, has, lacks, monkeypat
 def test_a_small_size_takes_short_chains_of_few_rows(monkeypatch):
     run, test = attributes_run(40, GibbsWithGradients())
     asked = {}
-    monkeypatch.setattr(by_sampling, "by_sampling", lambda *args, **kwargs: asked.update(kwargs) or {})
+    monkeypatch.setattr(predictors, "accuracy_by_sampling", lambda *args, **kwargs: asked.update(kwargs) or {})
     _, remark = run_figures._by_sampling(Subject(run, test, small=True))
     assert asked == {"n_rows": 10, "n_chains": 2, "steps": 20}
     assert "2 chains of 20 steps a row" in remark
     _, remark = run_figures._by_sampling(Subject(run, test))
-    assert asked["steps"] == by_sampling.n_steps(40)
-    assert f"chains of {by_sampling.n_steps(40)} steps" in remark
+    assert asked["steps"] == predictors.sampling_steps(40)
+    assert f"chains of {predictors.sampling_steps(40)} steps" in remark
 
 
 def test_pairs_of_attributes_that_are_there_have_a_figure_of_their_own(monkeypatch):
     """The judge sees all attributes in every sample, so of the pairs asked for it sees the one of both there."""
     monkeypatch.setattr(run_figures, "PER_PAIR", 2)
-    monkeypatch.setattr(consistency, "judge_of", lambda run: lambda x: torch.ones(len(x), 2, dtype=torch.int64))
+    monkeypatch.setattr(conditional_samples, "judge_of", lambda run: lambda x: torch.ones(len(x), 2, dtype=torch.int64))
     run, test = attributes_run(2, ExactGibbs())
     figures, remark = run_figures.samples_of_pairs(Subject(run, test))
     shown = {name: value for name, value in figures.items() if name in ("consistency_pairs", "consistency_present")}
@@ -197,7 +197,7 @@ def test_pairs_that_were_held_out_are_judged_one_by_one(monkeypatch):
     monkeypatch.setattr(run_figures, "SPREAD", 10)
     run, test = attributes_run(2, ExactGibbs())  # its training rows have both labels or none
     holding_out(monkeypatch, run, ("a0", "not a1"), ("a0", "unknown"))
-    assert consistency.held_out(run)[1].tolist() == [[1, 0]]
+    assert conditional_samples.held_out(run)[1].tolist() == [[1, 0]]
     figures, remark = run_figures.samples_of_pairs(Subject(run, test, baseline=run))
     names = {f"consistency_novel{judge}" for judge in ("", "_baseline")} | {"diversity"}
     names |= {f"consistency_novel.{j}.noise.marginalize" for j in ("model", "baseline")}

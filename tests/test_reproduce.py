@@ -23,17 +23,18 @@ from jointenergy import MISSING, Box, LabelSpace, LogitModel, recipes
 from jointenergy.cli.main import app
 from jointenergy.data import Dataset, load
 from jointenergy.errors import InputError
-from jointenergy.evaluation import bounds, inception, likelihood, provenance, results, samples
-from jointenergy.evaluation.classification import classify
-from jointenergy.evaluation.sections import Subject
 from jointenergy.experiments import run_figures, seed_figures, study, worker
 from jointenergy.experiments.reproduce import Reproduction, reproduce
 from jointenergy.experiments.seed_figures import figures_of
 from jointenergy.experiments.seeds import SeedFolder, SeedRecord, parse_seeds
 from jointenergy.experiments.worker import Worker
+from jointenergy.metrics.likelihood import Effort
 from jointenergy.recipes import run_folder
 from jointenergy.recipes.data import dataset_of
 from jointenergy.recipes.schema import Recipe
+from jointenergy.report import extractors, likelihood, provenance, results, samples
+from jointenergy.report.predictors import classify
+from jointenergy.report.sections import Subject
 from jointenergy.runs.loading import open_run
 from jointenergy.training import checkpoints, loop
 from tests.conftest import COMMIT
@@ -377,7 +378,7 @@ def test_what_is_not_finite_has_no_accuracy():
 
 
 def test_bounds_on_the_likelihood_join_the_figures_once(monkeypatch):
-    few = bounds.Effort(5, 4, 4)
+    few = Effort(5, 4, 4)
     monkeypatch.setattr(likelihood, "FULL", replace(likelihood.QUICK, scan=(few,), test=(few,), most_rows=20))
     before = reproduce(tiny(seeds=(0,)))
     assert "log_likelihood_upper_nats" not in before.metrics
@@ -416,7 +417,7 @@ def test_distances_of_samples_join_the_figures_once_with_their_protocol(monkeypa
 
 def test_an_extractor_that_is_not_there_is_told_before_training(tmp_path, monkeypatch):
     monkeypatch.delenv("JOINTENERGY_DATA", raising=False)
-    monkeypatch.setattr(inception, "PACKAGE", "no_such_package")
+    monkeypatch.setattr(extractors, "PACKAGE", "no_such_package")
     for extractor, options, sentence in (
         ("inception", {}, "there are no weights of Inception"),
         (str(tmp_path / "none.pth"), {}, "there is no extractor .*none.pth"),

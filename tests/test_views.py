@@ -13,18 +13,18 @@ from jointenergy import recipes
 from jointenergy.data import Dequantize, DequantizeBinary, Logit, Scale, View, image_grid
 from jointenergy.data.training import TrainingData
 from jointenergy.errors import InputError
-from jointenergy.evaluation import embedded
-from jointenergy.evaluation import likelihood as likelihood_part
-from jointenergy.evaluation.bounds import Effort
-from jointenergy.evaluation.extractors import Rescaled
-from jointenergy.evaluation.outside import read_outside
-from jointenergy.evaluation.suite import subject_of
 from jointenergy.labels import LabelSpace
+from jointenergy.metrics.likelihood import Effort
 from jointenergy.recipes import run_folder
 from jointenergy.recipes.build import plan_of, trainer_of
 from jointenergy.recipes.data import data_of, dataset_of, view_of
 from jointenergy.recipes.schema import parse
 from jointenergy.recipes.settings import DataSettings
+from jointenergy.report import likelihood as likelihood_part
+from jointenergy.report import ood_sets
+from jointenergy.report.extractors import Rescaled
+from jointenergy.report.ood_sets import read_outside
+from jointenergy.report.suite import subject_of
 from jointenergy.runs.loading import open_run
 from tests.generated_data import picture_bytes, write_idx_set
 
@@ -217,7 +217,7 @@ def test_a_run_on_logits(tmp_path):
     for place in (tmp_path / "other", tmp_path / "other.npy"):
         (rows,) = read_outside("other", place, opened).batches(10)
         assert (rows - opened.rows(raw)).abs().max() < 0.05
-    flat = embedded.constant(opened, 3, 0).make(0, 3)
+    flat = ood_sets.constant(opened, 3, 0).make(0, 3)
     assert ((Logit().inverse(flat.double()) * 256).floor().flatten(1).std(1) < 1).all()
 
 

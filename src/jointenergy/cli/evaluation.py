@@ -18,9 +18,9 @@ from jointenergy.cli.options import Seed
 from jointenergy.cli.screen import INTERRUPTED, console, say
 from jointenergy.cli.tasks import AsJson, Data, Device, RunPath, opened
 from jointenergy.errors import InputError
-from jointenergy.evaluation import comparison, extractors, report, suite
-from jointenergy.evaluation.outside import read_outside
-from jointenergy.evaluation.sections import Subject, Suite
+from jointenergy.report import comparison, extractors, page, suite
+from jointenergy.report.ood_sets import read_outside
+from jointenergy.report.sections import Subject, Suite
 
 KEY_FIGURES = (
     ("accuracy", "accuracy"),
@@ -99,8 +99,8 @@ def measure(subject: Subject, size: Suite, folder: Path, *, only: Sequence[str] 
             status.stop()
             say("stopped; the parts that are done are kept: the same command goes on")
             raise typer.Exit(INTERRUPTED) from None
-    page = report.write(found, folder)
-    _show(found, page)
+    written = page.write(found, folder)
+    _show(found, written)
 
 
 def _show(found: suite.Evaluation, page: Path) -> None:
@@ -133,6 +133,6 @@ def compare(
     for i, column in enumerate(table.columns):
         shown.add_column(escape(column), justify="left" if i == 0 else "right")
     for row in rows:
-        shown.add_row(*(escape(report.text_of(cell)) for cell in row))
+        shown.add_row(*(escape(page.text_of(cell)) for cell in row))
     console.print(shown)
     outputs.say(says)

@@ -16,12 +16,12 @@ from jointenergy.cli.inputs import named_places
 from jointenergy.cli.options import Baseline, DataFolder, Quick, Smoke, TrainDevice, chosen_seeds, chosen_size
 from jointenergy.cli.screen import INTERRUPTED, console, say
 from jointenergy.errors import InputError
-from jointenergy.evaluation import results
-from jointenergy.evaluation.metrics import Metric
 from jointenergy.experiments import reproduce as work
 from jointenergy.experiments import study as studies
 from jointenergy.experiments.papers import PAPERS
 from jointenergy.experiments.seeds import parse_seeds
+from jointenergy.metrics.registry import Metric
+from jointenergy.report import results
 
 USUAL = 20  # seeds
 OF_STUDIES = 5

@@ -8,8 +8,8 @@ import typer
 
 from jointenergy.cli.options import Baseline, DataFolder, Quick, Smoke, TrainDevice, chosen_size
 from jointenergy.cli.reproduce import Jobs, Results, Runs, reproduce
-from jointenergy.evaluation import results
 from jointenergy.experiments import study as studies
+from jointenergy.report import results
 
 
 def study(

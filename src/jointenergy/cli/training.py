@@ -22,12 +22,12 @@ from jointenergy.cli.options import Baseline, DataFolder, Quick, Seed, Smoke, Tr
 from jointenergy.cli.progress import train_with_progress
 from jointenergy.cli.screen import DIVERGED, INTERRUPTED, WRONG, complain, console, refused, say
 from jointenergy.errors import InputError
-from jointenergy.evaluation import comparison, suite
 from jointenergy.experiments import study as studies
 from jointenergy.recipes import run_folder
 from jointenergy.recipes.data import data_of
 from jointenergy.recipes.programs import program_of
 from jointenergy.recipes.schema import Recipe, read, write
+from jointenergy.report import comparison, suite
 from jointenergy.runs.loading import open_run
 from jointenergy.training.distributed import Parted, World, join, leave
 from jointenergy.training.loop import Diverged, Interrupted, Loop

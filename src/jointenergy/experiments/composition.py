@@ -18,16 +18,16 @@ from torch import Tensor
 
 from jointenergy.data.training import TrainingData
 from jointenergy.errors import InputError
-from jointenergy.evaluation.metrics import Figures
-from jointenergy.evaluation.tasks import JUDGE_ROWS, Judge
 from jointenergy.experiments.study_parts import Fitting, StudySeed, fitted
 from jointenergy.kernels import Langevin, State, Target, last
 from jointenergy.labels import LabelSpace, nearest
+from jointenergy.metrics.registry import Figures
 from jointenergy.models import JointModel, Product
 from jointenergy.objectives import Batch, Draws, KLTerm, Objective, Samples
 from jointenergy.recipes.build import trainer_of
 from jointenergy.recipes.data import data_of
 from jointenergy.recipes.schema import Recipe
+from jointenergy.report.tasks import JUDGE_ROWS, Judge
 from jointenergy.starts import XStart
 from jointenergy.streams import seeded
 from jointenergy.training import loop

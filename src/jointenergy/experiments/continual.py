@@ -12,9 +12,9 @@ from torch import Tensor
 from jointenergy.data import Dataset
 from jointenergy.data.training import TrainingData
 from jointenergy.errors import InputError
-from jointenergy.evaluation.metrics import Figures
 from jointenergy.experiments.study_parts import Fitting, StudySeed, fitted
 from jointenergy.labels import MISSING, nearest
+from jointenergy.metrics.registry import Figures
 from jointenergy.models import JointModel
 from jointenergy.recipes.build import plan_of, trainer_of
 from jointenergy.recipes.data import data_of, dataset_of

@@ -9,16 +9,16 @@ from pathlib import Path
 
 from jointenergy import recipes
 from jointenergy.errors import InputError
-from jointenergy.evaluation import extractors, provenance, results
-from jointenergy.evaluation.metrics import Figures
 from jointenergy.experiments import study as studies
 from jointenergy.experiments.papers import PAPERS
 from jointenergy.experiments.seed_figures import add_asked, draw_portrait, figures_of, task_figures_of
 from jointenergy.experiments.seeds import SeedFolder, SeedRecord, seeds_text
 from jointenergy.experiments.study import Study
 from jointenergy.experiments.worker import DIVERGED, Worker
+from jointenergy.metrics.registry import Figures
 from jointenergy.recipes.schema import Recipe
 from jointenergy.recipes.variants import Size
+from jointenergy.report import extractors, provenance, results
 
 NOT_OF_BASELINES = {
     "tasks": "a baseline has no chains to do tasks with",

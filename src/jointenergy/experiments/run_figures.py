@@ -12,19 +12,19 @@ import torch
 from torch import Tensor
 
 from jointenergy.errors import EnumerationError
-from jointenergy.evaluation import by_sampling, consistency, truth
-from jointenergy.evaluation.attributes import attributes, averages
-from jointenergy.evaluation.calibration import scaled_figures
-from jointenergy.evaluation.classification import is_attributes, tell
-from jointenergy.evaluation.confidence import calibration_error
-from jointenergy.evaluation.metrics import Figures, Taken
-from jointenergy.evaluation.predictors import parts_of_names, rows_of
-from jointenergy.evaluation.samples_sets import at_once
-from jointenergy.evaluation.sections import Subject
 from jointenergy.inference.sample import Method
 from jointenergy.kernels import ExactGibbs
 from jointenergy.labels import ENUMERATION_LIMIT, MISSING
+from jointenergy.metrics import known_density, label_patterns
+from jointenergy.metrics.calibration import calibration_error
+from jointenergy.metrics.classification import attributes, averages, is_attributes
+from jointenergy.metrics.registry import Figures, Taken
 from jointenergy.recipes.build import kernel_of
+from jointenergy.report import conditional_samples, predictors
+from jointenergy.report.calibration import scaled_figures
+from jointenergy.report.predictors import parts_of_names, rows_of, tell
+from jointenergy.report.sample_sets import at_once
+from jointenergy.report.sections import Subject
 from jointenergy.runs import Run
 from jointenergy.training.engine import accelerated, arithmetic, precision_of
 from jointenergy.training.health import Health, diversity
@@ -37,6 +37,7 @@ MANY = 400  # pairs of values; of more, only those of two attributes that are bo
 SPREAD = 1000  # rows whose mean distance is the diversity
 FREE = 10_000  # samples with no label given, among which pairs that were held out are counted
 SCALED = ("logit_temperature", "ece_scaled", "nll_scaled")
+MODE_SAMPLES = 10_000  # drawn with no label given, to count how many fall to each mode of a known density
 
 
 def take_all(subject: Subject) -> Taken:
@@ -127,9 +128,9 @@ def _draws_labels(subject: Subject) -> bool:
 
 
 def _by_sampling(subject: Subject) -> Taken:
-    full = (by_sampling.ROWS, by_sampling.CHAINS, by_sampling.n_steps(len(subject.run.labels)))
+    full = (predictors.SAMPLED_ROWS, predictors.CHAINS, predictors.sampling_steps(len(subject.run.labels)))
     n_rows, n_chains, steps = (10, 2, 20) if subject.small else full
-    figures = by_sampling.by_sampling(
+    figures = predictors.accuracy_by_sampling(
         subject.run, subject.test, subject.seed, n_rows=n_rows, n_chains=n_chains, steps=steps
     )
     remark = (
@@ -140,13 +141,15 @@ def _by_sampling(subject: Subject) -> Taken:
 
 
 def _law(subject: Subject) -> Taken:
-    run, law = subject.run, truth.TRUTHS[subject.test.name]
+    run, law = subject.run, known_density.TRUTHS[subject.test.name]
     temperature = run.sampling.temperature
     remark = (
         f"kl_nats is from the true law to the model's density at the temperature of its chains, {temperature:.3g}; "
-        f"mode_share counts {truth.SAMPLES:,} samples from noise by the mode they fall to, and those with its labels."
+        f"mode_share counts {MODE_SAMPLES:,} samples from noise by the mode they fall to, and those with its labels."
     )
-    return {**truth.divergences(run, law), **truth.mode_shares(run, law, subject.seed)}, remark
+    drawn = run.sample(MODE_SAMPLES, seed=subject.seed)
+    shares = known_density.mode_shares(drawn.x, drawn.y, run.labels.enumerate(), law)
+    return {**known_density.divergences(run.model, temperature, law), **shares}, remark
 
 
 def _tells_pairs(subject: Subject) -> bool:
@@ -157,7 +160,7 @@ def _from_labels(subject: Subject) -> Taken:
     """x from all its labels: the mean of draws against x itself, beside the mean of the training rows."""
     run = subject.run
     n_rows, n_draws = (4, 2) if subject.small else (COMPLETED, DRAWS)
-    rows = by_sampling.some_rows(subject.test, n_rows)
+    rows = predictors.labeled_rows(subject.test, n_rows)
     rows = rows.rows((rows.y != MISSING).all(1))
     if len(rows) == 0:
         return {}, ""
@@ -178,7 +181,7 @@ def _from_labels(subject: Subject) -> Taken:
 
 def asked_pairs(run: Run) -> tuple[Tensor, str]:
     """The pairs that samples are drawn for, `[P, L]`, and what they are pairs of."""
-    seen, _ = consistency.pairs(run.labels, run.data.y)
+    seen, _ = label_patterns.pairs(run.labels, run.data.y)
     if len(seen) > MANY and set(run.labels.cardinalities) == {2}:
         return seen[(seen != 0).all(1)], "attributes that are both there"
     return seen, "labels"
@@ -186,7 +189,7 @@ def asked_pairs(run: Run) -> tuple[Tensor, str]:
 
 def _question(run: Run) -> tuple[str, Tensor, str]:
     """The kind of the pairs asked for, the pairs, and what they are of: those held out, or all that rows have."""
-    novel = consistency.held_out(run)[1]
+    novel = conditional_samples.held_out(run)[1]
     return ("novel", novel, "labels that were held out") if len(novel) else ("pairs", *asked_pairs(run))
 
 
@@ -194,12 +197,12 @@ def rows_of_pairs(subject: Subject) -> Taken:
     """Real rows judged as samples are: what samples of the data's own law would show; colder ones may show more."""
     run, test = subject.run, subject.test
     kind, patterns, _ = _question(run)
-    found = consistency.judge_of(run)(run.rows(test.x)).cpu()
+    found = conditional_samples.judge_of(run)(run.rows(test.x)).cpu()
     shares = []
     for pattern in patterns:
-        having = consistency.agreement(test.y, pattern[None])
+        having = label_patterns.agreement(test.y, pattern[None])
         if bool(having.any()):
-            shares.append(consistency.share_with(found[having], pattern[None]))
+            shares.append(label_patterns.share_with(found[having], pattern[None]))
     if not shares:
         return {}, ""
     name = f"consistency_{kind}_rows"
@@ -210,20 +213,20 @@ def rows_of_pairs(subject: Subject) -> Taken:
 def samples_of_pairs(subject: Subject) -> Taken:
     """Samples drawn for two labels, the others free: whether they show them, by the model and by a baseline."""
     run = subject.run
-    judges = {"": consistency.judge_of(run)}
+    judges = {"": conditional_samples.judge_of(run)}
     if subject.baseline is not None:
-        judges["_baseline"] = consistency.judge_of(subject.baseline)
+        judges["_baseline"] = conditional_samples.judge_of(subject.baseline)
     kind, patterns, which = _question(run)
     if len(patterns) == 0:
         return {}, ""
-    words, novel = consistency.held_out(run)
+    words, novel = conditional_samples.held_out(run)
     names = parts_of_names(words)
     per_pair, n_free = (1, 100) if subject.small else (PER_PAIR, FREE)
     asked = patterns.repeat_interleave(per_pair, dim=0)
     x = fresh_samples(subject, len(asked), asked)
     figures: Figures = {"diversity": _spread(x) / _spread(run.rows(subject.test.x))}
     for judge, labels_of in judges.items():
-        shown = consistency.agreement(labels_of(x).cpu(), asked).double()
+        shown = label_patterns.agreement(labels_of(x).cpu(), asked).double()
         figures[f"consistency_{kind}{judge}"] = float(shown.mean())
         if len(novel):
             rates = shown.view(len(patterns), per_pair).mean(1).tolist()
@@ -234,13 +237,13 @@ def samples_of_pairs(subject: Subject) -> Taken:
     if run.sampling.y_kernel is not None:
         x = fresh_samples(subject, len(asked), asked, "marginalize")
         for judge, labels_of in judges.items():
-            shown = consistency.agreement(labels_of(x).cpu(), asked).double()
+            shown = label_patterns.agreement(labels_of(x).cpu(), asked).double()
             by = judge.removeprefix("_") or "model"
             figures[f"consistency_{kind}.{by}.noise.marginalize"] = float(shown.mean())
     if len(novel):
         x = fresh_samples(subject, n_free, None)
         for judge, labels_of in judges.items():
-            rates = consistency.share_with(labels_of(x).cpu(), novel).tolist()
+            rates = label_patterns.share_with(labels_of(x).cpu(), novel).tolist()
             figures |= {f"novel_share{judge}.free.{pair}": r for pair, r in zip(names, rates, strict=True)}
     remark = f"Samples of pairs of {which}, and their diversity: {per_pair} of each from noise, unfiltered, rest free."
     if "consistency_present" in figures:
@@ -279,7 +282,7 @@ MEASURES: tuple[tuple[Callable[[Subject], bool], Callable[[Subject], Taken]], ..
     (lambda s: tells_labels(s) and s.run.is_cross_entropy, _scaled),
     (_has_unknown_constants, _as_if_equal),
     (_draws_labels, _by_sampling),
-    (lambda s: _has_density(s) and s.test.name in truth.TRUTHS, _law),
+    (lambda s: _has_density(s) and s.test.name in known_density.TRUTHS, _law),
     (_tells_pairs, rows_of_pairs),
     (lambda s: _has_density(s) and _tells_pairs(s), samples_of_pairs),
     (lambda s: _has_density(s) and len(s.run.labels) > FEW, _from_labels),

@@ -8,19 +8,19 @@ from pathlib import Path
 
 import torch
 
-from jointenergy.evaluation import extractors, gallery, likelihood, samples, tasks
-from jointenergy.evaluation.metrics import Figures, Taken
-from jointenergy.evaluation.ood import aurocs
-from jointenergy.evaluation.outside import read_outside
-from jointenergy.evaluation.samples_quality import features
-from jointenergy.evaluation.samples_sets import sets_of
-from jointenergy.evaluation.sections import Extractor, Subject, Suite
-from jointenergy.evaluation.suite import subject_of
 from jointenergy.experiments import run_figures
 from jointenergy.experiments.seeds import SeedFolder, SeedRecord
+from jointenergy.metrics.registry import Figures, Taken
 from jointenergy.recipes import run_folder
 from jointenergy.recipes.data import dataset_of
 from jointenergy.recipes.schema import Recipe
+from jointenergy.report import extractors, gallery, likelihood, samples, tasks
+from jointenergy.report.ood import aurocs
+from jointenergy.report.ood_sets import read_outside
+from jointenergy.report.sample_sets import sets_of
+from jointenergy.report.samples import features
+from jointenergy.report.sections import Extractor, Subject, Suite
+from jointenergy.report.suite import subject_of
 from jointenergy.runs.loading import open_run
 from jointenergy.training import checkpoints, loop, state
 

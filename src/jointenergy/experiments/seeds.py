@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from jointenergy.errors import InputError
-from jointenergy.evaluation.metrics import Figures
 from jointenergy.experiments.study import Study, from_values
+from jointenergy.metrics.registry import Figures
 from jointenergy.recipes.run_folder import RECIPE
 from jointenergy.recipes.schema import Recipe, read
 from jointenergy.training import checkpoints

@@ -1,1 +1,0 @@
-"""evaluation: measurements of a model, with the function that a user loads."""

@@ -1,0 +1,120 @@
+"""report: sections kept in files as they are finished, so that an evaluation that was stopped goes on."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from importlib.util import find_spec
+from pathlib import Path
+
+from safetensors.torch import save
+from torch import Tensor, nn
+
+from jointenergy.report import provenance
+from jointenergy.report.ood_sets import Outside
+from jointenergy.report.sections import Picture, Rows, Section, Subject, Suite, Table
+from jointenergy.runs import Run
+
+SECTION = "section.json"
+
+
+def key_of(subject: Subject, suite: Suite) -> str:
+    """What a section depends on: weights, rows, settings, the code and foolbox; else sections are measured again."""
+    parts = [suite, str(subject.seed), provenance.source_digest(), str(find_spec("foolbox") is not None)]
+    parts += [subject.test.name, rows_digest([subject.test.x]), rows_digest([subject.test.y])]
+    parts += [f"{name} {_run(run)}" for name, run in subject.classifiers().items()]
+    parts += [f"{rows.name} {_set(rows)}" for rows in subject.outside]
+    if subject.extractor is not None:
+        networks = (subject.extractor.features, subject.extractor.logits)
+        parts += [subject.extractor.name, *(weights_digest(n) for n in networks if n is not None)]
+    return hashlib.sha256("\n".join(parts).encode()).hexdigest()
+
+
+def _run(run: Run) -> str:
+    """Weights, settings, and what the run folder tells of training."""
+    origin = run.origin
+    folder = None if origin.checkpoint is None else origin.checkpoint.parent.parent
+    told = [] if folder is None else [folder / name for name in ("metrics.csv", "checks.csv", "events.jsonl")]
+    settings = f"{run.recipe} {run.sampling} {run.bounds} {origin.seed} {origin.data_folder}"
+    return f"{weights_digest(run.model)} {settings} {_files(told)}"
+
+
+def weights_digest(network: nn.Module) -> str:
+    """A checksum of all tensors of a network."""
+    tensors = {k: v.detach().contiguous().cpu().clone() for k, v in network.state_dict().items()}
+    return hashlib.sha256(save(tensors)).hexdigest()
+
+
+def rows_digest(batches: Iterable[Tensor]) -> str:
+    """A checksum of the values of rows, batch by batch."""
+    digest = hashlib.sha256()
+    for batch in batches:
+        digest.update(f"{tuple(batch.shape[1:])}".encode())
+        for piece in batch.split(1000):
+            digest.update(piece.detach().cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()
+
+
+def _set(rows: Rows) -> str:
+    """A set in files is known by their sizes and times: reading a large one would cost as much as measuring it."""
+    if not isinstance(rows, Outside):
+        return rows_digest(rows.batches(1000))
+    place = rows.place
+    return f"{place} {_files(sorted(place.rglob('*')) if place.is_dir() else [place])}"
+
+
+def _files(paths: Iterable[Path]) -> str:
+    facts = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in paths if path.is_file()]
+    return hashlib.sha256(repr(facts).encode()).hexdigest()
+
+
+def keep(folder: Path, key: str, section: Section | None, seconds: float) -> None:
+    """Whole or not at all: the folder takes its name when all is written."""
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    part = folder.with_name(f".{folder.name}.{os.getpid()}.part")
+    shutil.rmtree(part, ignore_errors=True)
+    part.mkdir()
+    pictures = () if section is None else section.pictures
+    for drawn in pictures:
+        (part / f"{drawn.name}.png").write_bytes(drawn.png)
+    plain = None if section is None else {**asdict(section), "pictures": [[p.name, p.caption] for p in pictures]}
+    (part / SECTION).write_text(json.dumps({"key": key, "seconds": seconds, "section": plain}, indent=1))
+    shutil.rmtree(folder, ignore_errors=True)
+    part.replace(folder)
+
+
+def found(folder: Path, key: str) -> tuple[Section | None, float] | None:
+    """The section with the seconds it took, or None where there is none of this key, whole and readable."""
+    try:
+        plain = json.loads((folder / SECTION).read_text())
+        if plain["key"] != key:
+            return None
+        return _section(folder, plain["section"]), float(plain["seconds"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _section(folder: Path, plain: dict[str, object] | None) -> Section | None:
+    if plain is None:
+        return None
+    tables, pictures = plain.pop("tables"), plain.pop("pictures")
+    assert isinstance(tables, list)
+    assert isinstance(pictures, list)
+    return Section(
+        str(plain["name"]),
+        str(plain["title"]),
+        tuple(_list(plain["says"])),
+        dict(plain["metrics"]),  # type: ignore[call-overload]
+        tuple(Table(t["title"], tuple(t["columns"]), tuple(tuple(r) for r in t["rows"])) for t in tables),
+        tuple(Picture(name, caption, (folder / f"{name}.png").read_bytes()) for name, caption in pictures),
+        dict(plain["protocols"]),  # type: ignore[call-overload]
+    )
+
+
+def _list(value: object) -> Sequence[str]:
+    assert isinstance(value, list)
+    return value

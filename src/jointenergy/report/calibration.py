@@ -1,0 +1,245 @@
+"""report: calibration: whether the model is right as often as it says, and what its doubts are worth."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+
+from jointenergy.data import Dataset
+from jointenergy.errors import InputError
+from jointenergy.inference.rows import pieces
+from jointenergy.labels import MISSING
+from jointenergy.metrics.calibration import (
+    LEVEL,
+    TEMPERATURES,
+    Band,
+    bins_of,
+    bootstrap,
+    calibration_error,
+    classwise_error,
+    equal_mass_bins,
+    expected_calibration_error,
+    fit_temperature,
+    if_calibrated,
+    risk_coverage,
+)
+from jointenergy.metrics.classification import Answers, Told
+from jointenergy.report import classification_plots
+from jointenergy.report.predictors import label_log_probs, predictors, prefix, rows_of, shown, told_by
+from jointenergy.report.sections import Cell, Section, Subject, Suite, Table
+from jointenergy.runs import Run
+
+__all__ = ["Calibrated", "calibration", "expected_calibration_error", "measure"]
+
+SCALED = ", temperature-scaled"
+LEAST_DRAWS, MOST_DRAWN = 200, 100_000_000
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Resamples of a bootstrap, sets of truths drawn from the model itself, held-out rows for the temperature."""
+
+    resamples: int
+    draws: int
+    held_rows: int
+
+
+QUICK = Sizes(resamples=1000, draws=1000, held_rows=2000)
+FULL = Sizes(resamples=2000, draws=2000, held_rows=20000)
+
+
+@dataclass(frozen=True)
+class Calibrated:
+    """`ece` with its interval and with what chance alone would make of a perfect model; the same over bins of equal
+    mass; over all values instead of the top; the area under risk against coverage; mean NLL of a row's labels."""
+
+    ece: float
+    interval: Band
+    by_chance: Band
+    ece_equal_mass: float
+    ece_classwise: float
+    aurc: float
+    nll: float
+
+
+def measure(answers: Answers, sizes: Sizes, seed: int) -> Calibrated:
+    """All figures of one that predicts; two streams of chance are derived from the seed."""
+    confidence, right = answers.confidence, answers.right
+    bins = bins_of(confidence)
+    resampling, drawing = (torch.Generator().manual_seed(2 * seed + i) for i in (0, 1))
+    errors = bootstrap(confidence, right, answers.row, bins, resamples=sizes.resamples, generator=resampling)
+    # Many entries have a narrow band, which fewer draws show as well.
+    draws = max(LEAST_DRAWS, min(sizes.draws, MOST_DRAWN // len(answers)))
+    counts = torch.bincount(answers.variable, minlength=len(answers.labels)).tolist()
+    ece = calibration_error(confidence, right, bins)
+    return Calibrated(
+        ece,
+        Band.of(errors).around(ece),
+        Band.of(if_calibrated(confidence, bins, draws=draws, generator=drawing)),
+        calibration_error(confidence, right, equal_mass_bins(answers.log_odds)),
+        classwise_error(answers.class_gaps, counts),
+        risk_coverage(answers.log_odds, right).area,
+        _nll(answers),
+    )
+
+
+def _nll(answers: Answers) -> float:
+    """Label by label, summed over the labels of a row."""
+    return float(answers.nll.sum()) / len(answers.row.unique())
+
+
+def calibration(subject: Subject, suite: Suite) -> Section:
+    """Errors of confidence of all that predict, plain and temperature-scaled, side by side."""
+    sizes = QUICK if suite == "quick" else FULL
+    able, says = predictors(subject)
+    answers: dict[str, Answers] = {}
+    temperatures: dict[str, float] = {}
+    metrics: dict[str, float | None] = {}
+    for name, run in able.items():
+        fitted = _temperature(run, sizes.held_rows)
+        told = told_by(run, subject.test, (1.0, *((fitted,) if isinstance(fitted, float) else ())))
+        if not isinstance(told, Told):
+            says.append(f"No confidence of {shown(name)} can be measured: {told}.")
+            continue
+        answers[name] = told.answers[0]
+        if isinstance(fitted, float):
+            answers[name + SCALED], temperatures[name + SCALED] = told.answers[1], fitted
+            metrics[f"{prefix(name)}logit_temperature"] = fitted
+        else:
+            says.append(f"There is no temperature-scaled line of {shown(name)}: {fitted}.")
+    if not answers:
+        return Section("calibration", "Calibration", tuple(says))
+    found = {name: measure(a, sizes, subject.seed) for name, a in answers.items()}
+    for name, values in found.items():
+        metrics |= _metrics(name, values)
+    plain = {name: a for name, a in answers.items() if not name.endswith(SCALED)}
+    return Section(
+        "calibration",
+        "Calibration",
+        (*_how_measured(answers, bool(temperatures)), *says),
+        metrics,
+        (_table(found, temperatures, several=len(subject.run.labels) > 1),),
+        (
+            classification_plots.reliability_diagrams(answers, {name: f.ece for name, f in found.items()}),
+            classification_plots.risk_against_coverage(plain),
+            classification_plots.confidence_histograms(plain),
+        ),
+    )
+
+
+def scaled_figures(run: Run, test: Dataset) -> dict[str, float] | str:
+    """Of a run alone: the temperature that suits its held-out rows, its figures there; or why there are none."""
+    fitted = _temperature(run, FULL.held_rows)
+    if isinstance(fitted, str):
+        return fitted
+    told = told_by(run, test, (fitted,))
+    if isinstance(told, str):
+        return told
+    answers = told.answers[0]
+    return {
+        "logit_temperature": fitted,
+        "ece_scaled": calibration_error(answers.confidence, answers.right),
+        "nll_scaled": _nll(answers),
+    }
+
+
+def _metrics(name: str, found: Calibrated) -> dict[str, float | None]:
+    before = prefix(name.removesuffix(SCALED))
+    if name.endswith(SCALED):
+        return {f"{before}ece_scaled": found.ece, f"{before}nll_scaled": found.nll}
+    return {
+        f"{before}ece": found.ece,
+        f"{before}ece_low": found.interval.low,
+        f"{before}ece_high": found.interval.high,
+        f"{before}ece_by_chance": found.by_chance.mean,
+        f"{before}ece_by_chance_low": found.by_chance.low,
+        f"{before}ece_by_chance_high": found.by_chance.high,
+        f"{before}ece_equal_mass": found.ece_equal_mass,
+        f"{before}ece_classwise": found.ece_classwise,
+        f"{before}aurc": found.aurc,
+    }
+
+
+def _how_measured(answers: Mapping[str, Answers], scaled: bool) -> list[str]:
+    first = next(iter(answers.values()))
+    says = [
+        "A model is calibrated if of all predictions made with 90 % confidence 90 % are right. ECE is the mean "
+        f"distance between the two, over 15 bins of equal width of the largest probability, on {len(first):,} "
+        f"predictions. The interval is as wide as that of {100 * LEVEL:.0f} % of resamples of the test rows. Even a "
+        "perfectly calibrated model has an error on a finite number of rows: 'by chance' is what it would show, so an "
+        "ECE within it says that no miscalibration was seen."
+    ]
+    if scaled:
+        says.append(
+            "Temperature-scaled: log-probabilities divided by the one number that makes held-out training rows most "
+            "probable. It costs next to nothing, so it is what a better training has to beat."
+        )
+    return says
+
+
+def _table(found: Mapping[str, Calibrated], temperatures: Mapping[str, float], *, several: bool) -> Table:
+    columns = (
+        "",
+        "temperature",
+        "ECE",
+        "95 % interval",
+        "by chance",
+        "by chance, 95 %",
+        "equal-mass ECE",
+        "classwise ECE",
+        # Prediction has that of all labels together, which a model that ties them to each other finds less of.
+        "NLL, label by label" if several else "NLL",
+        "area of risk",
+    )
+    rows: list[tuple[Cell, ...]] = [
+        (
+            name,
+            temperatures.get(name),
+            f.ece,
+            _span(f.interval),
+            f.by_chance.mean,
+            _span(f.by_chance),
+            f.ece_equal_mass,
+            f.ece_classwise,
+            f.nll,
+            f.aurc,
+        )
+        for name, f in found.items()
+    ]
+    return Table("How far confidence is from how often it is right", columns, tuple(rows))
+
+
+def _span(band: Band) -> str:
+    return f"{band.low:.4f} to {band.high:.4f}"
+
+
+def _temperature(run: Run, most: int) -> float | str:
+    """The temperature that suits the run's held-out rows; or, in words, why there is none."""
+    try:
+        data = run.data
+    except InputError as error:
+        return str(error)
+    known = (data.y_held != MISSING).any(1).nonzero()[:most, 0]
+    if len(known) == 0:
+        return "its held-out rows have no labels"
+    held = Dataset(data.x_held[known], data.y_held[known], run.labels, "held-out rows")
+    tables: list[list[torch.Tensor]] = [[] for _ in run.labels]
+    truths: list[list[torch.Tensor]] = [[] for _ in run.labels]
+    try:
+        with torch.no_grad():
+            for x, y in rows_of(run, held):
+                for piece in pieces(run.model, torch.full_like(y, MISSING)):
+                    for k, z in enumerate(label_log_probs(run.model, x[piece])):
+                        seen = y[piece, k] != MISSING
+                        tables[k].append(z[seen].cpu())
+                        truths[k].append(y[piece, k][seen].cpu())
+    except InputError as error:
+        return str(error)
+    found = fit_temperature([torch.cat(t) for t in tables], [torch.cat(t) for t in truths])
+    low, high = TEMPERATURES
+    if low * 1.01 < found < high / 1.01:
+        return found
+    # Where all held-out rows are right no temperature is the best, and the end of the search would be an accident.
+    return f"its {len(known)} held-out rows do not determine a temperature between {low:g} and {high:g}"

@@ -1,0 +1,56 @@
+"""report: runs side by side, from what their evaluations found."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from jointenergy.errors import InputError
+from jointenergy.report.sections import Cell, Table
+from jointenergy.report.suite import METRICS
+
+FOLDER = "evaluation"  # of a run folder
+
+
+@dataclass(frozen=True)
+class Evaluated:
+    """What an evaluation left behind, by the name that its column has."""
+
+    name: str
+    suite: str
+    headline: str
+    metrics: dict[str, float | None]
+    data: str
+
+
+def folder_of(run: Path) -> Path:
+    """Where the evaluation of a run lies: inside its folder, or beside its exported file."""
+    return run / FOLDER if run.is_dir() else run.with_name(f"{run.stem}-{FOLDER}")
+
+
+def read(path: Path) -> Evaluated:
+    """Of a run folder, an exported run, or the folder of an evaluation."""
+    file = next((f for f in (folder_of(path) / METRICS, path / METRICS) if f.is_file()), None)
+    if file is None:
+        raise InputError(f"{path} has not been evaluated: run `jointenergy evaluate {path}` first")
+    try:
+        plain: dict[str, Any] = json.loads(file.read_text())
+        about = plain["about"]
+        return Evaluated(str(path), plain["suite"], plain["headline"], dict(plain["metrics"]), about["data"])
+    except (ValueError, KeyError, TypeError):
+        raise InputError(f"{file} is damaged: run `jointenergy evaluate {path}` again") from None
+
+
+def compare(found: Sequence[Evaluated]) -> tuple[Table, tuple[str, ...]]:
+    """All metrics that any of them has, a column for each run; and what must be known to read it."""
+    names = list(dict.fromkeys(name for one in found for name in one.metrics))
+    rows: tuple[tuple[Cell, ...], ...] = tuple((name, *(one.metrics.get(name) for one in found)) for name in names)
+    says = []
+    if len({one.suite for one in found}) > 1:
+        says.append("The suites differ: " + ", ".join(f"{one.name} {one.suite}" for one in found) + ".")
+    if len({one.data for one in found}) > 1:
+        says.append("The runs are of different data: " + ", ".join(f"{one.name} {one.data}" for one in found) + ".")
+    return Table("Runs side by side", ("metric", *(one.name for one in found)), rows), tuple(says)

@@ -1,0 +1,110 @@
+"""report: the health of the run's chains, in words and numbers, and how training went, with the guard's events."""
+
+from __future__ import annotations
+
+import csv
+import json
+from pathlib import Path
+from typing import Any
+
+from matplotlib.axes import Axes
+
+from jointenergy.errors import InputError
+from jointenergy.report.drawings import COLORS, drawing, picture
+from jointenergy.report.sections import Cell, Picture, Section, Subject, Suite, Table
+from jointenergy.training import health as limits
+from jointenergy.training.health import Health
+from jointenergy.training.loop import INTERVENTIONS
+
+EVENTS = {"rollback": COLORS[3], "purge": COLORS[4], "skip": COLORS[4], "steps": COLORS[2], "rate": COLORS[2]}
+
+
+def health(subject: Subject, suite: Suite) -> Section:
+    """What the guard of training asks, asked of the loaded function once more."""
+    del suite  # it costs a second
+    title = "Health of the chains"
+    try:
+        found = subject.run.health()
+    except InputError as error:
+        return Section("health", title, (f"Not judged: {error}.",))
+    verdict = "Healthy: every check below holds." if found.healthy else "Not healthy."
+    says = (verdict, *(f"{c[0].upper()}{c[1:]}." for c in found.complaints), *subject.run.notes)
+    metrics: dict[str, float | None] = {"healthy": float(found.healthy)}
+    return Section("health", title, says, metrics, (_table(found),))
+
+
+def _table(found: Health) -> Table:
+    low, high = limits.AUROC_PERSISTENT
+    fresh = limits.AUROC_FRESH
+    rows: tuple[tuple[Cell, ...], ...] = (
+        ("all values are finite", "yes" if found.finite else "no", "yes"),
+        ("data score above the persistent chains (AUROC)", found.auroc_persistent, f"{low} to {high}"),
+        ("gap between data and persistent chains, in sd", found.gap, f"below {limits.GAP:g} either way"),
+        ("data score above uniform noise (AUROC)", found.auroc_noise, f"above {limits.AUROC_NOISE}"),
+        ("data score above fresh chains (AUROC)", found.auroc_fresh, f"{fresh[0]} to {fresh[1]}"),
+        ("the same at ten times the length", found.auroc_fresh_long, f"{fresh[0]} to {fresh[1]}"),
+        ("diversity of fresh samples over the data's", found.diversity, f"at least {limits.DIVERSITY}"),
+        ("values at the bounds, more than in the data", found.at_bounds, f"at most {limits.AT_BOUNDS}"),
+    )
+    return Table("On held-out rows, with the function that is loaded", ("check", "found", "healthy"), rows)
+
+
+def training(subject: Subject, suite: Suite) -> Section | None:
+    """Curves of the run folder, the guard's events marked."""
+    del suite
+    checkpoint = subject.run.origin.checkpoint
+    if checkpoint is None:
+        return None
+    folder = checkpoint.parent.parent
+    metrics, checks, events = _rows(folder / "metrics.csv"), _rows(folder / "checks.csv"), _events(folder)
+    if not metrics:
+        return None
+    said = [f"Iteration {e['iteration']}: {e['says']}." for e in events]
+    says = said or ["The guard had nothing to do."] if checks and "healthy" in checks[0] else said
+    seconds = float(metrics[-1]["seconds"])
+    n = float(sum(e["event"] in INTERVENTIONS for e in events))
+    figures: dict[str, float | None] = {"training_seconds": seconds, "interventions": n}
+    return Section("training", "Training", tuple(says), figures, (), (_curves(metrics, checks, events),))
+
+
+def _curves(metrics: list[dict[str, str]], checks: list[dict[str, str]], events: list[dict[str, Any]]) -> Picture:
+    chains = "f_samples" in metrics[0]
+    with drawing(9, 2.8) as figure:
+        axes = figure.subplots(1, 3 if chains else 2, squeeze=False)[0]
+        _line(axes[0], metrics, "loss", "loss")
+        axes[0].set_title("loss")
+        _line(axes[1], checks, "accuracy", "accuracy on held-out rows")
+        axes[1].set_title("accuracy on held-out rows")
+        axes[1].set_ylim(top=1.005)
+        if chains:
+            _line(axes[2], metrics, "f_data", "data")
+            _line(axes[2], metrics, "f_samples", "chains")
+            axes[2].set_title("log-density, unnormalized")
+            axes[2].legend()
+        for axis in axes:
+            axis.set_xlabel("iteration")
+            for event in events:
+                axis.axvline(int(event["iteration"]), color=EVENTS.get(event["event"], "#777777"), lw=0.8, ls=":")
+        marked = " Dotted lines are events of the guard, told above." if events else ""
+        return picture("training", f"How the run was trained.{marked}", figure)
+
+
+def _line(axis: Axes, rows: list[dict[str, str]], column: str, label: str) -> None:
+    points = [(int(r["iteration"]), float(r[column])) for r in rows if r.get(column)]
+    axis.plot([p[0] for p in points], [p[1] for p in points], label=label, lw=1.2)
+
+
+def _rows(path: Path) -> list[dict[str, str]]:
+    try:
+        with path.open(newline="") as file:
+            return list(csv.DictReader(file))
+    except FileNotFoundError:
+        return []
+
+
+def _events(folder: Path) -> list[dict[str, Any]]:
+    try:
+        lines = (folder / "events.jsonl").read_text().splitlines()
+    except FileNotFoundError:
+        return []
+    return [json.loads(line) for line in lines]
