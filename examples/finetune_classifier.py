@@ -12,7 +12,6 @@ from torchmetrics.functional.classification import multiclass_calibration_error
 
 import jointenergy as je
 from jointenergy.report import provenance, results
-from jointenergy.training.settings import CadenceSettings
 
 
 def small_cnn() -> nn.Sequential:
@@ -68,7 +67,7 @@ def main(words: list[str]) -> None:
         folded,
         (x[n:], y[n:]),
         validation=(x[:n], y[:n]),
-        objective=je.objectives.LogPX() + je.objectives.LogPYGivenX(3.0) + je.objectives.EnergyL2(0.05),
+        objective=je.objectives.LogPX() + je.objectives.LogPYGivenX(4.0) + je.objectives.EnergyL2(0.05),
         kernel=je.kernels.Langevin(step_size=1.0, noise_scale=0.01, gradient_clamp=1.0),
         steps=2 if args.smoke else 20,
         sampling_steps=2 if args.smoke else 40,
@@ -76,8 +75,8 @@ def main(words: list[str]) -> None:
         start=je.starts.ClassGaussians(),
         noise=0.1,
         optimizer=je.OptimizerSettings("adamw", 5e-4, clip_norm=1.0, warmup=100, decay="cosine", ema=0.99),
-        iterations=3 if args.smoke else 1500,
-        cadence=CadenceSettings(log=100, check=500, checkpoint=500),
+        iterations=3 if args.smoke else 2000,
+        cadence=je.CadenceSettings(log=100, check=500, checkpoint=500),
     )
     wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
     after, health = measure(run, *test), run.health()
