@@ -22,8 +22,8 @@ SEED = 0
 # What the guard says about each fault: the kind of the event and its sentence.
 SAID = {
     "learning rate": ("rollback", r"the gradient norm is|f\(data\) (jumped|and f\(samples\) are)|are not finite"),
-    "nan batch": ("skip", r"^1 batch\(es\) with a loss or gradient that is not finite changed no weight$"),
-    "wild buffer": ("purge", r"^[45]\d\d chain\(s\) were sick and begun afresh$"),
+    "nan batch": ("skip", r"^skipped 1 batch with a loss or gradient that is not finite$"),
+    "wild buffer": ("purge", r"^restarted [45]\d\d diverged chains$"),
     "weights times ten": ("rollback", r"the gradient norm is .* 30 times its history's"),
     "crippled sampler": ("rollback", r"f\(data\) (jumped|and f\(samples\) are)"),
 }

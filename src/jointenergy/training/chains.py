@@ -52,7 +52,7 @@ class Chains:
     generator: torch.Generator
     bounds: tuple[float, float]
     guarded: bool = True
-    """Whether sick chains are purged: begun afresh, and without weight in the objective."""
+    """Whether diverged chains are restarted, without weight in the objective."""
     augmentation: Sequence[Change] = ()
     """What is done to chains that are drawn from the buffer, and to fresh ones every so often while they are run."""
     augment_every: int = 0
@@ -109,7 +109,7 @@ class Chains:
 
     @staticmethod
     def replace(drawn: Drawn, sick: Tensor, fresh: Drawn) -> Drawn:
-        """The sick chains begun afresh in their own slots."""
+        """Restart the diverged chains in their own slots."""
         return Drawn(
             torch.where(over(sick, drawn.x), fresh.x, drawn.x),
             torch.where(sick[:, None], fresh.y, drawn.y),
@@ -134,7 +134,7 @@ class Chains:
         return lost | ~(distance <= EXTREME * distance.nanmedian() + 5.0)
 
     def store(self, moved: Moved) -> None:
-        """Back to the buffer; chains that fell sick are begun afresh there."""
+        """Store chains back in the buffer; diverged ones are restarted there."""
         if self.buffer is None:
             return
         self.n_purged += moved.sick.sum()

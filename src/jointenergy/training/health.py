@@ -45,11 +45,11 @@ class Health:
             return ["some log-densities or chains are not finite"]
         said = []
         if not _within(self.auroc_persistent, AUROC_PERSISTENT):
-            said.append(f"data and persistent chains are told apart (AUROC {self.auroc_persistent:.2f})")
+            said.append(f"persistent chains are distinguishable from data (AUROC {self.auroc_persistent:.2f})")
         if not abs(self.gap) < GAP:
             said.append(f"the gap between data and persistent chains is {self.gap:.1f} standard deviations")
         if not self.auroc_noise > AUROC_NOISE:
-            said.append(f"uniform noise is not told from data (AUROC {self.auroc_noise:.3f})")
+            said.append(f"uniform noise is not distinguishable from data (AUROC {self.auroc_noise:.3f})")
         if not _within(self.auroc_fresh, AUROC_FRESH):
             said.append(f"fresh chains do not look like data (AUROC {self.auroc_fresh:.2f})")
         if not _within(self.auroc_fresh_long, AUROC_FRESH):

@@ -186,7 +186,7 @@ class Loop:
     # What is done about trouble.
 
     def _tell_purges(self, *, at_once: bool = False) -> None:
-        """Say what the step has mended by itself: chains begun afresh, batches left out."""
+        """Report what the step has mended by itself: restarted chains, skipped batches."""
         trainer, chains = self.trainer, self.trainer.chains
         if self.world.any(bool(chains.n_purged), trainer.data.x.device):
             chains.sweep()
@@ -195,11 +195,13 @@ class Loop:
         # One line for a spell of purging, not one for each step of it.
         tell = at_once or trainer.iteration % TELL == 0
         if self.n_purged and tell:
-            self._event("purge", f"{self.n_purged} chain(s) were sick and begun afresh", chains=self.n_purged)
+            self._event("purge", f"restarted {plural(self.n_purged, 'diverged chain')}", chains=self.n_purged)
             self.n_purged = 0
         if tell and (n_skipped := trainer.n_skipped):
             trainer.update.skips[0] = 0
-            self._event("skip", f"{n_skipped} batch(es) with a loss or gradient that is not finite changed no weight")
+            self._event(
+                "skip", f"skipped {plural(n_skipped, 'batch', 'batches')} with a loss or gradient that is not finite"
+            )
 
     def _react(self, judgment: Judgment) -> bool:
         """Whether the run was set back."""
@@ -360,6 +362,11 @@ class Loop:
             if self.world.size == 1:  # others cannot know of it, and would wait
                 self._save(checked=False)
             raise
+
+
+def plural(n: int, one: str, many: str = "") -> str:
+    """A count with its noun."""
+    return f"{n:,} {one if n == 1 else many or f'{one}s'}"
 
 
 def _told_step(loop: Loop, outcome: Outcome, callback: Callback) -> None:
