@@ -14,9 +14,9 @@ from jointenergy.kernels import (
     GibbsWithGradients,
     Kernel,
     Langevin,
-    Metric,
     PolynomialDecay,
     PreconditionedMALA,
+    Preconditioner,
     SingleSiteGibbs,
 )
 from jointenergy.labels import LabelSpace
@@ -200,7 +200,7 @@ def mask_model(dtype: torch.dtype = torch.float64) -> PairModel:
 
 
 # The precision of features that depend strongly on each other.
-METRIC = Metric(torch.tensor([[4.0, -1.5, 0.3], [-1.5, 2.0, 0.5], [0.3, 0.5, 1.0]]))
+METRIC = Preconditioner(torch.tensor([[4.0, -1.5, 0.3], [-1.5, 2.0, 0.5], [0.3, 0.5, 1.0]]))
 X_KERNELS: dict[str, Kernel] = {
     "langevin": Langevin(0.05, 0.1),
     "langevin, clamps": Langevin(0.5, 0.01, gradient_clamp=0.1, bounds=(-1.0, 1.0)),

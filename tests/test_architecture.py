@@ -193,6 +193,16 @@ def test_no_requirement_is_forbidden():
     assert forbidden_requirements(tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]) == []
 
 
+def test_one_class_name_serves_one_class():
+    """Fails where two files of the package define classes of the same name."""
+    homes: dict[str, list[str]] = {}
+    for path in sorted(SOURCE.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+            if isinstance(node, ast.ClassDef):
+                homes.setdefault(node.name, []).append(str(path.relative_to(SOURCE)))
+    assert {name: found for name, found in homes.items() if len(found) > 1} == {}
+
+
 # The checkers themselves.
 
 

@@ -8,14 +8,14 @@ import pytest
 import torch
 
 from jointenergy.errors import InputError
-from jointenergy.kernels import MALA, Metric, PreconditionedMALA, State, Target, last
+from jointenergy.kernels import MALA, PreconditionedMALA, Preconditioner, State, Target, last
 from jointenergy.kernels.base import evaluate_x
-from jointenergy.kernels.preconditioned import Frame
+from jointenergy.kernels.preconditioned import WhitenedFrame
 from jointenergy.labels import MISSING
 from jointenergy.models import TiltedGaussianModel
 from tests.tables import METRIC, D, make
 
-WIDE = Metric(METRIC.precision.double())
+WIDE = Preconditioner(METRIC.precision.double())
 
 
 def pairs(n=100, masked=False):
@@ -66,15 +66,15 @@ def test_it_is_in_detailed_balance(kernel, masked):
 
 
 def test_a_wrong_shape_or_temperature_is_out_of_balance():
-    assert imbalance(PreconditionedMALA(0.3, Metric(2 * WIDE.precision)), masked=False) > 1e-2
-    assert imbalance(PreconditionedMALA(0.3, Metric(WIDE.precision.diag().diag())), masked=True) > 1e-2
+    assert imbalance(PreconditionedMALA(0.3, Preconditioner(2 * WIDE.precision)), masked=False) > 1e-2
+    assert imbalance(PreconditionedMALA(0.3, Preconditioner(WIDE.precision.diag().diag())), masked=True) > 1e-2
     assert imbalance(PreconditionedMALA(0.3, WIDE, temperature=2.0), masked=False, temperature=1.0) > 1e-2
 
 
 def test_a_round_metric_is_mala():
     model, (x, _, _) = make("pair"), pairs()
     target = Target(model)
-    kernels = (MALA(0.2, 1.3), PreconditionedMALA(0.2, Metric(torch.eye(D)), 1.3))
+    kernels = (MALA(0.2, 1.3), PreconditionedMALA(0.2, Preconditioner(torch.eye(D)), 1.3))
     ends = [last(k, target, k.init(target, x, generator=torch.Generator().manual_seed(1)), 20).x for k in kernels]
     torch.testing.assert_close(*ends, rtol=1e-9, atol=1e-9)
 
@@ -92,7 +92,7 @@ def test_a_step_proposes_the_law_that_its_acceptance_counts_with():
 def test_held_entries_have_no_part_in_a_frame():
     target = Target(make("pair"), given_x=torch.zeros(1, D, dtype=torch.float64), mask=torch.tensor([[0, 1, 0]]) == 1)
     frame = WIDE.frame(target, torch.zeros(1, D, dtype=torch.float64))
-    assert isinstance(frame, Frame)
+    assert isinstance(frame, WhitenedFrame)
     free = [0, 2]
     covariance = (frame.inverse @ frame.inverse.mT)[0][free][:, free]
     torch.testing.assert_close(covariance, WIDE.precision[free][:, free].inverse())
@@ -111,7 +111,7 @@ def test_it_leaves_a_narrow_gaussian_as_it_is_and_mixes_where_mala_does_not():
     model.center.zero_()
     target, n = Target(model), 20_000
     exact = torch.tensor([1 / 20, 1 / 5, 1.0], dtype=torch.float64)
-    kernel = PreconditionedMALA(0.6, Metric(model.whitening @ model.whitening.mT))
+    kernel = PreconditionedMALA(0.6, Preconditioner(model.whitening @ model.whitening.mT))
     g = torch.Generator().manual_seed(0)
     state = kernel.init(target, torch.zeros(n, D, dtype=torch.float64), generator=g)
     end = last(kernel, target, state, 30).x
@@ -124,10 +124,10 @@ def test_it_leaves_a_narrow_gaussian_as_it_is_and_mixes_where_mala_does_not():
 @pytest.mark.parametrize(
     ("make_kernel", "sentence"),
     [
-        (lambda: Metric(torch.zeros(2, 3)), "a finite square matrix"),
-        (lambda: Metric(torch.full((2, 2), torch.nan)), "a finite square matrix"),
+        (lambda: Preconditioner(torch.zeros(2, 3)), "a finite square matrix"),
+        (lambda: Preconditioner(torch.full((2, 2), torch.nan)), "a finite square matrix"),
         (lambda: PreconditionedMALA(0.0, METRIC), "positive step_size"),
-        (lambda: PreconditionedMALA(0.1, torch.eye(3)), "needs a Metric"),
+        (lambda: PreconditionedMALA(0.1, torch.eye(3)), "needs a Preconditioner"),
     ],
 )
 def test_what_is_refused(make_kernel, sentence):
@@ -138,7 +138,7 @@ def test_what_is_refused(make_kernel, sentence):
 def test_a_metric_that_does_not_fit_is_refused_at_the_start():
     target, x = Target(make("pair")), torch.zeros(2, D, dtype=torch.float64)
     with pytest.raises(InputError, match="the metric is for 2 entries"):
-        PreconditionedMALA(0.1, Metric(torch.eye(2))).init(target, x, generator=torch.Generator())
-    kernel = replace(PreconditionedMALA(0.1, METRIC), metric=Metric(-torch.eye(D)))
+        PreconditionedMALA(0.1, Preconditioner(torch.eye(2))).init(target, x, generator=torch.Generator())
+    kernel = replace(PreconditionedMALA(0.1, METRIC), metric=Preconditioner(-torch.eye(D)))
     with pytest.raises(InputError, match="positive definite"):
         kernel.step(target, kernel.init(target, x, generator=torch.Generator()))

@@ -18,14 +18,14 @@ from jointenergy.metrics.registry import check_value
 from jointenergy.models import LogitModel
 from jointenergy.recipes.build import kernel_of
 from jointenergy.recipes.data import data_of, view_of
-from jointenergy.report.calibration import Sizes, calibration, measure
+from jointenergy.report.calibration import CalibrationSizes, calibration, measure
 from jointenergy.report.predictors import tell
 from jointenergy.report.sections import Subject
 from jointenergy.runs.origin import Origin, Sampling
 from jointenergy.runs.run import Run
 from jointenergy.runs.thresholds import Thresholds
 
-SMALL = Sizes(resamples=200, draws=200, held_rows=500)
+SMALL = CalibrationSizes(resamples=200, draws=200, held_rows=500)
 
 
 def digits_run(sharpness, *overrides):

@@ -23,7 +23,7 @@ from jointenergy.metrics.registry import check_value
 from jointenergy.models import Box, ConditionalModel, EnergyModel, JointModel, PairModel, Reals
 from jointenergy.recipes import run_folder
 from jointenergy.report import likelihood as part
-from jointenergy.report.likelihood import Facts, Sizes, likelihood, section
+from jointenergy.report.likelihood import Facts, LikelihoodSizes, likelihood, section
 from jointenergy.report.sections import Section, Subject
 from jointenergy.runs import Run
 from jointenergy.runs.loading import open_run
@@ -46,7 +46,7 @@ TOY = (
     "cadence.checkpoint=200",
     "optimizer.learning_rate=3e-3",
 )
-SMALL = Sizes(
+SMALL = LikelihoodSizes(
     scan=(Effort(10, 32, 16), Effort(30, 32, 16)),
     test=(Effort(20, 64, 32), Effort(120, 150, 150)),
     pilot_chains=32,

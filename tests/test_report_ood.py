@@ -29,7 +29,7 @@ from jointenergy.labels import LabelSpace
 from jointenergy.metrics import detection, registry
 from jointenergy.models import Box, ConditionalModel, EnergyModel
 from jointenergy.report import ood as ood_part
-from jointenergy.report.ood import Asked, Sizes, ood, scores_of
+from jointenergy.report.ood import Asked, OodSizes, ood, scores_of
 from jointenergy.report.ood_sets import embedded, read_outside
 from jointenergy.report.sections import Subject
 from jointenergy.runs import Run
@@ -493,7 +493,7 @@ def classifier(seed=0) -> Run:
 
 @pytest.mark.parametrize("suite", ["quick", "full"])
 def test_a_section_has_figures_tables_and_pictures(run, suite, monkeypatch, untouched_random_state):
-    monkeypatch.setattr(sys.modules[ood.__module__], "FULL", Sizes(300, None, True))
+    monkeypatch.setattr(sys.modules[ood.__module__], "FULL", OodSizes(300, None, True))
     test = load("digits", split="test").rows(slice(0, 60))
     outside = [Given("dark", torch.full((30, 64), -1.0))]
     subject = Subject(run, test, classifier(), {"second": classifier(1)}, outside, seed=2)

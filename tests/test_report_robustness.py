@@ -26,7 +26,7 @@ from jointenergy.report import attacks
 from jointenergy.report import robustness as part
 from jointenergy.report.attack_target import NORMS, Budget, Defended, distance, margins, units
 from jointenergy.report.attacks import Closest, best_of_restarts, search
-from jointenergy.report.robustness import QUICK, Sizes, median_radius, robust_accuracy, robustness
+from jointenergy.report.robustness import QUICK, RobustnessSizes, median_radius, robust_accuracy, robustness
 from jointenergy.report.sections import Subject
 from jointenergy.runs import Run
 from jointenergy.runs.thresholds import Thresholds
@@ -34,7 +34,7 @@ from tests.tables import conditional
 
 DUAL = {"linf": 1, "l2": 2}
 BOTH = ([(-1.0, 1.0), (0.0, 1.0)], ["between -1 and 1", "between 0 and 1"])
-TINY = Sizes(
+TINY = RobustnessSizes(
     rows=8,
     refinements=(0, 1),
     radii={"linf": (8, 32, 128), "l2": (32, 128, 512)},

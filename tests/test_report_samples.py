@@ -34,7 +34,7 @@ from jointenergy.training import checkpoints
 from tests.small import trained
 from tests.test_runs import TINY
 
-SMALL = samples.Sizes(samples=60, manifold=40, patterns=4, per=3, per_selected=1, chains=6, times=2, neighbors=10)
+SMALL = samples.SampleSizes(samples=60, manifold=40, patterns=4, per=3, per_selected=1, chains=6, times=2, neighbors=10)
 
 
 def resnet(depth=8, n_classes=3):

@@ -236,7 +236,7 @@ def test_data_that_do_not_fit_are_one_sentence(tmp_path, monkeypatch):
         data_of(recipe, folder, "cuda")
 
 
-TINY = likelihood_part.Sizes(
+TINY = likelihood_part.LikelihoodSizes(
     scan=(Effort(8, 8, 8),),
     test=(Effort(8, 8, 8),),
     pilot_chains=8,

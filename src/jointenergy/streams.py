@@ -143,7 +143,7 @@ def next_normal_like(keys: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
     return keys, noise.view_as(x)
 
 
-class Drawn(NamedTuple):
+class DrawnNoise(NamedTuple):
     """What was drawn before its step: the keys that it belongs to, those to go on with, and noise.
 
     For a kernel that accepts or rejects, also the keys to decide by and their uniform numbers, in logs.
@@ -169,27 +169,27 @@ def steps_ahead(x: Tensor, steps: int) -> int:
     return 0 if steps < 2 or x.device.type != "cpu" else steps
 
 
-def first_drawn(ahead: tuple[Drawn, ...], keys: Tensor, x: Tensor, *, adjusted: bool) -> Drawn | None:
+def first_drawn(ahead: tuple[DrawnNoise, ...], keys: Tensor, x: Tensor, *, adjusted: bool) -> DrawnNoise | None:
     """What was drawn for the next step of these keys, if anything was; kernels that accept or reject draw otherwise."""
     if not ahead or ahead[0].keys is not keys or (ahead[0].accept is not None) != adjusted:
         return None
     return ahead[0] if ahead[0].values.dtype == x.dtype else None
 
 
-def noise_ahead(keys: Tensor, x: Tensor, steps: int) -> tuple[Drawn, ...]:
+def noise_ahead(keys: Tensor, x: Tensor, steps: int) -> tuple[DrawnNoise, ...]:
     """What `next_normal_like` gives `steps` times in a row, the values of all of them in one pass."""
     path, n = _path(keys, steps), x[0].numel()
     values = _normal_of(_bits(torch.cat(path[:-1]), (n + 1) // 2), n, x.dtype).view(steps, *x.shape)
-    return tuple(map(Drawn, path[:-1], path[1:], values.unbind()))
+    return tuple(map(DrawnNoise, path[:-1], path[1:], values.unbind()))
 
 
-def proposals_ahead(keys: Tensor, x: Tensor, steps: int) -> tuple[Drawn, ...]:
+def proposals_ahead(keys: Tensor, x: Tensor, steps: int) -> tuple[DrawnNoise, ...]:
     """For `steps` times in a row what three parts give: keys to go on with, noise, and the number to decide by."""
     path, n = _path(keys, steps), x[0].numel()
     _, noise, accept = split(torch.cat(path[:-1]), 3)
     values = _normal_of(_bits(noise, (n + 1) // 2), n, x.dtype).view(steps, *x.shape)
     logs = log_uniform(accept, torch.promote_types(x.dtype, torch.float32)).view(steps, -1)
-    return tuple(map(Drawn, path[:-1], path[1:], values.unbind(), accept.view(steps, -1).unbind(), logs.unbind()))
+    return tuple(map(DrawnNoise, path[:-1], path[1:], values.unbind(), accept.view(steps, -1).unbind(), logs.unbind()))
 
 
 def _path(keys: Tensor, steps: int) -> list[Tensor]:

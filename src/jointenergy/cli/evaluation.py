@@ -103,7 +103,7 @@ def measure(subject: Subject, size: Suite, folder: Path, *, only: Sequence[str] 
     _show(found, written)
 
 
-def _show(found: suite.Evaluation, page: Path) -> None:
+def _show(found: suite.RunEvaluation, page: Path) -> None:
     say(f"{found.headline[0].upper()}{found.headline[1:]}.")
     for name, words in KEY_FIGURES:
         value = found.metrics.get(name)

@@ -21,7 +21,7 @@ Try first:
   jointenergy predict runs/digits digit.png --resize    predict the label"""
 
 
-class Entry(NamedTuple):
+class Command(NamedTuple):
     """A command: its panel of the help, its module and function (or group), and the first line of its help."""
 
     panel: str
@@ -32,25 +32,25 @@ class Entry(NamedTuple):
 
 # A test holds each line to the docstring of its function.
 COMMANDS = {
-    "demo": Entry("Train", "training", "demo", "Train a JEM on 8 x 8 digits in a minute and write a report."),
-    "train": Entry("Train", "training", "train", "Train a recipe into a run folder."),
-    "resume": Entry("Train", "training", "resume", "Resume a stopped run from its last checkpoint."),
-    "recipes": Entry("Train", "training", "list_recipes", "List the recipes and studies, or print a recipe."),
-    "init": Entry("Train", "init", "init", "Write a recipe for your own images or table."),
-    "data": Entry("Train", "data", "app", "List data sets and download them."),
-    "predict": Entry("Use", "tasks", "predict", "Predict the labels of inputs, with probabilities."),
-    "score": Entry("Use", "tasks", "score", "Score inputs for out-of-distribution detection."),
-    "rank": Entry("Use", "tasks", "rank", "Compare two labelings of each input by their log-odds."),
-    "sample": Entry("Use", "synthesis", "sample", "Draw samples of x, given any of the labels."),
-    "inpaint": Entry("Use", "inpainting", "inpaint", "Complete missing pixels or columns of inputs."),
-    "convert": Entry("Use", "synthesis", "convert", "Change inputs until they have other labels."),
-    "compose": Entry("Use", "synthesis", "compose", "Sample the product of several runs or conditions."),
-    "export": Entry("Use", "tasks", "export", "Export a run to one portable file that every command opens."),
-    "evaluate": Entry("Evaluate", "evaluation", "evaluate", "Evaluate a run on its test rows and write a report."),
-    "compare": Entry("Evaluate", "evaluation", "compare", "Compare the metrics of evaluated runs side by side."),
-    "reproduce": Entry("Research", "reproduce", "reproduce", "Train and evaluate several seeds of recipes."),
-    "study": Entry("Research", "study", "study", "Train and evaluate a study, which has several models."),
-    "results": Entry("Research", "reproduce", "list_results", "List the results in a folder, with their spread."),
+    "demo": Command("Train", "training", "demo", "Train a JEM on 8 x 8 digits in a minute and write a report."),
+    "train": Command("Train", "training", "train", "Train a recipe into a run folder."),
+    "resume": Command("Train", "training", "resume", "Resume a stopped run from its last checkpoint."),
+    "recipes": Command("Train", "training", "list_recipes", "List the recipes and studies, or print a recipe."),
+    "init": Command("Train", "init", "init", "Write a recipe for your own images or table."),
+    "data": Command("Train", "data", "app", "List data sets and download them."),
+    "predict": Command("Use", "tasks", "predict", "Predict the labels of inputs, with probabilities."),
+    "score": Command("Use", "tasks", "score", "Score inputs for out-of-distribution detection."),
+    "rank": Command("Use", "tasks", "rank", "Compare two labelings of each input by their log-odds."),
+    "sample": Command("Use", "synthesis", "sample", "Draw samples of x, given any of the labels."),
+    "inpaint": Command("Use", "inpainting", "inpaint", "Complete missing pixels or columns of inputs."),
+    "convert": Command("Use", "synthesis", "convert", "Change inputs until they have other labels."),
+    "compose": Command("Use", "synthesis", "compose", "Sample the product of several runs or conditions."),
+    "export": Command("Use", "tasks", "export", "Export a run to one portable file that every command opens."),
+    "evaluate": Command("Evaluate", "evaluation", "evaluate", "Evaluate a run on its test rows and write a report."),
+    "compare": Command("Evaluate", "evaluation", "compare", "Compare the metrics of evaluated runs side by side."),
+    "reproduce": Command("Research", "reproduce", "reproduce", "Train and evaluate several seeds of recipes."),
+    "study": Command("Research", "study", "study", "Train and evaluate a study, which has several models."),
+    "results": Command("Research", "reproduce", "list_results", "List the results in a folder, with their spread."),
 }
 
 

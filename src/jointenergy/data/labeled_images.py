@@ -49,7 +49,7 @@ def labeled_images(folder: Path, wanted: Sequence[str] = ()) -> LabeledImages:
     tables = sorted(folder.rglob("*.csv"))
     if not tables:
         raise InputError(f"{folder} holds no .csv file with the labels of its images")
-    named = _Named(folder, files)
+    named = _NamedImages(folder, files)
     found = [(_key(columns, named), table, columns) for table in tables for columns in (columns_of(table),)]
     (share, key), table, columns = max(found, key=lambda one: one[0][0])
     if share < KNOWN_SHARE:
@@ -78,7 +78,7 @@ def labeled_images(folder: Path, wanted: Sequence[str] = ()) -> LabeledImages:
     return LabeledImages(folder, table, key, tuple(chosen), labels, left_out, len(images) - len(chosen))
 
 
-class _Named:
+class _NamedImages:
     """Images by their path in the folder, their file name or that name without its ending, where it is one file's."""
 
     def __init__(self, folder: Path, files: Sequence[Path]) -> None:
@@ -90,7 +90,7 @@ class _Named:
         return self.files.get(cell) or self.files.get(PurePosixPath(cell).name)
 
 
-def _key(columns: Mapping[str, Sequence[str]], named: _Named) -> tuple[float, str]:
+def _key(columns: Mapping[str, Sequence[str]], named: _NamedImages) -> tuple[float, str]:
     """The column whose cells name the most images: their share, and its name."""
     shares = {name: sum(named.file(cell) is not None for cell in cells) / len(cells) for name, cells in columns.items()}
     best = max(shares, key=lambda name: shares[name])

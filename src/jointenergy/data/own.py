@@ -23,7 +23,7 @@ READABLE = "a folder of images with one folder per class, a folder of images wit
 
 
 @dataclass(frozen=True)
-class Found:
+class OwnData:
     """The name of the data set that reads a place, its options, its training rows, and what must be said of it."""
 
     name: str
@@ -32,7 +32,7 @@ class Found:
     notes: tuple[str, ...] = ()
 
 
-def look(place: Path, most: int) -> Found:
+def look(place: Path, most: int) -> OwnData:
     """What a place holds, its images at most `most` pixels a side, read as a recipe would read it."""
     if not place.exists():
         raise InputError(f"there is no folder or file {place}")
@@ -49,7 +49,7 @@ def look(place: Path, most: int) -> Found:
         notes += [f"the column {column} {why}: left out" for column, why in found.left_out.items()]
         if found.without_image:
             notes.append(f"{found.without_image:,} rows of {found.table.name} have no image: left out")
-    return Found(name, options, load(name, place, options=options), tuple(notes))
+    return OwnData(name, options, load(name, place, options=options), tuple(notes))
 
 
 def _lacking(place: Path) -> str:
@@ -89,18 +89,18 @@ def _sizes(place: Path, most: int) -> tuple[Options, list[str]]:
     return Options(image_size=(height, width), grey=grey), notes
 
 
-def _numbers(place: Path, name: str) -> Found:
+def _numbers(place: Path, name: str) -> OwnData:
     """Rows of numbers; columns of a table are centered and scaled by their training rows."""
     train = load(name, place)
     if not train.x.is_floating_point() or train.x.ndim > 2:
-        return Found(name, Options(), train)
+        return OwnData(name, Options(), train)
     center, spread = train.x.double().mean(0), train.x.double().std(0)
     notes = []
     if constant := int((spread == 0).sum()):
         notes.append(f"{constant} columns are the same in all rows and tell nothing")
     scale = spread.masked_fill(spread == 0, 1.0)
     options = Options(center=_rounded(center.tolist()), scale=_rounded(scale.tolist()))
-    return Found(name, options, load(name, place, options=options), tuple(notes))
+    return OwnData(name, options, load(name, place, options=options), tuple(notes))
 
 
 def _rounded(values: list[float]) -> tuple[float, ...]:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from jointenergy.errors import EnumerationError, InputError
-from jointenergy.inference.rows import Chains, label_chains, observed, pieces, row_keys
+from jointenergy.inference.rows import LabelChains, label_chains, observed, pieces, row_keys
 from jointenergy.inputs import check_count, check_positive
 from jointenergy.kernels import GibbsWithGradients, Kernel, SingleSiteGibbs, State, Target, last, run
 from jointenergy.labels import Given
@@ -210,7 +210,7 @@ def search(
 
 
 def _annealed(
-    model: JointModel, kernel: Kernel, chains: Chains, steps: int, schedule: Cooling
+    model: JointModel, kernel: Kernel, chains: LabelChains, steps: int, schedule: Cooling
 ) -> tuple[Tensor, Tensor]:
     """The best labels that each chain saw on its way down, its start among them, and their log-densities."""
     state = chains.state

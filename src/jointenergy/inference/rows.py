@@ -70,7 +70,7 @@ def mixed_labels(model: JointModel, y: Tensor, given: Tensor) -> Tensor:
 
 
 @dataclass(frozen=True)
-class Chains:
+class LabelChains:
     """Some of the chains, ready to run: chain i belongs to row `rows[i]`, and is the `numbers[i]`th of that row."""
 
     rows: Tensor
@@ -110,7 +110,7 @@ def label_chains(
     given: Tensor,
     mask: Tensor | None = None,
     x_start: XStart | None = None,
-) -> Iterator[Chains]:
+) -> Iterator[LabelChains]:
     """`n_chains` chains for each row of a checked x, labels from a uniform start; in pieces, a row's chains in order.
 
     Without a mask x is fixed. With one, x is held where it is True and elsewhere starts by `x_start`: uniformly in the
@@ -138,7 +138,7 @@ def label_chains(
             begin = torch.cat(drawn).to(x)
         # `init` checks the start; its keys give way to those of the rows.
         state = kernel.init(target, begin, y, generator=torch.Generator())
-        yield Chains(rows, numbers, target, replace(state, keys=path))
+        yield LabelChains(rows, numbers, target, replace(state, keys=path))
 
 
 def _check_kernel(kernel: Kernel, mask: Tensor | None) -> None:

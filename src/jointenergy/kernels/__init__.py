@@ -8,7 +8,7 @@ from jointenergy.kernels.gibbs_with_gradients import GibbsWithGradients
 from jointenergy.kernels.joint import BlockGibbs
 from jointenergy.kernels.langevin import Langevin, PolynomialDecay
 from jointenergy.kernels.mala import MALA
-from jointenergy.kernels.preconditioned import Metric, PreconditionedMALA
+from jointenergy.kernels.preconditioned import PreconditionedMALA, Preconditioner
 
 __all__ = [
     "MALA",
@@ -18,9 +18,9 @@ __all__ = [
     "Info",
     "Kernel",
     "Langevin",
-    "Metric",
     "PolynomialDecay",
     "PreconditionedMALA",
+    "Preconditioner",
     "SingleSiteGibbs",
     "State",
     "Target",

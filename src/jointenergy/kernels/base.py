@@ -138,7 +138,7 @@ class State:
     """Whether y is known to miss no label, or all of them: then nobody looks for what it misses."""
     both: bool = False
     """Whether whoever looks at labels should look at x in the same pass: a kernel on x comes next."""
-    ahead: tuple[streams.Drawn, ...] = ()
+    ahead: tuple[streams.DrawnNoise, ...] = ()
     """What the next steps draw, drawn in one pass; of other keys than the state's it is ignored."""
 
     def rows(self, index: Tensor | slice) -> State:

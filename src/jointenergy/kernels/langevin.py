@@ -119,7 +119,7 @@ def _moved_plainly(
     noise_scale: float,
     gradient_clamp: float | None,
     bounds: tuple[float, float] | None,
-    drawn: streams.Drawn | None,
+    drawn: streams.DrawnNoise | None,
 ) -> tuple[Tensor, Tensor]:
     """x after a step, and the next keys; noise falls where `mask` is not True."""
     if gradient_clamp is not None:

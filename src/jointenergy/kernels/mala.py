@@ -77,7 +77,7 @@ class MALA(Kernel):
         drawn = streams.first_drawn(state.ahead, state.keys, state.x, adjusted=True)
         if drawn is None:
             keys, noise_key, accept_key = streams.split(state.keys, 3)
-            drawn = streams.Drawn(state.keys, keys, streams.normal_like(noise_key, state.x), accept_key)
+            drawn = streams.DrawnNoise(state.keys, keys, streams.normal_like(noise_key, state.x), accept_key)
         assert drawn.accept is not None
         here, noise = evaluate_x(target, state), target.moving(drawn.values)
         moved = torch.add(state.x, self.drift(here.gradient), alpha=self.step_size).add_(noise, alpha=self.noise_scale)

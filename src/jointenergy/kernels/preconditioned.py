@@ -25,7 +25,7 @@ from jointenergy.kernels.base import (
 )
 
 
-class Frame(NamedTuple):
+class WhitenedFrame(NamedTuple):
     """The precision of the free entries as a product `root @ root.T`, and the inverse of `root.T`.
 
     Matrices `[D, D]`, or one for each row where each has its own mask. A held entry has a one on the diagonal: its
@@ -38,7 +38,7 @@ class Frame(NamedTuple):
 
 @final
 @dataclass(frozen=True, eq=False)
-class Metric:
+class Preconditioner:
     """The precision matrix `[D, D]` of a Gaussian that the target resembles, over the flattened x."""
 
     precision: Tensor
@@ -48,7 +48,7 @@ class Metric:
         if len(shape) != 2 or shape[0] != shape[1] or not bool(self.precision.isfinite().all()):
             raise InputError(f"a metric needs a finite square matrix, the precision of a Gaussian, got shape {shape}")
 
-    def frame(self, target: Target, x: Tensor) -> Frame:
+    def frame(self, target: Target, x: Tensor) -> WhitenedFrame:
         """The frame of the entries that the target leaves free, worked out once for each target.
 
         Given the held entries a Gaussian's free ones have their part of the precision matrix as their own precision.
@@ -64,9 +64,9 @@ class Metric:
                 raise InputError("a metric needs a positive definite precision matrix: add to its diagonal")
             one = torch.eye(len(self.precision), dtype=root.dtype, device=root.device).expand_as(root)
             inverse = torch.linalg.solve_triangular(root, one, upper=False).mT
-            target.frames[self] = Frame(root.to(x.dtype), inverse.to(x.dtype))
+            target.frames[self] = WhitenedFrame(root.to(x.dtype), inverse.to(x.dtype))
         found = target.frames[self]
-        assert isinstance(found, Frame)
+        assert isinstance(found, WhitenedFrame)
         return found
 
 
@@ -80,7 +80,7 @@ class PreconditionedMALA(Kernel):
     """
 
     step_size: float
-    metric: Metric
+    metric: Preconditioner
     temperature: float = 1.0
 
     moves_x: ClassVar[bool] = True
@@ -88,8 +88,8 @@ class PreconditionedMALA(Kernel):
     def __post_init__(self) -> None:
         check_positive(self, "step_size", self.step_size)
         check_positive(self, "temperature", self.temperature)
-        if not isinstance(self.metric, Metric):
-            raise InputError(f"PreconditionedMALA needs a Metric, got {type(self.metric).__name__}")
+        if not isinstance(self.metric, Preconditioner):
+            raise InputError(f"PreconditionedMALA needs a Preconditioner, got {type(self.metric).__name__}")
 
     @property
     def noise_scale(self) -> float:
@@ -106,7 +106,7 @@ class PreconditionedMALA(Kernel):
             )
 
     def log_acceptance(
-        self, target: Target, move: Tensor, to: Tensor, there: Evaluation, here: Evaluation, frame: Frame
+        self, target: Target, move: Tensor, to: Tensor, there: Evaluation, here: Evaluation, frame: WhitenedFrame
     ) -> Tensor:
         """The log of the acceptance ratio of a move to `to`; minus infinity outside the domain.
 

@@ -32,7 +32,7 @@ class LabelLogits:
 
 
 @dataclass(frozen=True)
-class Completions:
+class LabelCompletions:
     """All ways to fill in the missing labels of some rows that miss the same variables."""
 
     rows: Tensor
@@ -159,7 +159,7 @@ class JointModel(nn.Module, ABC):
         order = torch.cat([p.rows for p in parts]).argsort()
         return torch.cat([p.log_density.logsumexp(1) for p in parts])[order]
 
-    def completions(self, x: Tensor, y: Tensor) -> Iterator[Completions]:
+    def completions(self, x: Tensor, y: Tensor) -> Iterator[LabelCompletions]:
         """Rows grouped by which labels they miss, each with all its completions: the sum by enumeration."""
         patterns, which = (y == MISSING).unique(dim=0, return_inverse=True)
         for i, pattern in enumerate(patterns):
@@ -167,7 +167,7 @@ class JointModel(nn.Module, ABC):
             free = pattern.nonzero()[:, 0]
             states = self.labels.completed(y[rows], free)
             values = torch.cat([self.log_density_of_states(x[rows], piece) for piece in self._pieces(states)], dim=1)
-            yield Completions(rows, states, values)
+            yield LabelCompletions(rows, states, values)
 
     def label_log_prob(self, x: Tensor, y: Tensor, given: Given = None) -> Tensor:
         """log p(the labels that y names | x, the labels given), `[n]`; labels in neither are summed out."""

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from jointenergy.errors import InputError
 from jointenergy.input_gradients import with_vjp
 from jointenergy.labels import MISSING, Given, LabelSpace
-from jointenergy.models.base import Completions, JointModel, LabelLogits
+from jointenergy.models.base import JointModel, LabelCompletions, LabelLogits
 from jointenergy.models.domains import Reals
 
 
@@ -116,7 +116,7 @@ class TiltedGaussianModel(JointModel):
         order = torch.cat([rows for rows, _, _ in parts]).argsort()
         return torch.cat([self._values(z, outputs, y[rows]).logsumexp(1) for rows, z, outputs in parts])[order]
 
-    def completions(self, x: Tensor, y: Tensor) -> Iterator[Completions]:
+    def completions(self, x: Tensor, y: Tensor) -> Iterator[LabelCompletions]:
         """As everywhere, but with one look at the network for all states of the targets."""
         if self.factorized or len(self.labels) == 0:
             yield from super().completions(x, y)
@@ -134,7 +134,7 @@ class TiltedGaussianModel(JointModel):
                 values = own @ outputs.mT
             else:
                 values = outputs.mT
-            yield Completions(rows, states, values.flatten(1) + _round(z)[:, None])
+            yield LabelCompletions(rows, states, values.flatten(1) + _round(z)[:, None])
 
     def label_probs(self, x: Tensor, given: Given = None) -> dict[str, Tensor]:
         y = self.labels.given(given, len(x), x.device)

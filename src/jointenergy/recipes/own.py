@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from jointenergy.data import Dataset
-from jointenergy.data.own import Found
+from jointenergy.data.own import OwnData
 from jointenergy.data.training import TrainingData
 from jointenergy.labels import MISSING
 from jointenergy.recipes import FOLDER
@@ -35,7 +35,7 @@ GAUSSIANS = 1.5e8  # entries of the covariances of all classes, for fresh chains
 Table = dict[str, Any]
 
 
-def recipe_values(found: Found, name: str, device: torch.device) -> Table:
+def recipe_values(found: OwnData, name: str, device: torch.device) -> Table:
     """The recipe as nested tables, all but the number of its iterations."""
     train = found.train
     n, shape = len(train), train.event_shape
@@ -222,7 +222,7 @@ COMMENTS = {
 }
 
 
-def text_of(values: Mapping[str, Any], found: Found, head: list[str]) -> str:
+def text_of(values: Mapping[str, Any], found: OwnData, head: list[str]) -> str:
     """The recipe as TOML with comments; `head` stands at its top."""
     ordered = sorted(values, key=lambda key: ORDER.index(key) if key in ORDER else len(ORDER))
     lines = [f"# {line}" for line in head] + [""]

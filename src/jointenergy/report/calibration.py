@@ -38,7 +38,7 @@ LEAST_DRAWS, MOST_DRAWN = 200, 100_000_000
 
 
 @dataclass(frozen=True)
-class Sizes:
+class CalibrationSizes:
     """Resamples of a bootstrap, sets of truths drawn from the model itself, held-out rows for the temperature."""
 
     resamples: int
@@ -46,8 +46,8 @@ class Sizes:
     held_rows: int
 
 
-QUICK = Sizes(resamples=1000, draws=1000, held_rows=2000)
-FULL = Sizes(resamples=2000, draws=2000, held_rows=20000)
+QUICK = CalibrationSizes(resamples=1000, draws=1000, held_rows=2000)
+FULL = CalibrationSizes(resamples=2000, draws=2000, held_rows=20000)
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Calibrated:
     nll: float
 
 
-def measure(answers: Answers, sizes: Sizes, seed: int) -> Calibrated:
+def measure(answers: Answers, sizes: CalibrationSizes, seed: int) -> Calibrated:
     """All figures of one that predicts; two streams of chance are derived from the seed."""
     confidence, right = answers.confidence, answers.right
     bins = bins_of(confidence)

@@ -16,7 +16,7 @@ FOLDER = "evaluation"  # of a run folder
 
 
 @dataclass(frozen=True)
-class Evaluated:
+class EvaluatedRun:
     """What an evaluation left behind, by the name that its column has."""
 
     name: str
@@ -31,7 +31,7 @@ def folder_of(run: Path) -> Path:
     return run / FOLDER if run.is_dir() else run.with_name(f"{run.stem}-{FOLDER}")
 
 
-def read(path: Path) -> Evaluated:
+def read(path: Path) -> EvaluatedRun:
     """Of a run folder, an exported run, or the folder of an evaluation."""
     file = next((f for f in (folder_of(path) / METRICS, path / METRICS) if f.is_file()), None)
     if file is None:
@@ -39,12 +39,12 @@ def read(path: Path) -> Evaluated:
     try:
         plain: dict[str, Any] = json.loads(file.read_text())
         about = plain["about"]
-        return Evaluated(str(path), plain["suite"], plain["headline"], dict(plain["metrics"]), about["data"])
+        return EvaluatedRun(str(path), plain["suite"], plain["headline"], dict(plain["metrics"]), about["data"])
     except (ValueError, KeyError, TypeError):
         raise InputError(f"{file} is damaged: run `jointenergy evaluate {path}` again") from None
 
 
-def compare(found: Sequence[Evaluated]) -> tuple[Table, tuple[str, ...]]:
+def compare(found: Sequence[EvaluatedRun]) -> tuple[Table, tuple[str, ...]]:
     """All metrics that any of them has, a column for each run; and what must be known to read it."""
     names = list(dict.fromkeys(name for one in found for name in one.metrics))
     rows: tuple[tuple[Cell, ...], ...] = tuple((name, *(one.metrics.get(name) for one in found)) for name in names)

@@ -29,7 +29,7 @@ OUTSIDE = 0.01  # the share of test rows that may lie outside the domain, and ar
 
 
 @dataclass(frozen=True)
-class Sizes:
+class LikelihoodSizes:
     """How much is run: first on validation rows to choose T, then on test rows, each with more and more effort."""
 
     scan: tuple[Effort, ...]
@@ -44,7 +44,7 @@ class Sizes:
     """Of labels, each with a normalizer of its own, of a conditional model."""
 
 
-QUICK = Sizes(
+QUICK = LikelihoodSizes(
     scan=(Effort(50, 32, 24), Effort(120, 64, 24)),
     test=tuple(Effort(k, 64, 32) for k in (75, 200, 500)),
     pilot_chains=32,
@@ -52,7 +52,7 @@ QUICK = Sizes(
     most_dims=256,
     most_groups=16,
 )
-FULL = Sizes(
+FULL = LikelihoodSizes(
     scan=(Effort(300, 64, 64), Effort(1500, 128, 64)),
     test=tuple(Effort(k, 256, 128, n_tries=2) for k in (300, 1000, 3000, 10_000)),
     pilot_chains=128,
@@ -61,7 +61,7 @@ FULL = Sizes(
     most_groups=128,
 )
 # A step costs as much as x has dimensions: beyond those of FULL temperatures come before chains.
-LARGE = Sizes(
+LARGE = LikelihoodSizes(
     scan=(Effort(300, 32, 32), Effort(1500, 64, 32)),
     test=tuple(Effort(k, 64, 64) for k in (300, 1000, 3000)),
     pilot_chains=64,
@@ -81,7 +81,7 @@ def likelihood(subject: Subject, suite: Suite) -> Section:
         return _annealed(subject, sizes)
 
 
-def _annealed(subject: Subject, sizes: Sizes) -> Section:
+def _annealed(subject: Subject, sizes: LikelihoodSizes) -> Section:
     """The section of a run that has a likelihood."""
     run, generator = subject.run, torch.Generator().manual_seed(subject.seed)
     how = how_labels(run.model)
@@ -169,7 +169,7 @@ def _best(scan: Sequence[Bounds]) -> list[Bounds]:
     return sorted((b for b in scan if b.n_temperatures == most), key=lambda b: -b.cautious)
 
 
-def why_not(subject: Subject, sizes: Sizes) -> str | None:
+def why_not(subject: Subject, sizes: LikelihoodSizes) -> str | None:
     """One sentence where the run has no likelihood that could be measured."""
     run, recipe = subject.run, subject.run.recipe
     n_dims = subject.test.x[0].numel()

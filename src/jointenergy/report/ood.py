@@ -30,7 +30,7 @@ TITLE = "Unlike the data"
 
 
 @dataclass(frozen=True)
-class Sizes:
+class OodSizes:
     """Rows of each embedded set, the most that are scored of the others, and whether noised rows are scored too."""
 
     rows: int
@@ -38,7 +38,7 @@ class Sizes:
     noised: bool
 
 
-QUICK, FULL = Sizes(1000, 2000, False), Sizes(10_000, None, True)
+QUICK, FULL = OodSizes(1000, 2000, False), OodSizes(10_000, None, True)
 
 
 @dataclass(frozen=True, eq=False)

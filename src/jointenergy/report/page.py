@@ -13,7 +13,7 @@ from jointenergy.metrics.likelihood import COLLAPSED
 from jointenergy.metrics.registry import WORDS
 from jointenergy.report.drawings import STYLE as STYLE_OF_PICTURES
 from jointenergy.report.sections import Cell, Picture, Section, Table
-from jointenergy.report.suite import Evaluation
+from jointenergy.report.suite import RunEvaluation
 
 REPORT = "report.html"
 LONG = 44  # letters of a cell that may be broken into lines
@@ -49,7 +49,7 @@ pre { overflow-x: auto; background: var(--wash); padding: .8rem; border-radius: 
 """
 
 
-def write(evaluation: Evaluation, folder: Path) -> Path:
+def write(evaluation: RunEvaluation, folder: Path) -> Path:
     """`folder/report.html`, whole or not at all."""
     path, part = folder / REPORT, folder / f".{REPORT}.part"
     part.write_text(page(evaluation), encoding="utf-8")
@@ -57,7 +57,7 @@ def write(evaluation: Evaluation, folder: Path) -> Path:
     return path
 
 
-def page(evaluation: Evaluation) -> str:
+def page(evaluation: RunEvaluation) -> str:
     """The whole page."""
     links = " ".join(f'<a href="#{escape(s.name)}">{escape(s.title)}</a>' for s in evaluation.sections)
     title = f"{evaluation.name}: {evaluation.suite} evaluation"
@@ -191,7 +191,7 @@ def _width_of(png: bytes) -> int:
     return int.from_bytes(png[16:20], "big")
 
 
-def _about(evaluation: Evaluation) -> str:
+def _about(evaluation: RunEvaluation) -> str:
     about = evaluation.about
     rows: list[tuple[Cell, ...]] = [
         ("run", about["run"]),

@@ -30,7 +30,7 @@ from jointenergy.runs import Run
 
 
 @dataclass(frozen=True)
-class Sizes:
+class PredictionSizes:
     """How much is drawn and tabulated, and how hard is tried where labels have to be sampled."""
 
     panels: int
@@ -42,8 +42,8 @@ class Sizes:
     steps: int
 
 
-QUICK = Sizes(panels=12, lines=50, sampled_rows=100, n_chains=5, steps=100)
-FULL = Sizes(panels=40, lines=1000, sampled_rows=1000, n_chains=10, steps=200)
+QUICK = PredictionSizes(panels=12, lines=50, sampled_rows=100, n_chains=5, steps=100)
+FULL = PredictionSizes(panels=40, lines=1000, sampled_rows=1000, n_chains=10, steps=200)
 
 
 def prediction(subject: Subject, suite: Suite) -> Section:
@@ -203,7 +203,7 @@ def _attribute_pictures(
     )
 
 
-def _by_sampling(run: Run, subject: Subject, sizes: Sizes) -> tuple[dict[str, float | None], str]:
+def _by_sampling(run: Run, subject: Subject, sizes: PredictionSizes) -> tuple[dict[str, float | None], str]:
     """Labels that are too many to be summed are drawn instead, for the first rows that have any."""
     known = (subject.test.y != MISSING).any(1).nonzero()[: sizes.sampled_rows, 0]
     rows = subject.test.rows(known)

@@ -36,7 +36,7 @@ STARTS = 2000  # rows of data among which attacks without gradients look for a s
 
 
 @dataclass(frozen=True)
-class Sizes:
+class RobustnessSizes:
     """How much is attacked and how hard. Radii are 255ths of the range of x, attacked each by itself."""
 
     rows: int
@@ -51,14 +51,14 @@ class Sizes:
     """The most entries of x for which the pointwise attack is run, which goes through them one by one."""
 
 
-QUICK = Sizes(
+QUICK = RobustnessSizes(
     rows=50,
     refinements=(0, 1),
     radii={"linf": (4, 8, 16, 32, 64), "l2": (64, 128, 256, 512)},
     budget=Budget(steps=15, restarts=2, halvings=4, draws=2),
     votes=8,
 )
-FULL = Sizes(
+FULL = RobustnessSizes(
     rows=100,
     refinements=(0, 1, 10),
     radii={"linf": (1, 2, 4, 8, 16, 32, 64, 128), "l2": (16, 32, 64, 128, 256, 512, 1024)},
@@ -67,11 +67,11 @@ FULL = Sizes(
     boundary_steps=2000,
     pointwise_entries=1024,
 )
-SIZES: Mapping[Suite, Sizes] = {"quick": QUICK, "full": FULL}
+SIZES: Mapping[Suite, RobustnessSizes] = {"quick": QUICK, "full": FULL}
 
 
 def attack(
-    run: Run, x: Tensor, y: Tensor, *, steps: int, sizes: Sizes, starts: Tensor, seed: int
+    run: Run, x: Tensor, y: Tensor, *, steps: int, sizes: RobustnessSizes, starts: Tensor, seed: int
 ) -> dict[str, Closest]:
     """What each attack finds on its own. `starts` are rows of data from which attacks without gradients walk back."""
     # Here, because foolbox is an extra.
@@ -96,7 +96,7 @@ def attack(
     return found
 
 
-def robustness(subject: Subject, suite: Suite, sizes: Sizes | None = None) -> Section:
+def robustness(subject: Subject, suite: Suite, sizes: RobustnessSizes | None = None) -> Section:
     """Robust accuracy at some radii, and the radius that half of the rows withstand, in L-inf and in L2."""
     sizes = sizes or SIZES[suite]
     if importlib.util.find_spec("foolbox") is None:
@@ -136,7 +136,7 @@ def _attacked(name: str, run: Run, steps: int, found: Mapping[str, Closest]) -> 
     return Attacked(called, prefix(name), steps, radii, x, run.predict)
 
 
-def _says(found: Sequence[Attacked], sizes: Sizes, entries: int) -> Iterator[str]:
+def _says(found: Sequence[Attacked], sizes: RobustnessSizes, entries: int) -> Iterator[str]:
     n, budget = len(found[0].smallest("linf")), sizes.budget
     for each in found:
         yield (
@@ -192,7 +192,7 @@ def _length(each: Attacked, norm: Norm) -> str:
     return f"{255 * middle:.0f}/255" if norm == "linf" else f"{middle:.2f}"
 
 
-def _pictures(found: Sequence[Attacked], sizes: Sizes, run: Run, x: Tensor, y: Tensor) -> Iterator[Picture]:
+def _pictures(found: Sequence[Attacked], sizes: RobustnessSizes, run: Run, x: Tensor, y: Tensor) -> Iterator[Picture]:
     for norm in NORMS:
         yield curves({each.name: each.smallest(norm) for each in found}, norm, max(sizes.radii[norm]) / 255)
     images = adversarial_images(run, x, y, [each for each in found if each.steps == 0])

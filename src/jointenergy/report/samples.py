@@ -26,7 +26,7 @@ COLUMNS = 8
 
 
 @dataclass(frozen=True)
-class Sizes:
+class SampleSizes:
     """How much is drawn: fresh samples, rows of precision and recall, values or pairs of labels asked for, samples of
     each (and of each where the best tenth is kept), chains that grow old, how many times as long as in training, and
     samples whose neighbors are sought."""
@@ -41,8 +41,8 @@ class Sizes:
     neighbors: int
 
 
-QUICK = Sizes(samples=500, manifold=500, patterns=10, per=20, per_selected=3, chains=64, times=10, neighbors=100)
-FULL = Sizes(
+QUICK = SampleSizes(samples=500, manifold=500, patterns=10, per=20, per_selected=3, chains=64, times=10, neighbors=100)
+FULL = SampleSizes(
     samples=10_000, manifold=3_000, patterns=25, per=100, per_selected=20, chains=256, times=100, neighbors=1_000
 )
 

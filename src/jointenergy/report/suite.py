@@ -42,7 +42,7 @@ METRICS, PICTURES, KEPT = "metrics.json", "pictures", "parts"
 
 
 @dataclass(frozen=True)
-class Evaluation:
+class RunEvaluation:
     """What was found, and under which conditions."""
 
     name: str
@@ -98,7 +98,7 @@ def evaluate(
     *,
     report: Callable[[str], None] = lambda _: None,
     only: Iterable[str] | None = None,
-) -> Evaluation:
+) -> RunEvaluation:
     """Each part in turn; those that are in `folder` already, of the same weights, rows and code, are not done again.
 
     `report` is told the part that is begun; `only` names the parts to be measured, and the page shows what is there.
@@ -125,7 +125,7 @@ def evaluate(
     recipe = subject.run.recipe
     name, text = ("a wrapped classifier", "") if recipe is None else (recipe.name, recipe_text(recipe))
     says = headline(_all_metrics(sections), [rows.name for rows in subject.outside])
-    result = Evaluation(name, suite, tuple(sections), seconds, _about(subject), text, says)
+    result = RunEvaluation(name, suite, tuple(sections), seconds, _about(subject), text, says)
     _write(result, folder)
     return result
 
@@ -151,7 +151,7 @@ def _about(subject: Subject) -> dict[str, Any]:
     }
 
 
-def _write(result: Evaluation, folder: Path) -> None:
+def _write(result: RunEvaluation, folder: Path) -> None:
     pictures = folder / PICTURES
     shutil.rmtree(pictures, ignore_errors=True)
     pictures.mkdir(parents=True)

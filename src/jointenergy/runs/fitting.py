@@ -30,7 +30,7 @@ from jointenergy.runs import description
 from jointenergy.runs.origin import Origin, Sampling
 from jointenergy.runs.run import Run
 from jointenergy.runs.thresholds import Thresholds
-from jointenergy.runs.user_data import LabelNames, Rows, candidate_shapes, domain_of, rows_of_user, training_data
+from jointenergy.runs.user_data import LabelNames, UserRows, candidate_shapes, domain_of, rows_of_user, training_data
 from jointenergy.starts import Start, StartSpec, XStart
 from jointenergy.training import checkpoints, defaults
 from jointenergy.training.callbacks import Callback, Printed
@@ -257,7 +257,7 @@ def _box(model: JointModel) -> tuple[float, float] | None:
 
 
 def _model_of(
-    network: nn.Module, rows: Rows, domain: Domain, bounds: View, objective: Objective | None
+    network: nn.Module, rows: UserRows, domain: Domain, bounds: View, objective: Objective | None
 ) -> tuple[JointModel, tuple[int, ...], str, str]:
     """A network as a model of the rows, in the first shape of x that it takes."""
     # p(x | y) alone leaves an unknown normalizer to each label.

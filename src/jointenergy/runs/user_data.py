@@ -28,7 +28,7 @@ REFERENCE = 1.5  # standard deviations of x that the Gaussian around a table has
 
 
 @dataclass(frozen=True, eq=False)
-class Rows:
+class UserRows:
     """x `[n, *event]`, uint8 or float32, NaN where it is not known, with labels `[n, L]`."""
 
     x: Tensor
@@ -36,12 +36,12 @@ class Rows:
     labels: LabelSpace
 
 
-def rows_of_user(data: object, labels: LabelNames | None) -> Rows:
+def rows_of_user(data: object, labels: LabelNames | None) -> UserRows:
     """Read what a user passes as data: (x, y), x alone, a torch Dataset, or a data set of the library."""
     if isinstance(data, Dataset):
         if labels is not None and label_space(labels) != data.labels:
             raise InputError(f"the data set has the labels {data.labels!r} of its own: leave labels= out")
-        return Rows(data.x, data.y, data.labels)
+        return UserRows(data.x, data.y, data.labels)
     if isinstance(data, TorchDataset):
         data = _read(data)
     if isinstance(data, tuple | list):
@@ -54,11 +54,11 @@ def rows_of_user(data: object, labels: LabelNames | None) -> Rows:
     if y is None:
         if labels is not None:
             raise InputError("labels= names the values of y, and there is no y: pass data as (x, y)")
-        return Rows(x, torch.empty(len(x), 0, dtype=torch.int64), LabelSpace.none())
+        return UserRows(x, torch.empty(len(x), 0, dtype=torch.int64), LabelSpace.none())
     codes, space = label_columns(y, labels)
     if len(codes) != len(x):
         raise InputError(f"x has {len(x)} rows and y has {len(codes)}: each row of x needs its labels")
-    return Rows(x, codes, space)
+    return UserRows(x, codes, space)
 
 
 def _read(dataset: TorchDataset[Any]) -> tuple[Tensor, np.ndarray[Any, Any] | None]:
@@ -201,9 +201,9 @@ def domain_of(x: Tensor, bounds: tuple[float, float] | None) -> tuple[Domain, Vi
 
 
 def training_data(
-    rows: Rows, bounds: View, validation: float | int | object, labels: LabelNames | None, shape: Iterable[int]
+    rows: UserRows, bounds: View, validation: float | int | object, labels: LabelNames | None, shape: Iterable[int]
 ) -> TrainingData:
-    """Rows scaled to the bounds and shaped as the network takes them, some of them held out.
+    """UserRows scaled to the bounds and shaped as the network takes them, some of them held out.
 
     Held-out rows must be complete in x; of rows that miss entries none are held out.
     """

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from jointenergy import streams
 from jointenergy.inference.chains import Mover, run_chains
-from jointenergy.kernels import ExactGibbs, GibbsWithGradients, Kernel, Metric, PreconditionedMALA
+from jointenergy.kernels import ExactGibbs, GibbsWithGradients, Kernel, PreconditionedMALA, Preconditioner
 from jointenergy.labels import MISSING, LabelSpace
 from jointenergy.models import TiltedGaussianModel
 from jointenergy.tables.gaussians import ConditionalGaussian, Gaussians, known_code
@@ -236,7 +236,7 @@ def _by_rows(chosen: Tensor, of_chosen: Callable[[Tensor], Tensor], of_others: C
 
 def x_kernel(model: TiltedGaussianModel, step_size: float) -> Kernel:
     """MALA in the coordinates in which the reference is round: exact at temperature 1."""
-    return PreconditionedMALA(step_size, Metric(model.whitening @ model.whitening.mT))
+    return PreconditionedMALA(step_size, Preconditioner(model.whitening @ model.whitening.mT))
 
 
 def mover_of(labels: LabelSpace, x_kernel: Kernel) -> Mover:

@@ -13,7 +13,7 @@ from typing import Any
 Row = dict[str, float | int | bool]
 
 
-class Table:
+class CsvTable:
     """A CSV file that grows by rows and can be cut back; its columns are those of its first row."""
 
     def __init__(self, path: Path) -> None:
@@ -48,7 +48,7 @@ class Journal:
     def __init__(self, folder: Path | None, *, silent: bool = False) -> None:
         self.silent = silent or folder is None
         folder = folder or Path()
-        self.tables = {name: Table(folder / f"{name}.csv") for name in ("metrics", "checks")}
+        self.tables = {name: CsvTable(folder / f"{name}.csv") for name in ("metrics", "checks")}
         self.events_path = folder / "events.jsonl"
         self.n_events = 0
 

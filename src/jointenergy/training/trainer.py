@@ -37,7 +37,7 @@ T = TypeVar("T")
 
 
 @dataclass(frozen=True, eq=False)
-class Part:
+class ObjectivePart:
     """An objective with the batches that it is computed on, and what it needs to be drawn for them."""
 
     objective: Objective
@@ -85,7 +85,7 @@ class Trainer:
             generators=lambda: [self.chains.generator, *(feed.generator for feed in self.feeds)],
         )
 
-    def _parts(self) -> list[Part]:
+    def _parts(self) -> list[ObjectivePart]:
         """The classifier's batches, the last ones, are called labels where the density has others."""
         plan, parts = self.plan, []
         names = ["data", "labels"][: len(plan.objectives)]
@@ -94,7 +94,7 @@ class Trainer:
             feed = Feed(self.data, changes, plan.batch_size, plan.seed, self.world, name, labeled=labeled)
             completed = tuple(n for n in ("given_x", "given_xy") if n in needs)
             moved = tuple(n for n in ("given_y", "negatives") if n in needs)
-            parts.append(Part(objective, feed, needs, completed, moved))
+            parts.append(ObjectivePart(objective, feed, needs, completed, moved))
         return parts
 
     def _chains(self) -> Chains:
