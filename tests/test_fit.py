@@ -328,7 +328,7 @@ class TestFolder:
         je.fit(network(), blobs(), folder=folder, **QUICK)
         with pytest.raises(InputError, match="pass it as network=, as fit took it"):
             je.load(folder)
-        with pytest.raises(InputError, match=r"'0\.weight' has the shape \(16, 3\) here and \(16, 2\) in the run"):
+        with pytest.raises(InputError, match=r"'0\.weight' has the shape \(16, 3\) here and the shape \(16, 2\)"):
             je.load(folder, network=network(3))
         with pytest.raises(InputError, match="not a model around it"):
             je.load(folder, network=je.LogitModel(network(), je.LabelSpace({"class": 3})))
@@ -362,6 +362,108 @@ class TestFolder:
         again = je.fit(network(), blobs(), folder=tmp_path / "run", **self.more)
         whole = je.fit(network(), blobs(), **self.more)
         assert torch.equal(weights(again), weights(whole))
+
+
+class TestForms:
+    """Forms of data and networks that are easy to get wrong."""
+
+    def test_channels_last_images_are_moved_not_reshaped(self):
+        images = np.zeros((40, 6, 6, 3), dtype=np.uint8)
+        y = np.arange(40) % 2
+        images[y == 0, :, :, 0] = images[y == 1, :, :, 2] = 255  # red and blue
+        net = nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(64, 2))
+        held = images[:8], y[:8]
+        run = je.fit(net, (images[8:], y[8:]), validation=held, **QUICK)
+        moved = torch.from_numpy(images).movedim(-1, 1).float() / 127.5 - 1
+        assert torch.equal(run.data.x_held, moved[:8])
+        assert torch.equal(run.data.x, moved[8:])
+        assert torch.equal(run.rows(images[8:]), run.data.x)
+        other = je.fit(net, (images[8:], y[8:]), validation=(images[:8].transpose(0, 3, 1, 2), y[:8]), **QUICK)
+        assert torch.equal(other.data.x_held, run.data.x_held)
+
+    def test_weights_are_averaged_alike_with_an_optimizer_of_ones_own(self):
+        run = je.fit(network(), blobs(), optimizer=lambda p: torch.optim.AdamW(p, 2e-3), **QUICK)
+        own = je.fit(network(), blobs(), **QUICK)
+        assert run.origin.plan.optimizer.ema == own.origin.plan.optimizer.ema == 0.99
+
+    def test_numbers_and_none_among_labels_are_numbers(self):
+        codes, space = label_columns(np.array([0, 2, None, 11, -1], dtype=object), None)
+        assert codes[:, 0].tolist() == [0, 2, MISSING, 11, MISSING]
+        assert space.values[0][10] == "10"
+
+    def test_few_rows_have_a_unit(self):
+        x = np.random.default_rng(0).normal(size=(10, 1)) * 3
+        run = je.fit(network(1, 2), (x, np.arange(10) % 2), **QUICK)
+        assert bool(run.sample(4).x.isfinite().all())
+
+    def test_another_optimizer_or_network_is_another_run(self, tmp_path):
+        def made(rate=1e-3, activation=nn.SiLU, **more):
+            net = nn.Sequential(nn.Linear(2, 4), activation(), nn.Linear(4, 3))
+            factory = lambda p: torch.optim.SGD(p, rate)  # noqa: E731
+            return je.fit(net, blobs(), folder=tmp_path / "run", optimizer=factory, **QUICK, **more)
+
+        made()
+        for change in (
+            {"rate": 1e-2},
+            {"activation": nn.ReLU},
+            {"ema": 0.5},
+            {"start_labels": "frequency", "keep_labels": True},
+        ):
+            with pytest.raises(InputError, match="holds another run"):
+                made(**change)
+
+    def test_layers_that_are_used_twice_are_saved(self, tmp_path):
+        shared = nn.Linear(8, 8)
+        net = nn.Sequential(nn.Linear(2, 8), shared, nn.SiLU(), shared, nn.Linear(8, 3))
+        made = je.fit(net, blobs(), folder=tmp_path / "run", **QUICK)
+        x = blobs()[0][:5]
+        assert torch.equal(je.load(tmp_path / "run", network=net).log_density(x), made.log_density(x))
+
+    def test_a_loaded_run_with_its_data_judges_its_health(self, tmp_path):
+        made = je.fit(network(), blobs(), folder=tmp_path / "run", **QUICK)
+        assert je.load(tmp_path / "run", network=network(), data=blobs()).health() == made.health()
+
+    def test_lazy_layers_are_opened_again(self, tmp_path):
+        def net():
+            return nn.Sequential(nn.LazyLinear(8), nn.SiLU(), nn.Linear(8, 3))
+
+        made = je.fit(net(), blobs(), folder=tmp_path / "run", **QUICK)
+        opened = je.load(tmp_path / "run", network=net())
+        assert torch.equal(opened.log_density(blobs()[0]), made.log_density(blobs()[0]))
+
+    def test_lists_and_datasets_of_x_alone_are_read(self):
+        x, y = blobs()
+        one = je.fit(network(), (x.tolist(), y.tolist()), **QUICK)
+        assert torch.equal(weights(one), weights(je.fit(network(), (x, y), **QUICK)))
+        alone = je.fit(network(n_out=1), TensorDataset(torch.from_numpy(x)), **QUICK)
+        assert len(alone.labels) == 0
+
+
+class BatchDependent(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = network()
+
+    def forward(self, x):
+        return self.inner(x - x.mean(0))
+
+
+class InPlace(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = network()
+
+    def forward(self, x):
+        return self.inner(x.mul_(2.0))
+
+
+class Detached(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = network()
+
+    def forward(self, x):
+        return self.inner(x).detach()
 
 
 class Odd(Dataset[object]):
@@ -410,6 +512,33 @@ X, Y = blobs(40)
         ((network(), (X, Y)), {"device": "tpu9"}, "no device called 'tpu9'"),
         ((nn.Sequential(network(), nn.BatchNorm1d(3)), (X, Y)), {}, r"fold_batch_norm\(net\)"),
         ((network().requires_grad_(False), (X, Y)), {}, "nothing could be trained"),
+        ((BatchDependent(), (X, Y)), {}, "depends on the rows beside it"),
+        ((InPlace(), (X, Y)), {}, "changes its input in place"),
+        ((Detached(), (X, Y)), {}, "has no gradient"),
+        ((network(), (X, Y)), {"bounds": (0.0, 1.0)}, "outside the box from 0 to 1"),
+        ((network(), (X, Y)), {"bounds": 5}, r"bounds= takes \(low, high\)"),
+        ((network(), (X, Y)), {"validation": (X[:, :1], Y)}, r"x of validation has rows of shape \(1,\)"),
+        ((network(), (X * 1e30, Y)), {}, r"values beyond 1e\+06"),
+        ((network(n_out=1), X), {"objective": CrossEntropy()}, "the objective needs labels, and there is no y"),
+        ((network(n_out=1), X), {"objective": IGEBM()}, "the objective needs labels, and there is no y"),
+        ((network(), (X, [[0], [1, 2]] * 20)), {}, "y must be one array"),
+        ((network(), (torch.from_numpy(X).to_sparse(), Y)), {}, "sparse"),
+        ((network(), (X, np.full(40, np.inf))), {}, "an infinite value"),
+        ((network(), (X, Y)), {"optimizer": "adam"}, "optimizer= takes a function of the parameters"),
+        ((network(), (X, Y)), {"optimizer": torch.optim.LBFGS}, "LBFGS"),
+        (
+            (network(), (X, Y)),
+            {"optimizer": lambda p: torch.optim.SGD(network().parameters(), 0.1)},
+            "none of the parameters",
+        ),
+        ((network(), (X, Y)), {"gradients": lambda loss, parameters: None}, "must call the loss"),
+        ((network(), (X, Y)), {"buffer": 5}, "buffer= takes a ReplayBuffer"),
+        ((network(), (X, Y)), {"start": "x"}, "start= takes a start"),
+        ((network(), (X, Y)), {"ema": 1.5}, "ema= takes a number from 0 to below 1"),
+        ((network(), (X, Y)), {"noise": -1.0}, "noise= takes a number from 0"),
+        ((network(), (X, Y)), {"callbacks": [3]}, "callbacks= takes a list of callbacks"),
+        ((network(), (X, Y)), {"cadence": 3}, "cadence= takes CadenceSettings"),
+        ((network(), (X, Y)), {"folder": 3}, "folder= takes the path of a folder"),
     ],
 )
 def test_what_does_not_fit_is_one_sentence(arguments, more, sentence):

@@ -8,7 +8,8 @@ from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
+import torch
+from torch import Tensor, nn
 
 from jointenergy.buffers import Buffer, ReplayBuffer, ReservoirBuffer
 from jointenergy.data.training import TrainingData
@@ -23,6 +24,7 @@ from jointenergy.kernels import (
     SingleSiteGibbs,
 )
 from jointenergy.models import Box, Reals
+from jointenergy.objectives import EnergyL2, KLTerm, LogPX, LogPXGivenY, LogPXY, LogPYGivenX
 from jointenergy.recipes.run_folder import FIT
 from jointenergy.starts import ClassGaussians, Uniform
 from jointenergy.training.settings import CadenceSettings, EngineSettings, OptimizerSettings
@@ -37,9 +39,15 @@ KNOWN: dict[str, type[Any]] = {
         CadenceSettings,
         ClassGaussians,
         EngineSettings,
+        EnergyL2,
         ExactGibbs,
         GibbsWithGradients,
+        KLTerm,
         Langevin,
+        LogPX,
+        LogPXGivenY,
+        LogPXY,
+        LogPYGivenX,
         OptimizerSettings,
         PolynomialDecay,
         Reals,
@@ -48,6 +56,19 @@ KNOWN: dict[str, type[Any]] = {
     )
 }
 """What can be made again from a file, by name; all else is the user's to pass."""
+NEEDED = {
+    "family",
+    "labels",
+    "event_shape",
+    "bounds",
+    "domain",
+    "normalizer",
+    "data",
+    "objectives",
+    "density",
+    "kernel",
+}
+NEEDED |= {"kernel", "start", "buffer", "iterations", "batch_size", "steps", "sampling_steps", "seed"}
 
 
 def describe(value: Any) -> Any:  # noqa: ANN401 (whatever fit takes)
@@ -83,6 +104,18 @@ def rebuild(plain: Any, what: str) -> Any:  # noqa: ANN401
         raise InputError(f"the {what} of the run, {kind!r}, is of another version of jointenergy: {error}") from None
 
 
+def of_optimizer(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    """A user's optimizer by its kind and the plain numbers of its groups."""
+    groups = [{k: v for k, v in g.items() if isinstance(v, int | float | str | bool)} for g in optimizer.param_groups]
+    return {"own": type(optimizer).__name__, "groups": groups}
+
+
+def of_network(model: nn.Module) -> str:
+    """A checksum of a network's layers, as it prints them; of one that prints where it lies in memory, none."""
+    text = repr(model)
+    return "" if "0x" in text else hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
 def digest(data: TrainingData) -> str:
     """A checksum of all rows, by which the data of a run are recognized."""
     found = hashlib.sha256()
@@ -106,7 +139,7 @@ def read(folder: Path) -> dict[str, Any]:
     """What the run of a folder is made of, or one sentence."""
     try:
         found = json.loads((folder / FILE).read_text())
-        if isinstance(found, dict) and found.get("format") == 1:
+        if isinstance(found, dict) and found.get("format") == 1 and set(found) >= NEEDED:
             return found
     except (OSError, ValueError):
         pass

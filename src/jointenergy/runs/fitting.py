@@ -21,7 +21,7 @@ from jointenergy.data.augmentations import Change
 from jointenergy.data.training import Pixels, TrainingData
 from jointenergy.errors import InputError
 from jointenergy.inference import Aids
-from jointenergy.inputs import check_count
+from jointenergy.inputs import check_count, is_number
 from jointenergy.kernels import BlockGibbs, Kernel, Langevin
 from jointenergy.models import Box, Domain, EnergyModel, JointModel, LogitModel
 from jointenergy.networks.batch_norm import has_batch_norm
@@ -131,6 +131,22 @@ def fit(
         The averaged weights of the best healthy checkpoint.
     """
     where = device_of(device)
+    _check_arguments(
+        bounds=bounds,
+        buffer=buffer,
+        start=start,
+        start_labels=start_labels,
+        optimizer=optimizer,
+        gradients=gradients,
+        ema=ema,
+        dequantize=dequantize,
+        noise=noise,
+        augment_every=augment_every,
+        folder=folder,
+        callbacks=callbacks,
+        cadence=cadence,
+        engine=engine,
+    )
     known = _prepared(model, data, labels, validation, bounds, objective)
     _check_network(known.model, allow_batch_statistics=allow_batch_statistics)
     trained, rows, view = known.model, known.data.to(where), known.bounds
@@ -176,17 +192,44 @@ def fit(
         seed=check_count("seed", seed, least=0),
         guarded=guard,
     )
-    if not isinstance(settings, OptimizerSettings) and ema is not None:
-        plan = replace(plan, optimizer=replace(plan.optimizer, ema=ema))
+    if not isinstance(settings, OptimizerSettings):
+        plan = replace(plan, optimizer=OptimizerSettings(ema=numbers["optimizer"].ema if ema is None else ema))
     place = None if folder is None else Path(folder)
-    about = _description(known, plan, spec)
-    loop = _loop(plan, place, about)
+    loop = _loop(plan, place, known, spec)
     loop.callbacks = [*callbacks, *([Printed("fit")] if verbose else [])]
     if verbose:
         _say(known, plan, spec, where, loop)
     if not loop.ended:
         _train(loop)
     return _run(loop, known.family, spec, place)
+
+
+def _check_arguments(**given: Any) -> None:  # noqa: ANN401 (whatever a user passes)
+    """Refuse, in one sentence, what is of another kind than an argument takes."""
+
+    def check(name: str, fine: bool, takes: str) -> None:
+        if given[name] is not None and not fine:
+            raise InputError(f"{name}= takes {takes}, got {given[name]!r}")
+
+    bounds, optimizer, folder = given["bounds"], given["optimizer"], given["folder"]
+    pair = isinstance(bounds, tuple | list) and len(bounds) == 2 and all(is_number(b) for b in bounds)
+    check("bounds", pair, "(low, high), the range of x")
+    check("buffer", given["buffer"] == "auto" or isinstance(given["buffer"], Buffer), "a ReplayBuffer(10_000), or None")
+    start = given["start"]
+    check("start", hasattr(start, "bind") or hasattr(start, "draw"), "a start such as ClassGaussians()")
+    check("start_labels", given["start_labels"] in ("uniform", "frequency"), "'uniform' or 'frequency'")
+    factory = callable(optimizer) and not isinstance(optimizer, torch.optim.Optimizer)
+    takes = "a function of the parameters, such as lambda p: torch.optim.AdamW(p, 1e-3), or OptimizerSettings"
+    check("optimizer", factory or isinstance(optimizer, OptimizerSettings), takes)
+    check("gradients", callable(given["gradients"]), "a function of the loss and the parameters")
+    for name, low, high in (("ema", 0.0, 1.0), ("noise", 0.0, float("inf")), ("augment_every", 0, float("inf"))):
+        check(name, is_number(given[name]) and low <= given[name] < high, f"a number from {low:g} to below {high:g}")
+    check("dequantize", given["dequantize"] in ("none", "bytes", "binary"), "'none', 'bytes' or 'binary'")
+    check("folder", isinstance(folder, str | Path) and not Path(folder).is_file(), "the path of a folder")
+    listed = isinstance(given["callbacks"], Sequence) and all(isinstance(c, Callback) for c in given["callbacks"])
+    check("callbacks", listed, "a list of callbacks, each a jointenergy.Callback")
+    check("cadence", isinstance(given["cadence"], CadenceSettings), "CadenceSettings")
+    check("engine", isinstance(given["engine"], EngineSettings), "EngineSettings")
 
 
 # What is trained, made of what a user passes.
@@ -235,7 +278,9 @@ def _prepared(
     else:
         built, shape, family, said = _model_of(copy.deepcopy(model), rows, domain, view, asked)
         notes += [said] if said else []
-    found = training_data(rows, view, validation, labels, shape)
+    found = training_data(rows, domain if not isinstance(model, JointModel) else model.domain, view, validation, shape)
+    if len(rows.labels) == 0 and asked is not None and any(t.labeled_only for t in asked.terms):
+        raise InputError("the objective needs labels, and there is no y: pass data as (x, y), or train LogPX()")
     return _Known(built, found, view, asked or defaults.default_objective(built), family, notes)
 
 
@@ -277,8 +322,7 @@ def _model_of(
             model = LogitModel(network, labels, domain=domain, event_shape=shape, normalizer=normalizer)
             family = "logits"
         try:
-            with torch.no_grad():
-                model.log_density_unchecked(probe, torch.zeros(len(probe), len(labels), dtype=torch.int64))
+            _probe(model, probe)
         except InputError:
             raise  # it takes such x, and gives what does not fit the labels
         except Exception as error:  # a network of another may raise anything
@@ -287,6 +331,24 @@ def _model_of(
         return model, shape, family, f"x is passed to the network {said}" if said else ""
     reason = str(first).partition("\n")[0] or type(first).__name__
     raise InputError(f"the network cannot take x of shape [n, {', '.join(map(str, rows.x.shape[1:]))}]: {reason}")
+
+
+def _probe(model: JointModel, x: Tensor) -> None:
+    """Try a network on two rows: what it gives must have a gradient, and each row its own value."""
+    y = torch.zeros(len(x), len(model.labels), dtype=torch.int64)
+    before = x.clone()
+    value = model.log_density_unchecked(x, y)
+    if not torch.equal(x, before):
+        raise InputError("the network changes its input in place: let its first layer work on a copy")
+    if any(p.requires_grad for p in model.parameters()) and not value.requires_grad:
+        raise InputError("what the network gives has no gradient: it must not be detached or computed under no_grad")
+    with torch.no_grad():
+        alone = torch.cat([model.log_density_unchecked(x[i : i + 1], y[i : i + 1]) for i in range(len(x))])
+    if not torch.allclose(value.detach(), alone, rtol=1e-3, atol=1e-3) and bool(value.isfinite().all()):
+        raise InputError(
+            "a row's value depends on the rows beside it, so that it has no density of its own: use a network without "
+            "batch statistics"
+        )
 
 
 def _objective(given: Objective | Term) -> Objective:
@@ -323,7 +385,9 @@ def within(kernel: Kernel, bounds: View, model: JointModel) -> Kernel:
 # The run's folder, and training in it.
 
 
-def _description(known: _Known, plan: Plan, spec: StartSpec | XStart | Start) -> dict[str, Any]:
+def _description(
+    known: _Known, plan: Plan, spec: StartSpec | XStart | Start, optimizer: torch.optim.Optimizer
+) -> dict[str, Any]:
     """What a run is made of, all but its weights and rows."""
     labels = plan.model.labels
     return {
@@ -342,18 +406,28 @@ def _description(known: _Known, plan: Plan, spec: StartSpec | XStart | Start) ->
         "start": description.describe(spec),
         "buffer": description.describe(plan.buffer),
         "changes": description.describe([list(c) for c in plan.changes]),
-        "optimizer": description.describe(plan.optimizer if plan.make_optimizer is None else plan.make_optimizer),
+        "optimizer": description.describe(plan.optimizer)
+        if plan.make_optimizer is None
+        else {**description.of_optimizer(optimizer), "ema": plan.optimizer.ema},
+        "gradients": description.describe(plan.gradients),
+        "network": description.of_network(plan.model),
+        "chain_augment": description.describe(list(plan.chain_augment)),
+        "start_labels": type(plan.start.label_start).__name__,
         "cadence": description.describe(plan.cadence),
         **{
             name: getattr(plan, name)
-            for name in ("iterations", "batch_size", "steps", "sampling_steps", "completion_steps", "seed", "guarded")
+            for name in (
+                *("iterations", "batch_size", "steps", "sampling_steps", "completion_steps", "augment_every"),
+                *("keep_labels", "sum_labels", "seed", "guarded"),
+            )
         },
     }
 
 
-def _loop(plan: Plan, folder: Path | None, about: dict[str, Any]) -> Loop:
+def _loop(plan: Plan, folder: Path | None, known: _Known, spec: StartSpec | XStart | Start) -> Loop:
     """A new run, or that of the folder where it stands."""
     loop = Loop(Trainer(plan), folder)
+    about = _description(known, plan, spec, loop.trainer.update.optimizer)
     if folder is None or not folder.exists() or not any(folder.iterdir()):
         if folder is not None:
             description.write(folder, about)
@@ -410,7 +484,7 @@ def _say(known: _Known, plan: Plan, spec: object, device: torch.device, loop: Lo
         f"objective {' + '.join(terms)}",
         f"{plan.kernel}, {plan.steps} steps, start {spec}, buffer {plan.buffer}",
         f"{plan.optimizer.name if plan.make_optimizer is None else 'your optimizer'}, batches of {plan.batch_size}, "
-        f"{plan.iterations:,} iterations on {device.type}",
+        f"{plan.iterations:,} iterations on {device.type}, averaged weights {plan.optimizer.ema:g}",
     ]
     if loop.trainer.iteration:
         ended = loop.trainer.iteration >= plan.iterations

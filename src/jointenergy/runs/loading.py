@@ -23,6 +23,7 @@ from jointenergy.labels import LabelSpace
 from jointenergy.models import Box, Domain, EnergyModel, JointModel, LogitModel
 from jointenergy.models.base import Normalizer
 from jointenergy.models.logits import SingleLogit
+from jointenergy.objectives import Objective
 from jointenergy.recipes import run_folder
 from jointenergy.recipes.build import kernel_of, x_start_of
 from jointenergy.recipes.data import data_of, view_of
@@ -37,6 +38,7 @@ from jointenergy.runs.user_data import LabelNames, label_space, rows_of_user, tr
 from jointenergy.starts import Start, StartSpec, XStart
 from jointenergy.training import checkpoints
 from jointenergy.training.distributed import device_of
+from jointenergy.training.plan import make_plan
 from jointenergy.training.state import under
 from jointenergy.training.stores import FolderStore
 
@@ -60,6 +62,8 @@ def load(
     health, nearest neighbors and starts in the classes. Of a run of a recipe `data` is the folder of its data, should
     it have moved.
     """
+    if not Path(path).exists():
+        raise InputError(f"there is no run folder and no exported file {path}")
     if Path(path).is_dir() and (Path(path) / description.FILE).exists():
         run = _from_fit(Path(path), network, kernel, start, data, device_of(device))
     elif network is not None or kernel is not None or start is not None:
@@ -136,7 +140,23 @@ def _from_fit(
         seed=known["seed"],
         checkpoint=path,
         density=known["density"],
-        read_data=None if data is None else lambda: _rows_of_fit(data, labels, bounds, shape, known["data"], device),
+        read_data=None
+        if data is None
+        else lambda: _rows_of_fit(data, labels, model.domain, bounds, shape, known["data"], device),
+        make_plan=lambda rows: make_plan(
+            model,
+            rows,
+            objective=Objective(tuple(description.rebuild(t, "objective") for t in known["objectives"][0])),
+            kernel=moves,
+            bounds=bounds,
+            iterations=known["iterations"],
+            batch_size=known["batch_size"],
+            steps=known["steps"],
+            sampling_steps=known["sampling_steps"],
+            buffer=description.rebuild(known["buffer"], "buffer"),
+            start=begins,
+            seed=known["seed"],
+        ),
         read_tensors=lambda: checkpoints.load(path).tensors,
     )
     sampling = Sampling.of(moves, known["sampling_steps"], NONE, begins)
@@ -157,6 +177,9 @@ def _model_of_fit(
     if isinstance(network, JointModel):
         raise InputError("fit was given a network: pass it as network=, not a model around it")
     own = copy.deepcopy(network).float()
+    if any(isinstance(p, nn.UninitializedParameter) for p in own.parameters()):
+        with torch.no_grad():  # lazy layers take their sizes from a first row
+            own.eval()(torch.zeros(1, *shape))
     if family == "energy":
         return EnergyModel(own, domain=domain, event_shape=shape)
     return LogitModel(own, labels, domain=domain, event_shape=shape, normalizer=normalizer)
@@ -167,23 +190,29 @@ def _load_weights(model: JointModel, tensors: dict[str, Tensor], whose: str) -> 
     own = model.state_dict()
     for name in {**tensors, **own}:
         if name not in own or name not in tensors or own[name].shape != tensors[name].shape:
-            here, there = (tuple(t[name].shape) if name in t else "none" for t in (own, tensors))
+            here, there = (f"the shape {tuple(t[name].shape)}" if name in t else "no place" for t in (own, tensors))
             raise InputError(
-                f"the network is another than that of {whose}: {name.removeprefix('network.')!r} has the shape {here} "
-                f"here and {there} in the run"
+                f"the network is another than that of {whose}: {name.removeprefix('network.')!r} has {here} here and "
+                f"{there} in the run"
             )
     model.load_state_dict(tensors)
 
 
 def _rows_of_fit(
-    data: object, labels: LabelSpace, bounds: View, shape: tuple[int, ...], checksum: str, device: torch.device
+    data: object,
+    labels: LabelSpace,
+    domain: Domain,
+    bounds: View,
+    shape: tuple[int, ...],
+    checksum: str,
+    device: torch.device,
 ) -> TrainingData:
     """The rows that `fit` was given, recognized by their checksum."""
     if isinstance(data, TrainingData):
         found = data
     else:
         rows = rows_of_user(data, None if isinstance(data, Dataset) else labels if len(labels) else None)
-        found = training_data(rows, bounds, 0.1, None, shape)
+        found = training_data(rows, domain, bounds, 0.1, shape)
     if description.digest(found) != checksum:
         warnings.warn("the data are not those that the run was trained on, or other rows are held out", stacklevel=2)
     return found.to(device)

@@ -17,9 +17,10 @@ from jointenergy.data.training import TrainingData, filled
 from jointenergy.errors import InputError
 from jointenergy.labels import MISSING, LabelSpace
 from jointenergy.models import Box, Domain, Reals
-from jointenergy.runs.arrays import tensor_of
+from jointenergy.runs.arrays import shaped, tensor_of
 
 LabelNames = LabelSpace | Mapping[str, int | Sequence[str]] | Sequence[str] | int
+LARGEST = 1e6  # values of x beyond which float32 has too few digits
 MOST_CLASSES = 10_000  # of one label: more are identifiers, not classes
 COLORS = (1, 3)  # channels of an image
 MARGIN = 0.2  # of the range of numbers in a table, kept free around them at least
@@ -73,6 +74,8 @@ def _read(dataset: TorchDataset[Any]) -> tuple[Tensor, np.ndarray[Any, Any] | No
     xs, ys = [], []
     for i in range(n):
         item = dataset[i]
+        if isinstance(item, tuple | list) and len(item) == 1:
+            item = item[0]  # as a TensorDataset of x alone has them
         pair = isinstance(item, tuple | list)
         if pair and len(item) != 2:
             raise InputError(
@@ -94,12 +97,21 @@ def _read(dataset: TorchDataset[Any]) -> tuple[Tensor, np.ndarray[Any, Any] | No
             ys.append(np.asarray(item[1].cpu() if isinstance(item[1], Tensor) else item[1]))
     if ys and len(ys) != n:
         raise InputError("some items of the Dataset have labels and some have none: use MISSING, -1, for no label")
+    if len({y.shape for y in ys}) > 1:
+        raise InputError("labels of the Dataset's items have different shapes: give each item as many labels")
     return torch.stack(xs), np.stack(ys) if ys else None
 
 
 def _numbers(x: object) -> Tensor:
     """x as uint8 or float32 `[n, *event]`; NaN is what is not known."""
-    found = tensor_of(x, "x")  # type: ignore[arg-type]
+    if hasattr(x, "to_numpy"):  # a frame
+        x = x.to_numpy()
+    try:
+        found = tensor_of(np.asarray(x) if isinstance(x, list) else x, "x")  # type: ignore[arg-type]
+    except ValueError:
+        raise InputError("x must be one array, and its rows have different lengths") from None
+    if found.layout != torch.strided:
+        raise InputError("x is a sparse tensor: pass x.to_dense()")
     if found.ndim < 2:
         raise InputError(f"x needs a shape [n, *event], one row for each example, got {tuple(found.shape)}")
     if len(found) < 2:
@@ -109,6 +121,8 @@ def _numbers(x: object) -> Tensor:
     if found.is_complex():
         raise InputError(f"x must be real numbers, got {found.dtype}")
     found = found.float()
+    if found.numel() and float(found.nan_to_num(0.0, 0.0, 0.0).abs().max()) > LARGEST:
+        raise InputError(f"x has values beyond {LARGEST:g}: scale its columns")
     if bool(found.isinf().any()):
         row = int(found.isinf().flatten(1).any(1).nonzero()[0])
         raise InputError(f"x has an infinite value in row {row}: replace it, or set it to NaN if it is not known")
@@ -124,7 +138,10 @@ def label_space(labels: LabelNames) -> LabelSpace:
 
 def label_columns(y: object, labels: LabelNames | None) -> tuple[Tensor, LabelSpace]:
     """Labels as int64 `[n, L]` with MISSING, and their meaning: as named, or read off the values."""
-    array = np.asarray(y.cpu() if isinstance(y, Tensor) else y)
+    try:
+        array = np.asarray(y.detach().cpu().double() if isinstance(y, Tensor) else y)
+    except (TypeError, ValueError):
+        raise InputError("y must be one array, and its rows have different lengths or kinds") from None
     if array.ndim not in (1, 2):
         raise InputError(f"y needs a shape [n] or [n, L], one column for each label, got {array.shape}")
     columns = array.reshape(len(array), -1)
@@ -145,6 +162,8 @@ def _names(n: int) -> tuple[str, ...]:
 
 def _column(column: np.ndarray[Any, Any], name: str, known: Sequence[str] | None) -> tuple[Tensor, Sequence[str]]:
     """One label as codes, and the names of its values."""
+    if column.dtype.kind == "O" and all(v is None or isinstance(v, int | float | np.number) for v in column.tolist()):
+        column = np.array([np.nan if v is None else float(v) for v in column.tolist()])
     if column.dtype.kind in "OUS":
         missing = np.array([v is None or v != v for v in column.tolist()])
         words = [str(v) for v in column.tolist()]
@@ -161,6 +180,8 @@ def _column(column: np.ndarray[Any, Any], name: str, known: Sequence[str] | None
         raise InputError(f"y must hold whole numbers or names, got {column.dtype}")
     wide = column.astype(np.float64)
     hidden = np.isnan(wide)
+    if np.isinf(wide).any():
+        raise InputError(f"labels of {name!r} have an infinite value: use {MISSING} or NaN where they are missing")
     if not np.array_equal(wide[~hidden], np.round(wide[~hidden])):
         raise InputError(f"labels of {name!r} must be whole numbers from 0, or {MISSING} where missing, got fractions")
     whole = np.where(hidden, MISSING, wide).astype(np.int64)
@@ -201,14 +222,14 @@ def domain_of(x: Tensor, bounds: tuple[float, float] | None) -> tuple[Domain, Vi
 
 
 def training_data(
-    rows: UserRows, bounds: View, validation: float | int | object, labels: LabelNames | None, shape: Iterable[int]
+    rows: UserRows, domain: Domain, bounds: View, validation: object, shape: Iterable[int]
 ) -> TrainingData:
-    """UserRows scaled to the bounds and shaped as the network takes them, some of them held out.
+    """Rows scaled to the bounds and shaped as the network takes them, some of them held out.
 
     Held-out rows must be complete in x; of rows that miss entries none are held out.
     """
     event_shape = tuple(shape)
-    x, y = _scaled(rows.x, bounds).reshape(len(rows.x), *event_shape), rows.y
+    x, y = _checked(rows.x, domain, bounds, event_shape, "x"), rows.y
     complete = ~x.isnan().flatten(1).any(1)
     if isinstance(validation, float | int):
         whole = complete.nonzero()[:, 0]
@@ -222,14 +243,33 @@ def training_data(
         x_held, y_held = x[held], y[held]
         x, y = x[rest], y[rest]
     else:
-        other = rows_of_user(validation, rows.labels if len(rows.labels) else labels)
-        x_held, y_held = _scaled(other.x, bounds).reshape(len(other.x), *event_shape), other.y
+        other = rows_of_user(validation, rows.labels if len(rows.labels) else None)
+        x_held, y_held = _checked(other.x, domain, bounds, event_shape, "x of validation"), other.y
         if bool(x_held.isnan().any()):
             raise InputError("validation rows must be complete, and some miss entries of x")
     mask = ~x.isnan()
     if bool(mask.all()):
         return TrainingData(x, y, x_held, y_held, rows.labels)
     return TrainingData(filled(x.nan_to_num(), mask), y, x_held, y_held, rows.labels, mask)
+
+
+def _checked(x: Tensor, domain: Domain, bounds: View, event_shape: tuple[int, ...], what: str) -> Tensor:
+    """x on the scale of the bounds and in the shape of the network, within its box."""
+    found = shaped(_scaled(x, bounds), event_shape)
+    if tuple(found.shape[1:]) != event_shape:
+        raise InputError(f"{what} has rows of shape {tuple(x.shape[1:])} where the network takes {event_shape}")
+    known = found[~found.isnan()]
+    slack = 1e-3 * (bounds[1] - bounds[0])
+    if (
+        isinstance(domain, Box)
+        and known.numel()
+        and not (bounds[0] - slack <= float(known.min()) and float(known.max()) <= bounds[1] + slack)
+    ):
+        raise InputError(
+            f"{what} has values from {float(known.min()):g} to {float(known.max()):g} outside the box from "
+            f"{bounds[0]:g} to {bounds[1]:g}: scale it, give pixels as uint8, or pass other bounds"
+        )
+    return found
 
 
 def _scaled(x: Tensor, bounds: View) -> Tensor:
@@ -244,6 +284,6 @@ def candidate_shapes(x: Tensor) -> list[tuple[str, Tensor]]:
         found.insert(0, ("channels first", x.movedim(-1, 1).contiguous()))
     if len(shape) == 2:
         found.append(("with a channel", x[:, None]))
-    if len(shape) > 1:
+    if len([size for size in shape if size != 1]) == 2:  # grey: colors have no one order of their values
         found.append(("flattened", x.flatten(1)))
     return found

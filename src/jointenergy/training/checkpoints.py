@@ -57,7 +57,11 @@ def save(folder: Path, checkpoint: Checkpoint) -> Path:
 
 
 def _write(folder: Path, checkpoint: Checkpoint) -> None:
-    save_file({k: v.detach().cpu().contiguous() for k, v in checkpoint.tensors.items()}, folder / TENSORS)
+    # Weights that two layers share are written twice: safetensors holds no tensor under two names.
+    plain = {k: v.detach().cpu().contiguous() for k, v in checkpoint.tensors.items()}
+    first: dict[int, str] = {}
+    shared = {k for k, v in plain.items() if v.numel() and first.setdefault(v.data_ptr(), k) != k}
+    save_file({k: v.clone() if k in shared else v for k, v in plain.items()}, folder / TENSORS)
     values = {"iteration": checkpoint.iteration, **checkpoint.values}
     (folder / VALUES).write_text(json.dumps(values))
     sums = {file: _sha256(folder / file) for file in (TENSORS, VALUES)}

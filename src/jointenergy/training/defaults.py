@@ -33,7 +33,8 @@ def default_objective(model: JointModel) -> Objective:
 def unit_of(data: TrainingData, bounds: View) -> float:
     """The scale of x that step sizes and noise are in: 1 for pixels in [-1, 1], less where a range is wide and x is
     not."""
-    return min((bounds[1] - bounds[0]) / 2, WIDE * float(data.x_held.std()))
+    half, spread = (bounds[1] - bounds[0]) / 2, WIDE * float(data.x.std())
+    return min(half, spread) if spread > 0 else half
 
 
 def default_kernel(model: JointModel, objective: Objective, data: TrainingData, bounds: View) -> Kernel:

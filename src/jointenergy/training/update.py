@@ -40,7 +40,7 @@ class Update:
         self.optimizer = (
             optimizer_of(plan.optimizer, self.parameters, self.rate)
             if plan.make_optimizer is None
-            else own_optimizer(plan.make_optimizer(self.parameters))
+            else own_optimizer(plan.make_optimizer(self.parameters), self.parameters)
         )
         self.skips = torch.zeros(2, dtype=torch.int64, device=device)
         """Batches that changed nothing: since the last report of them, and in a row up to now."""
@@ -108,6 +108,8 @@ class Update:
             total().backward()
         else:
             self.plan.gradients(total, self.parameters)
+            if not found or all(p.grad is None for p in self.parameters):
+                raise InputError("gradients= must call the loss it is given and leave gradients on the parameters")
         return found[0]
 
     def _apply(self, fine: Tensor) -> None:
@@ -147,13 +149,17 @@ def optimizer_of(settings: OptimizerSettings, parameters: list[nn.Parameter], ra
     )
 
 
-def own_optimizer(made: torch.optim.Optimizer) -> torch.optim.Optimizer:
+def own_optimizer(made: torch.optim.Optimizer, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
     """A user's optimizer, whose rates are remembered: the guard and the schedule multiply them."""
     if not isinstance(made, torch.optim.Optimizer):
         raise InputError(
             "optimizer= takes a function of the parameters that returns a torch optimizer, such as "
             f"lambda p: torch.optim.AdamW(p, 1e-3); it returned {type(made).__name__}"
         )
+    if isinstance(made, torch.optim.LBFGS):
+        raise InputError("LBFGS computes the loss several times a step, with chains that do not move: take Adam or SGD")
+    if not {id(p) for p in parameters} & {id(p) for g in made.param_groups for p in g["params"]}:
+        raise InputError("optimizer= has none of the parameters that it was given: nothing would be trained")
     for group in made.param_groups:
         group["initial_lr"] = group["lr"]
     return made
