@@ -522,7 +522,6 @@ X, Y = blobs(40)
         ((network(n_out=1), X), {"objective": CrossEntropy()}, "the objective needs labels, and there is no y"),
         ((network(n_out=1), X), {"objective": IGEBM()}, "the objective needs labels, and there is no y"),
         ((network(), (X, [[0], [1, 2]] * 20)), {}, "y must be one array"),
-        ((network(), (torch.from_numpy(X).to_sparse(), Y)), {}, "sparse"),
         ((network(), (X, np.full(40, np.inf))), {}, "an infinite value"),
         ((network(), (X, Y)), {"optimizer": "adam"}, "optimizer= takes a function of the parameters"),
         ((network(), (X, Y)), {"optimizer": torch.optim.LBFGS}, "LBFGS"),
@@ -545,6 +544,11 @@ def test_what_does_not_fit_is_one_sentence(arguments, more, sentence):
     with pytest.raises(InputError, match=sentence) as caught:
         je.fit(*arguments, **{**QUICK, **more})
     assert "\n" not in str(caught.value)
+
+
+def test_sparse_x_is_refused():
+    with pytest.raises(InputError, match=r"pass x\.to_dense\(\)"):
+        je.fit(network(), (torch.from_numpy(X).to_sparse(), Y), **QUICK)
 
 
 def test_the_shell_says_how_a_run_of_fit_is_opened(tmp_path):
