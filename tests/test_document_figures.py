@@ -163,3 +163,14 @@ def test_the_finetuned_classifier_is_what_the_file_says():
     assert (
         f"{mean(measured, 'finetuning_cpu_seconds'):.0f} seconds of CPU time" in (ROOT / "docs" / "fit.md").read_text()
     )
+
+
+def test_the_defaults_of_fit_do_what_the_files_say():
+    rows = table_with(ROOT / "docs" / "fit.md", "logistic regression")
+    assert len(rows) == len(list((ROOT / "results").glob("fit-defaults-*.json"))) == 5
+    for row in rows:
+        measured = result(f"fit-defaults-{row['result'].partition('](')[0].strip('[')}")
+        assert row["accuracy"] == printed(mean(measured, "accuracy"), row["accuracy"])
+        assert row["logistic regression"] == printed(mean(measured, "baseline.accuracy"), row["logistic regression"])
+        assert row["ECE"] == printed(mean(measured, "ece"), row["ECE"])
+        assert row["healthy"] == ("yes" if mean(measured, "healthy") == 1.0 else "no")
