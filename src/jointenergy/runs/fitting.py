@@ -201,7 +201,7 @@ def fit(
         _say(known, plan, spec, where, loop)
     if not loop.ended:
         _train(loop)
-    return _run(loop, known.family, spec, place)
+    return _run(loop, spec, place)
 
 
 def _check_arguments(**given: Any) -> None:  # noqa: ANN401 (whatever a user passes)
@@ -493,7 +493,7 @@ def _say(known: _Known, plan: Plan, spec: object, device: torch.device, loop: Lo
         print(f"fit: {line}")
 
 
-def _run(loop: Loop, family: str, spec: StartSpec | XStart | Start, folder: Path | None) -> Run:
+def _run(loop: Loop, spec: StartSpec | XStart | Start, folder: Path | None) -> Run:
     """The run with the averaged weights of its best healthy checkpoint."""
     plan = loop.trainer.plan
     name, checkpoint, notes = best_of(loop.store, loop.where)
