@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import random
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
+from types import ModuleType
 
 # Before torch is loaded. One thread for each process of tests: they run side by side, their networks are too small for
 # more, and numbers then do not depend on the machine. Threads that spin while they wait stall those of other programs.
@@ -49,6 +52,20 @@ def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
     del os.environ["JOINTENERGY_CACHE"]
     if before is not None:
         os.environ["JOINTENERGY_CACHE"] = before
+
+
+@pytest.fixture
+def benchmark(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], ModuleType]]:
+    """Imports a module of benchmarks/ as `python benchmarks/NAME.py` sees it, and forgets it again."""
+    folder = Path(__file__).resolve().parents[1] / "benchmarks"
+    monkeypatch.syspath_prepend(str(folder))
+    names = [path.stem for path in folder.glob("*.py")]
+    # Where a name is also that of a module of ours in another folder, this one's is wanted.
+    kept = {name: sys.modules.pop(name) for name in names if name in sys.modules}
+    yield importlib.import_module
+    for name in names:
+        sys.modules.pop(name, None)
+    sys.modules.update(kept)
 
 
 @pytest.fixture

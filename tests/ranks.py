@@ -30,7 +30,7 @@ from jointenergy.recipes.data import data_of
 from jointenergy.recipes.schema import Recipe, read
 from jointenergy.streams import seeded
 from jointenergy.training.chains import Moved
-from jointenergy.training.distributed import Parted, World, join, leave
+from jointenergy.training.distributed import Parted, World, end_alone, join, leave
 from jointenergy.training.statistics import running
 from jointenergy.training.trainer import Trainer
 from tests.small import JOINT, Before, next_of, small
@@ -133,7 +133,9 @@ def injected(trainer: Trainer, rows: slice) -> None:
     sick = torch.zeros(64, dtype=torch.bool, device=device)
     sick[:3] = sick[40:55] = True
     part = Drawn(drawn.x[rows], drawn.y[rows], drawn.age[rows])
-    ours = Moved(part, moved.before_last.rows(rows), moved.state.rows(rows), sick[rows], part)
+    there = torch.where(sick[:, None], drawn.x, moved.state.x)[rows]
+    before = None if moved.moved_from is None else moved.moved_from.rows(rows)
+    ours = Moved(part, moved.state.rows(rows), sick[rows], part, there, moved_from=before)
     trainer.move = lambda given, n: ours  # type: ignore[method-assign]
     trainer.chains.store = lambda moved: None  # type: ignore[method-assign]
 
@@ -283,11 +285,11 @@ def refuse() -> int:
 
 def lost(world: World, device: torch.device, folder: Path) -> None:
     """The last case: all but the first process end, and the first learns of it in one sentence."""
-    if not world.first:
-        (folder / f"lost.{world.rank}").touch()
-        os._exit(0)
-    with pytest.raises(Parted, match=r"^another process of the run has ended .*$"):
-        world.wait()
+    if world.first:
+        with pytest.raises(Parted, match=r"^another process of the run has ended .*$"):
+            world.wait()
+    (folder / f"lost.{world.rank}").touch()
+    end_alone(0)
 
 
 CASES: dict[str, Case] = {

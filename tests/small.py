@@ -46,10 +46,30 @@ SMALL = (
     "cadence.checkpoint=100",
 )
 
+# A study small enough for tests: of its commands, and of its overrides.
+TINY_STUDY = (
+    "iterations=6",
+    "batch_size=16",
+    "buffer.size=100",
+    "model.network.hidden=[16]",
+    "chain.steps=2",
+    "chain.sampling_steps=2",
+    "cadence.check=6",
+    "cadence.checkpoint=3",
+)
+
 # Healthy early and by a margin. The rate stays high for long: what a fault breaks is not mended by the schedule.
 STEADY = (
     "iterations=800",
-    "chain.sampling_steps=20",
+    "chain.kernel.step_size=0.5",
+    "chain.kernel.noise_scale=0.1",
+    "start.x=class-gaussians",
+    "start.uniform=0.2",
+    "objective.energy_l2=0.1",
+    "data.noise=0.2",
+    "model.network.hidden=[256, 256]",
+    "chain.steps=20",
+    "chain.sampling_steps=40",
     "optimizer.learning_rate=3e-3",
     "optimizer.decay=staircase",
     "optimizer.decay_at=[0.9]",

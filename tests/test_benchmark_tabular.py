@@ -1,6 +1,5 @@
 """The benchmark `tabular`: truths against quadrature and enumeration, a fair protocol, and a run that goes on."""
 
-import importlib
 import json
 import os
 import sys
@@ -16,20 +15,7 @@ from jointenergy.metrics.registry import Metric, check_value
 from jointenergy.report import results
 
 ROOT = Path(__file__).resolve().parents[1]
-FOLDER = ROOT / "benchmarks"
 LAWS = ("two_moons", "rare_blobs", "mixed_table")
-
-
-@pytest.fixture
-def benchmark(monkeypatch):
-    """Imports a module of benchmarks/ as `python benchmarks/NAME.py` sees it, and forgets it again."""
-    monkeypatch.syspath_prepend(str(FOLDER))
-    names = [path.stem for path in FOLDER.glob("*.py")]
-    kept = {name: sys.modules.pop(name) for name in names if name in sys.modules}
-    yield importlib.import_module
-    for name in names:
-        sys.modules.pop(name, None)
-    sys.modules.update(kept)
 
 
 # Laws.

@@ -1,7 +1,4 @@
-"""Buffers: one contract for both kinds, the reservoir's distribution, slots, ages, and what they refuse.
-
-Past 300 lines because the numbered states are what every test counts with, and the refusals are one long table.
-"""
+"""Buffers: one contract for both kinds, the reservoir's distribution, slots, ages, and what they refuse."""
 
 from __future__ import annotations
 
@@ -14,7 +11,7 @@ import torch
 from scipy.stats import chi2
 from torch import Tensor
 
-from jointenergy.buffers import Buffer, Drawn, ReplayBuffer, ReservoirBuffer, restart
+from jointenergy.buffers import Buffer, Drawn, ReplayBuffer, ReservoirBuffer
 from jointenergy.errors import InputError
 from jointenergy.labels import MISSING, Given, LabelSpace
 
@@ -71,13 +68,10 @@ def test_global_random_state_stays_and_equal_generators_agree(kind):
     before = torch.get_rng_state()
     first, second = filled(kind, 30), filled(kind, 30)
     one, other = first.draw(5, generator=seeded(3)), second.draw(5, generator=seeded(3))
-    fresh = numbered(100, 5)
-    restarted = [restart(d, fresh, 0.5, generator=seeded(4)) for d in (one, other)]
     assert torch.equal(torch.get_rng_state(), before)
-    for a, b in ((one, other), restarted):
-        assert torch.equal(a.x, b.x)
-        assert torch.equal(a.y, b.y)
-        assert torch.equal(a.age, b.age)
+    assert torch.equal(one.x, other.x)
+    assert torch.equal(one.y, other.y)
+    assert torch.equal(one.age, other.age)
 
 
 @each_kind
@@ -191,13 +185,11 @@ def test_a_round_trip_of_the_state_continues_the_same(kind):
 # ---------------------------------------------------------------- slots and ages
 
 
-def test_states_go_back_to_their_slots_and_ages_add_up():
+def test_states_go_back_to_their_slots_with_their_ages():
     buffer = filled(ReplayBuffer)
     first = buffer.draw(5, generator=seeded(1))
-    buffer.store(first.after(first.x + 100, 1 - first.y.clamp(max=1), 20), generator=seeded())
-    buffer.store(
-        first.after(first.x + 100, 1 - first.y.clamp(max=1), 20).after(first.x + 200, first.y, 5), generator=seeded()
-    )
+    buffer.store(Drawn(first.x + 100, 1 - first.y.clamp(max=1), first.age + 20, first.slots), generator=seeded())
+    buffer.store(Drawn(first.x + 200, first.y, first.age + 25, first.slots), generator=seeded())
     everything = buffer.draw(12, generator=seeded(2))
     assert first.slots is not None
     assert everything.slots is not None
@@ -227,19 +219,16 @@ def test_a_reservoir_counts_states_with_slots_as_new():
 
 def test_restarted_rows_are_fresh_and_keep_their_slots():
     drawn = filled(ReplayBuffer).draw(12, generator=seeded())
-    drawn = drawn.after(drawn.x, drawn.y, 10)
+    drawn = Drawn(drawn.x, drawn.y, drawn.age + 10, drawn.slots)
     kept = drawn.x.clone()
     fresh = Drawn.fresh(torch.full((12, *EVENT), -1.0), torch.full((12, 2), MISSING))
-    mixed = restart(drawn, fresh, 0.5, generator=seeded(1))
-    new = mixed.x[:, 0, 0] == -1
-    assert 0 < int(new.sum()) < 12
+    new = torch.arange(12) % 3 == 1
+    mixed = drawn.replaced(new, fresh)
     assert torch.equal(mixed.x, torch.where(new[:, None, None], fresh.x, drawn.x))
     assert torch.equal(mixed.y, torch.where(new[:, None], fresh.y, drawn.y))
     assert torch.equal(mixed.age, torch.where(new, 0, 10))
     assert mixed.slots is drawn.slots
     assert torch.equal(drawn.x, kept)
-    assert torch.equal(restart(drawn, fresh, 0.0, generator=seeded()).x, drawn.x)
-    assert torch.equal(restart(drawn, fresh, 1.0, generator=seeded()).x, fresh.x)
 
 
 # ---------------------------------------------------------------- distributions
@@ -253,16 +242,6 @@ def p_value(counts: Tensor) -> float:
 
 # A right program fails a statistical test with this probability, over seeds; the seeds are fixed.
 FALSE_FAILURE = 1e-6
-
-
-def test_restarts_are_as_frequent_as_asked():
-    # Normal bound at 5 standard deviations, false-failure rate 6e-7; detects a rate that is off by more than .01
-    # (two bounds), and so 95 % in place of 5 %.
-    n, probability = 50_000, 0.05
-    drawn = Drawn.fresh(torch.zeros(n, 1), torch.zeros(n, 1, dtype=torch.int64))
-    fresh = Drawn.fresh(torch.ones(n, 1), torch.ones(n, 1, dtype=torch.int64))
-    rows = restart(drawn, fresh, probability, generator=seeded()).x.sum().item()
-    assert abs(rows - n * probability) < 5 * math.sqrt(n * probability * (1 - probability))
 
 
 @each_kind
@@ -398,9 +377,8 @@ def refusals() -> list[tuple[str, Callable[[], object], str]]:
             lambda: ReplayBuffer(3, EVENT, LABELS).load_state_dict(state),
             "'x' of the saved buffer is torch.float32 of shape (12, 2, 3) where this buffer has torch.float32 of",
         ),
-        ("probability", lambda: restart(twice, twice, 1.5, generator=g), "between 0 and 1, got 1.5"),
-        ("no number", lambda: restart(twice, twice, math.nan, generator=g), "between 0 and 1, got nan"),
-        ("fresh rows", lambda: restart(twice, numbered(0, 3), 0.1, generator=g), "fresh x must be like the drawn one"),
+        ("probability", lambda: ReplayBuffer(3, restart=1.5), "between 0 and 1, got 1.5"),
+        ("no number", lambda: ReplayBuffer(3, restart=math.nan), "between 0 and 1, got nan"),
     ]
 
 
@@ -424,11 +402,11 @@ def test_a_seed_gives_the_same_states_on_every_device(kind):
             buffer.store(numbered(first, 8), generator=generator)
         drawn = buffer.draw(3, generator=generator)
         assert drawn.x.device.type == device
-        buffer.store(restart(drawn, numbered(90, 3), 0.5, generator=generator), generator=generator)
+        buffer.store(drawn, generator=generator)
         contents.append({name: tensor.cpu() for name, tensor in buffer.state_dict().items()})
     assert all(torch.equal(contents[0][name], contents[1][name]) for name in contents[0])
     on_cuda = torch.Generator("cuda").manual_seed(0)
     assert filled(kind).draw(4, generator=on_cuda, given={"Smiling": 1}).x.device.type == "cpu"
     copy = kind(6, EVENT, LABELS)
     copy.load_state_dict(buffer.state_dict())
-    assert copy.draw(3, generator=seeded()).to("cuda").x.is_cuda
+    assert torch.equal(copy.state_dict()["x"], buffer.state_dict()["x"].cpu())

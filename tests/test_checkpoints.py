@@ -122,3 +122,22 @@ def test_kill_at_any_moment_leaves_a_whole_checkpoint(delay, tmp_path):
     assert found is not None
     assert messages == []
     assert float(found.tensors["x"][0]) == found.iteration == found.values["i"]
+
+
+def test_a_crash_while_one_is_removed_leaves_no_half_of_it(tmp_path, monkeypatch):
+    for i in (1, 2):
+        checkpoints.save(tmp_path, example(i))
+
+    def crash(path, **_):
+        (path / checkpoints.TENSORS).unlink()
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("jointenergy.training.checkpoints.shutil.rmtree", crash)
+    with pytest.raises(KeyboardInterrupt):
+        checkpoints.remove(tmp_path / "iteration-00000002")
+    monkeypatch.undo()
+    found, messages = checkpoints.newest(tmp_path)
+    assert found is not None
+    assert (found.iteration, messages) == (1, [])
+    checkpoints.prune(tmp_path, keep=2)
+    assert [p.name for p in tmp_path.iterdir()] == ["iteration-00000001"]

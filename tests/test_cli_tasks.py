@@ -147,7 +147,7 @@ class TestQuestions:
 
         monkeypatch.setitem(SCORES, "minus_first", Score(lambda model, x, given: -x[:, 0], "minus x1", "the first"))
         monkeypatch.setitem(SCORES, "refused", Score(refused, "none", "none"))
-        found = call(place, "score", "run", "x.npy", "--json")
+        found = call(place, "score", "run", "x.npy", "--features", "--json")
         assert list(records(found)[0]) == ["input", *(name for name in SCORES if name != "refused"), "in"]
         assert [r["minus_first"] for r in records(found)] == (-np.load(place / "x.npy")[:, 0]).tolist()
         assert "no refused: the model has none" in found.stderr
@@ -190,7 +190,9 @@ class TestQuestions:
         assert run.recipe is not None
         model = model_of(run.recipe, TrainingData(form, form[:, :4].long(), form, form[:, :4].long(), labels), seed=0)
         origin = replace(run.origin, labels=labels)
-        path = str(portable.write(model, origin, Thresholds(), (), tmp_path / "faces.safetensors"))
+        path = str(
+            portable.write(model, origin, run.sampling, run.bounds, Thresholds(), (), tmp_path / "faces.safetensors")
+        )
         shown = call(place, "predict", path, "x.npy", "--given", "Male=1").stdout.splitlines()
         assert shown[0].split() == ["input", "label", "value", "p"]
         assert shown[2].split() == ["x.npy[0]", "Male", "1", "1"]
@@ -206,9 +208,11 @@ class TestQuestions:
         assert run.recipe is not None
         model = model_of(run.recipe, TrainingData(form, y, form, y, labels), seed=0)
         origin = replace(run.origin, labels=labels, event_shape=(5,))
-        path = str(portable.write(model, origin, Thresholds(), (), tmp_path / "table.safetensors"))
+        path = str(
+            portable.write(model, origin, run.sampling, run.bounds, Thresholds(), (), tmp_path / "table.safetensors")
+        )
         with pytest.raises(InputError, match=r"are no images and no points: write them with --out FILE\.npy"):
-            call(place, "sample", path, "--steps", "1000000000", "--out", str(tmp_path / "s.png"))
+            call(place, "sample", path, "--steps", "1000000", "--out", str(tmp_path / "s.png"))
         assert call(place, "sample", path, "--steps", "2", "--out", str(tmp_path / "s.npy")).exit_code == 0
 
     def test_export_and_the_file_in_place_of_the_run(self, place, tmp_path):

@@ -25,17 +25,10 @@ from jointenergy.recipes.data import data_of
 from jointenergy.report import results
 from jointenergy.report.tasks import Judge
 from jointenergy.starts import UniformStart
-from tests.small import plainly
+from tests.small import TINY_STUDY, plainly
 
 TINY = (
-    "iterations=6",
-    "batch_size=16",
-    "buffer.size=100",
-    "model.network.hidden=[16]",
-    "chain.steps=2",
-    "chain.sampling_steps=2",
-    "cadence.check=6",
-    "cadence.checkpoint=3",
+    *TINY_STUDY,
     "composition.steps=3",
     "composition.iterations=3",
     "composition.chains=10",

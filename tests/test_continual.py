@@ -28,19 +28,9 @@ from jointenergy.training import checkpoints, loop
 from jointenergy.training.loop import Loop
 from jointenergy.training.state import under
 from jointenergy.training.trainer import Trainer
-from tests.small import Before, plainly
+from tests.small import TINY_STUDY, Before, plainly
 
-TINY = (
-    "iterations=6",
-    "batch_size=16",
-    "buffer.size=100",
-    "model.network.hidden=[16]",
-    "chain.steps=2",
-    "chain.sampling_steps=2",
-    "cadence.check=6",
-    "cadence.checkpoint=3",
-    "cadence.log=2",
-)
+TINY = (*TINY_STUDY, "cadence.log=2")
 SET = tuple(word for override in TINY for word in ("--set", override))
 
 

@@ -335,7 +335,7 @@ def test_a_split_without_rows_is_refused(tmp_path):
 def test_idx_files_that_are_missing_or_do_not_belong_together_are_named(tmp_path):
     with pytest.raises(InputError, match=r"there is no file .*nothing"):
         read_idx(tmp_path / "nothing", 1)
-    with pytest.raises(InputError, match="cannot be read: Is a directory"):
+    with pytest.raises(InputError, match="cannot be read: it is no plain file"):
         read_idx(tmp_path, 1)
     images, labels = write_idx(tmp_path)
     with pytest.raises(InputError, match=r"holds 10 images, .* holds 8 labels: they do not belong together"):
@@ -527,9 +527,8 @@ def test_a_link_in_an_archive_that_leads_nowhere_is_named(tmp_path, kind, target
         member = tarfile.TarInfo("cat/link.png")
         member.type, member.linkname = kind, target
         archive.addfile(member)
-    with pytest.raises(
-        InputError, match=r"x\.tar has a link cat/link\.png to \S+, which is no file in it: pack it anew"
-    ):
+    end = r"(to \S+, which is no file in it|that leads over more than 40 others): pack it anew"
+    with pytest.raises(InputError, match=rf"x\.tar has a link cat/link\.png {end}"):
         image_folder(path)
     with tarfile.open(path, "a") as archive:  # a file of the same name takes the link's place
         member = tarfile.TarInfo("cat/link.png")

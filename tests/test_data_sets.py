@@ -475,7 +475,7 @@ def test_your_own_arrays(tmp_path):
         ({"x": np.full((3, 2), np.nan), "y": np.arange(3)}, "not finite in row 0"),
         ({"x": np.zeros((3, 2)), "y": np.zeros((3, 2, 2), np.int64)}, r"must be \[n\] or \[n, L\]"),
         ({"x": np.zeros((3, 2)), "x_test": np.zeros((1, 2)), "y": np.arange(3)}, "has x_test and no y_test"),
-        ({"x": np.array([[None]])}, "cannot be read as arrays"),
+        ({"x": np.array([[None]])}, "cannot be read as an array"),
         ({"x": np.float32(3.0)}, "is a single number"),
         ({"x": np.zeros((3, 2)), "y": np.array([0, 1, 10**8])}, "number the classes from 0 without gaps"),
     ],
@@ -492,7 +492,7 @@ def test_a_damaged_npz_file_is_named(tmp_path):
     whole = path.read_bytes()
     for content in (whole[: len(whole) // 2], b"", b"hello", bytes([*whole[:90], whole[90] ^ 1, *whole[91:]])):
         path.write_bytes(content)
-        with pytest.raises(InputError, match=r"a\.npz cannot be read as arrays: it holds no numbers, or is damaged$"):
+        with pytest.raises(InputError, match=r"a\.npz cannot be read as an array: it holds no numbers, or is damaged$"):
             load("npz", path)
 
 

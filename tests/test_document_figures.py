@@ -127,32 +127,6 @@ def test_the_speed_of_training_is_what_the_files_say():
             assert row[column] == printed(mean(measured, f"iteration_ms.{part}.{case}"), row[column])
 
 
-def test_the_tasks_of_digits_are_what_the_file_says():
-    measured = result("digits-jem-tasks")
-    names = [
-        ["consistency_class.model"],
-        ["consistency_class.svm"],
-        ["diversity_class.mean"],
-        ["inpainting_mse.given_class", "inpainting_mse.class_mean"],
-        ["inpainting_coverage.given_class"],
-        ["inpainting_mse.no_class", "inpainting_mse.guessed_class_mean"],
-        ["agreement_by_sampling"],
-    ]
-    for row, metrics in zip(table_with(ROOT / "docs" / "results.md", "to compare"), names, strict=True):
-        said = re.findall(r"\d\.\d+", f"{row['figure']} {row['to compare']}")
-        assert said == [printed(mean(measured, m), s) for m, s in zip(metrics, said, strict=True)], row["task"]
-
-
-def test_the_spread_of_digits_is_what_the_file_says():
-    measured = result("digits-jem")
-    names = ["accuracy", "ece", "nll", "ood_auroc.fashion-mnist.log_density", "ood_auroc.kmnist.log_density"]
-    for row, name in zip(table_with(ROOT / "docs" / "results.md", "standard deviation"), names, strict=True):
-        metric = measured.metrics[name]
-        assert metric.mean is not None
-        assert metric.std is not None
-        assert (row["mean"], row["standard deviation"]) == (f"{metric.mean:.3f}", f"{metric.std:.3f}")
-
-
 def test_the_finetuned_classifier_is_what_the_file_says():
     measured = result("finetune-classifier")
     names = ["accuracy", "ece", "ood_auroc.fashion-mnist.log_density"]

@@ -67,7 +67,7 @@ def server(tmp_path, monkeypatch):
 
 
 def source_of(server):
-    sums = {name: f"md5:{hashlib.md5(content).hexdigest()}" for name, content in server.files.items()}
+    sums = {name: hashlib.sha256(content).hexdigest() for name, content in server.files.items()}
     return {"mnist": Source(server.host, sums)}
 
 
@@ -91,7 +91,9 @@ def test_a_wrong_checksum_is_told_and_nothing_kept(server, tmp_path):
     sources = source_of(server)
     name = "t10k-images-idx3-ubyte.gz"
     server.files[name] = server.files[name][:-1] + b"x"
-    with pytest.raises(InputError, match=rf"{name} has another checksum than the published md5:\w+: .* was not kept"):
+    with pytest.raises(
+        InputError, match=rf"{name} has another checksum than the published sha256 \w+: .* was not kept"
+    ):
         get("mnist", tmp_path, retries=1, sources=sources)
     assert server.asked.count(name) == 2
     left = {p.name for p in (tmp_path / "mnist").iterdir()}
@@ -118,14 +120,14 @@ def test_no_network_is_told(tmp_path, monkeypatch):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    sources = {"mnist": Source(f"http://127.0.0.1:{port}/", {"a.gz": f"md5:{'0' * 32}"})}
+    sources = {"mnist": Source(f"http://127.0.0.1:{port}/", {"a.gz": "0" * 64})}
     with pytest.raises(InputError, match=rf"127.0.0.1:{port}/a.gz could not be fetched: the host cannot be reached"):
         get("mnist", tmp_path, retries=1, sources=sources)
     assert not list((tmp_path / "mnist").iterdir())
 
 
 def test_what_the_host_refuses_is_told(server, tmp_path):
-    sources = {"mnist": Source(server.host, {"gone.gz": f"md5:{'0' * 32}"})}
+    sources = {"mnist": Source(server.host, {"gone.gz": "0" * 64})}
     with pytest.raises(InputError, match=r"gone\.gz could not be fetched: the host answered 404"):
         get("mnist", tmp_path, retries=0, sources=sources)
 
@@ -167,9 +169,8 @@ def test_every_set_is_told_where_to_get():
         with pytest.raises(InputError, match=sentence):
             get(name, None)
     for source in SOURCES.values():
-        assert source.host.startswith("http")
+        assert source.host.startswith("https://")
         assert source.host.endswith("/")
-        assert all(len(known) == 36 and known.startswith("md5:") for known in source.files.values())
 
 
 def test_the_commands(server, tmp_path, monkeypatch):
@@ -185,3 +186,10 @@ def test_the_commands(server, tmp_path, monkeypatch):
     assert (tmp_path / "data" / "mnist" / "train-images-idx3-ubyte.gz").exists()
     with pytest.raises(InputError, match="celeba"):
         CliRunner().invoke(app, ["data", "get", "celeba", "--to", str(tmp_path)], catch_exceptions=False)
+
+
+def test_only_https_and_sha256_will_do():
+    with pytest.raises(InputError, match=r"by https alone, got http://example\.org/"):
+        Source("http://example.org/", {})
+    with pytest.raises(InputError, match=r"a\.gz needs its sha256"):
+        Source("https://example.org/", {"a.gz": f"md5:{'0' * 32}"})

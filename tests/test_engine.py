@@ -11,7 +11,7 @@ from dataclasses import astuple
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch._dynamo.exc import TorchDynamoException
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -42,6 +42,9 @@ SYSTEMS = {
     ),
     "improved cd": ("buffer.kind=reservoir", "objective.kl=0.3", "objective.entropy=0.1", "objective.energy_l2=0.1"),
     "gibbs-jem": ("chain.label_kernel=exact", "objective.log_p_x=0.0", "objective.log_p_xy=1.0"),
+    "gibbs-jem as trained": ("objective=gibbs-jem", "chain.label_kernel=exact", "chain.x_steps=2"),
+    "labels at T": ("objective=mixed", "chain.label_kernel=exact", "chain.label_temperature=same"),
+    "labels last": ("objective=mixed", "chain.label_temperature=last"),
     "summed": ("chain.label_kernel=exact", "chain.sum_labels=true", "objective.log_p_x=0.0", "objective.log_p_xy=1.0"),
     "mixed": (
         "model.family=pair",
@@ -306,6 +309,12 @@ def test_half_precision_is_close_and_its_result_is_not_rounded(make):
     assert fast.held is None
     fast(x).sum().backward()
     assert all(p.grad is not None for p in network.parameters())
+
+
+def test_a_network_without_convolutions_keeps_its_precision():
+    # Of a user's own linear layers: log-densities in the hundreds, rounded to bfloat16, are off by whole nats.
+    network, x = nn.Sequential(nn.Linear(4, 8), nn.SiLU(), nn.Linear(8, 2)), torch.rand(3, 4)
+    assert torch.equal(Accelerated(network, torch.bfloat16)(x), network(x))
 
 
 def test_a_held_network_learns_nothing():

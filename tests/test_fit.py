@@ -27,7 +27,9 @@ from jointenergy.training.callbacks import Event
 from jointenergy.training.loop import Loop
 from jointenergy.training.step import Outcome
 
+# Checked once, at the end: a run of six iterations is healthy at one check and not at the next.
 QUICK = {"iterations": 6, "batch_size": 16, "steps": 2, "sampling_steps": 2, "verbose": False, "device": "cpu"}
+QUICK |= {"cadence": je.CadenceSettings(log=1, check=6, checkpoint=1)}
 
 
 def blobs(n: int = 120, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:

@@ -1,6 +1,5 @@
 """The benchmark `growth`: its fits know the laws they are shown, and a tiny run measures every axis."""
 
-import importlib
 import json
 import math
 import random
@@ -23,18 +22,6 @@ CPU = torch.device("cpu")
 LABELS = (4, 8, 16, 32, 64, 128, 256, 512, 784)
 ONE_PROCESS = {"batch", "image-side", "chain-steps", "labels-exact", "labels-gradients", "data-rows"}
 RANKS = {"ranks-same-batch", "ranks-same-share"}
-
-
-@pytest.fixture
-def benchmark(monkeypatch):
-    """Imports a module of benchmarks/ as `python benchmarks/NAME.py` sees it, and forgets it again."""
-    monkeypatch.syspath_prepend(str(FOLDER))
-    names = [path.stem for path in FOLDER.glob("*.py")]
-    kept = {name: sys.modules.pop(name) for name in names if name in sys.modules}
-    yield importlib.import_module
-    for name in names:
-        sys.modules.pop(name, None)
-    sys.modules.update(kept)
 
 
 # Fits.

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from jointenergy.training.guard import PATIENCE, WARMUP, Guard, Signals
-from jointenergy.training.health import Health, at_bounds, auroc, diversity, measure
+from jointenergy.training.health import at_bounds, auroc, diversity
 
 FINE = Signals(
     loss=0.1, gradient_norm=2.0, f_data=5.0, f_data_spread=0.5, f_samples=5.1, f_samples_spread=0.6,
@@ -86,46 +86,3 @@ def test_auroc_of_large_values():
 def test_diversity_and_bounds():
     assert diversity(torch.tensor([[0.0, 0.0], [3.0, 4.0]])) == pytest.approx(5.0)
     assert at_bounds(torch.tensor([[-1.0, 0.0, 1.0, 2.0]]), (-1.0, 1.0)) == pytest.approx(0.75)
-
-
-def gaussian_health(drift=0.0, scale=1.0):
-    """Health of a standard Gaussian density whose chains are exact draws, spoiled on purpose."""
-    g = torch.Generator().manual_seed(0)
-
-    def draw(n=200):
-        return torch.randn(n, 8, generator=g)
-
-    y = torch.zeros(200, 0, dtype=torch.int64)
-
-    def density(x, y):
-        return -(x**2).sum(1) / 2
-
-    def run(x, y, steps):
-        return scale * draw(len(x)) + drift * (steps > 50), y
-
-    return measure(density, (draw(), y), (draw(), y), (draw() * 0, y), run, 10, (-6.0, 6.0), generator=g)
-
-
-def test_a_right_density_with_right_chains_is_healthy():
-    assert gaussian_health().healthy
-    assert gaussian_health().values()["healthy"] is True
-
-
-@pytest.mark.parametrize(
-    ("spoiled", "says"),
-    [
-        ({"drift": 5.0}, "drift away"),
-        ({"scale": 0.1}, "all alike"),
-        ({"scale": 3.0}, "do not look like data"),
-        ({"scale": float("nan")}, "not finite"),
-    ],
-)
-def test_spoiled_chains_are_not_healthy(spoiled, says):
-    health = gaussian_health(**spoiled)
-    assert not health.healthy
-    assert any(says in c for c in health.complaints)
-
-
-def test_complaints_name_every_limit():
-    sick = Health(True, 0.99, 5.0, 0.5, 1.0, 0.0, 0.1, 0.5)
-    assert len(sick.complaints) == 7

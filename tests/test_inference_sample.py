@@ -1,7 +1,7 @@
 """Sampling against exact laws: synthesis, inpainting, refinement, conversion, products, distal x, neighbors.
 
 Statistical checks have the false-failure rate ALPHA (5 standard errors: 6e-7) and fixed seeds; comments say what they
-see. MALA at temperature 1 stands in for Langevin, whose bias would blur them. More than 300 lines: eight small tasks.
+see. MALA at temperature 1 stands in for Langevin, whose bias would blur them.
 """
 
 import itertools

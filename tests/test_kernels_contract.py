@@ -1,7 +1,4 @@
-"""What every kernel keeps: shapes, purity, what is given, rows, batches, random state; and mutants that break it.
-
-More than 300 lines: what all kernels keep, and what all of them refuse, are two tables read together.
-"""
+"""What every kernel keeps: shapes, purity, what is given, rows, batches, random state; and mutants that break it."""
 
 from dataclasses import dataclass, replace
 

@@ -1,7 +1,4 @@
-"""Exact proofs in float64: invariance, detailed balance, formulas, and mutants that fail them.
-
-More than 300 lines: every kernel is proved beside the mutants that show that its proof can fail.
-"""
+"""Exact proofs in float64: invariance, detailed balance, formulas, and mutants that fail them."""
 
 import itertools
 import math
@@ -239,6 +236,21 @@ def test_mala_is_in_detailed_balance(kernel, box, masked):
 
 def test_mala_is_in_detailed_balance_with_labels_summed_out():
     assert float(balance(MALA(0.3), make("pair")).abs().max()) < 1e-10
+
+
+def test_a_chain_on_the_marginal_at_t_samples_the_tempered_log_sum():
+    """Labels summed out, then tempered: exp(LSE(f) / T). The marginal of `tempered`, the sum over y of exp(f_y / T), is
+    another law at T < 1, and the same at 1."""
+    model, x = sharpened("pair"), points(400)
+    for temperature, same in ((0.2, False), (1.0, True)):
+        kernel = MALA(0.3, temperature)
+        marginal = model.log_density(x).detach() / temperature
+        tempered = model.tempered(1 / temperature).log_density(x).detach()
+        assert float(balance(kernel, model).abs().max()) < 1e-10  # reversible in f / T, with f the log-sum over labels
+        # Laws differ where differences of log-densities do.
+        apart = (marginal - marginal[0]) - (tempered - tempered[0])
+        assert (float(apart.abs().max()) < 1e-12) == same
+        assert same or float(apart.abs().max()) > 0.1
 
 
 @dataclass(frozen=True)

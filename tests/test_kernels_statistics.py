@@ -1,8 +1,7 @@
 """Kernels against known laws by sampling: from exact draws they stay, from far away they arrive; mutants do neither.
 
 Each check has the false-failure rate ALPHA; seeds are fixed. With 20,000 chains the distribution function of x is known
-to .01 and a label's probability to .004: each test's comment says what it would see. More than 300 lines: targets with
-known laws, the kernels, and the mutants that must miss them stand side by side.
+to .01 and a label's probability to .004: each test's comment says what it would see.
 """
 
 import itertools

@@ -1,4 +1,4 @@
-"""FID, KID, class score, precision and recall against closed forms, scipy and brute force."""
+"""FID, KID, class score, precision, recall, density and coverage against closed forms, scipy and brute force."""
 
 from __future__ import annotations
 
@@ -11,7 +11,13 @@ import torch
 
 from jointenergy import InputError
 from jointenergy.metrics import sample_quality
-from jointenergy.metrics.sample_quality import frechet_distance, inception_score, kernel_distance, precision_and_recall
+from jointenergy.metrics.sample_quality import (
+    density_and_coverage,
+    frechet_distance,
+    inception_score,
+    kernel_distance,
+    precision_and_recall,
+)
 
 
 def drawn(*shape, seed=0):
@@ -132,6 +138,29 @@ class TestScores:
 
     def test_pieces_do_not_matter(self, monkeypatch):
         data, made = drawn(50, 3, seed=1), drawn(50, 3, seed=2)
-        whole = precision_and_recall(data, made)
+        whole, covered = precision_and_recall(data, made), density_and_coverage(data, made)
         monkeypatch.setattr(sample_quality, "PIECE", 7)
         assert precision_and_recall(data, made) == whole
+        assert density_and_coverage(data, made) == covered
+
+    def test_density_and_coverage_by_hand(self):
+        data = torch.tensor([[0.0], [1.0], [3.0], [100.0]])  # radii of the second neighbor 3, 2, 3, 99
+        made = torch.tensor([[0.5], [-2.5], [5.5], [500.0]])
+        # 0.5 lies in the balls of 0, 1 and 3, -2.5 in that of 0, 5.5 in those of 3 and 100, and 500 in none.
+        found = density_and_coverage(data, made, k=2)
+        assert found.density == pytest.approx(6 / (2 * 4))
+        assert found.coverage == 1.0
+        # Balls around samples in place of data, as recall has them, would let one far sample cover all.
+        assert density_and_coverage(data, made[3:], k=2).coverage == 0.0
+        with pytest.raises(InputError, match="more than 4 rows"):
+            density_and_coverage(data, made, k=4)
+
+    def test_coverage_of_the_same_distribution_is_as_expected(self):
+        data, made, few = drawn(600, 3, seed=1), drawn(600, 3, seed=2), drawn(5, 3, seed=3).repeat(120, 1)
+        same = density_and_coverage(data, made)
+        n = 600
+        expected = 1 - math.prod((n - i) / (2 * n - i) for i in range(1, 6))
+        assert same.coverage == pytest.approx(expected, abs=0.04)  # standard error about 0.009
+        assert same.density == pytest.approx(1.0, abs=0.1)
+        # Five shapes, each again and again: recall's balls have no size, and coverage is near 0 while density stays.
+        assert density_and_coverage(data, few).coverage < 0.1

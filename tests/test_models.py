@@ -1,7 +1,4 @@
-"""Every model of the table: contract, exactness of the sums over missing labels, and what is refused.
-
-More than 300 lines: each family has its own formula, and what all of them refuse is one table.
-"""
+"""Every model of the table: contract, exactness of the sums over missing labels, and what is refused."""
 
 import copy
 import itertools

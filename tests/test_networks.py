@@ -13,6 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from jointenergy import recipes
 from jointenergy.errors import InputError
 from jointenergy.labels import LabelSpace
 from jointenergy.models import Concat, LogitModel, PairModel
@@ -23,15 +24,14 @@ from jointenergy.networks import (
     GibbsJemCNN,
     IgebmResNet,
     ImageCNN,
-    MnistMLP,
     NFWideResNet,
-    ToyMLP,
     WideResNet,
     activation,
     dsprites_head,
 )
 from jointenergy.networks.group_norm import GroupNorm
 from jointenergy.networks.wide_resnet import WideBlock
+from jointenergy.recipes.settings import MLPNetwork
 
 # The papers' own words, line breaks as printed (`layers` joins them), the page break in the dSprites CNN taken out.
 
@@ -149,6 +149,13 @@ def layers(text: str) -> list[str]:
     return [part.strip().replace("inplace=True", "") for part in re.split(r"(?=\(\d+\):)", body) if part.strip()]
 
 
+def mlp_of(name: str, n_in: int) -> MLP:
+    """The MLP that a recipe trains, of x and one-hot labels side by side."""
+    network = recipes.load(name).model.network
+    assert isinstance(network, MLPNetwork)
+    return MLP((n_in, *network.hidden, 1), activation=network.activation)
+
+
 def test_the_reader_of_printed_layers_sees_every_number() -> None:
     assert layers(TOY)[1] == "(1): ELU(alpha=1.0)"
     assert layers(GIBBS_JEM_CNN)[10] == "(10): Conv2d(512, 64, kernel_size=(1, 1), stride=(1, 1))"
@@ -159,8 +166,8 @@ def test_the_reader_of_printed_layers_sees_every_number() -> None:
 @pytest.mark.parametrize(
     ("network", "printed"),
     [
-        pytest.param(lambda: ToyMLP(activation="elu"), TOY, id="toy"),
-        pytest.param(lambda: MnistMLP(activation="elu"), MNIST, id="mnist"),
+        pytest.param(lambda: mlp_of("toy-mixed", 8), TOY, id="toy"),
+        pytest.param(lambda: mlp_of("mnist-mixed", 794), MNIST, id="mnist"),
         pytest.param(DSpritesFeatures, DSPRITES_CNN, id="dsprites-cnn"),
         pytest.param(dsprites_head, DSPRITES_MLP, id="dsprites-mlp"),
         pytest.param(lambda: GibbsJemCNN().cnn, GIBBS_JEM_CNN, id="gibbs-jem-cnn"),
@@ -212,10 +219,7 @@ DSPRITES_CONVOLUTIONS = conv(1, 16, 3) + conv(16, 32, 4) + conv(32, 64, 4) + con
 @pytest.mark.parametrize(
     ("network", "count"),
     [
-        pytest.param(ToyMLP, 134_145, id="toy"),
-        pytest.param(lambda: ToyMLP(4, n_features=3), linear(7, 256, 256, 256, 1), id="toy-other"),
-        pytest.param(MnistMLP, linear(794, 1000, 500, 500, 250, 250, 250, 1), id="mnist"),
-        pytest.param(lambda: MnistMLP(0), linear(784, 1000, 500, 500, 250, 250, 250, 1), id="mnist-no-labels"),
+        pytest.param(lambda: MLP((8, 256, 256, 256, 1)), 134_145, id="toy"),
         pytest.param(DSpritesFeatures, DSPRITES_CONVOLUTIONS, id="dsprites-cnn"),
         pytest.param(dsprites_head, linear(288, 256, 256, 1), id="dsprites-mlp"),
         pytest.param(lambda: dsprites_head(41), linear(256 + 41, 256, 256, 1), id="dsprites-mlp-other"),
@@ -258,13 +262,9 @@ class Case:
 CASES = {
     "mlp": Case(lambda a: MLP((5, 16, 16, 3), activation=a), (5,), 3),
     "linear": Case(lambda a: MLP((5, 3), activation=a), (5,), 3),
-    "toy": Case(lambda a: ToyMLP(activation=a), (8,), 1),
-    "toy-other": Case(lambda a: ToyMLP(4, n_features=3, activation=a), (7,), 1),
-    "mnist": Case(lambda a: MnistMLP(activation=a), (794,), 1),
     "dsprites-cnn": Case(lambda a: DSpritesFeatures(activation=a), (1, 32, 32), 256),
     "dsprites-mlp": Case(lambda a: dsprites_head(activation=a), (288,), 1),
     "gibbs-jem": Case(lambda a: GibbsJemCNN(activation=a), (3, 64, 64), 46),
-    "gibbs-jem-7": Case(lambda a: GibbsJemCNN.for_attributes(7, activation=a), (3, 64, 64), 14),
     "igebm": Case(lambda a: IgebmResNet("a", width=1 / 16, activation=a), (3, 9, 12), 1),
     "igebm-odd": Case(lambda a: IgebmResNet("d", n_outputs=3, in_channels=1, width=1 / 16, activation=a), (1, 7, 5), 3),
     "image": Case(lambda a: ImageCNN((1, 28, 28), (16,), 3, activation=a), (1, 28, 28), 3),
@@ -479,8 +479,6 @@ def test_silu_is_the_default_and_the_choice_reaches_every_layer(case: Case) -> N
     "make",
     [
         lambda: MLP((2, 3, 1)),
-        ToyMLP,
-        MnistMLP,
         DSpritesFeatures,
         dsprites_head,
         GibbsJemCNN,
@@ -515,12 +513,8 @@ def test_an_unknown_activation_names_the_nearest() -> None:
         (lambda: MLP((3, 2.5, 1)), "size 1 of an MLP must be an integer of at least 1, got 2.5"),
         (lambda: MLP((True, 1)), "size 0 of an MLP must be an integer of at least 1, got True"),
         (lambda: MLP((3, -1)), "size 1 of an MLP"),
-        (lambda: ToyMLP(-1), "n_codes must be an integer of at least 0, got -1"),
-        (lambda: ToyMLP(n_features=0), "n_features must be an integer of at least 1, got 0"),
-        (lambda: MnistMLP(-1), "n_codes must be an integer of at least 0, got -1"),
         (lambda: dsprites_head(-1), "n_codes must be an integer of at least 0, got -1"),
         (lambda: GibbsJemCNN(0), "n_outputs must be an integer of at least 1, got 0"),
-        (lambda: GibbsJemCNN.for_attributes(0), "n_attributes must be an integer of at least 1, got 0"),
         (lambda: WideResNet(27, 10), r"depth of a WideResNet must be 6n \+ 4 \(10, 16, 22, 28, ...\), got 27"),
         (lambda: WideResNet(4, 10), r"must be 6n \+ 4 .* got 4"),
         (lambda: WideResNet(-2, 10), r"must be 6n \+ 4 .* got -2"),
@@ -556,14 +550,12 @@ def test_a_slice_of_an_mlp_is_a_plain_sequence_of_the_same_layers() -> None:
 
 def test_networks_fit_the_model_families() -> None:
     labels = LabelSpace.binary(["a", "b", "c"])
-    toy = PairModel(Concat(ToyMLP(labels.n_codes)), labels, event_shape=(2,))
-    assert toy.log_density(torch.randn(4, 2)).shape == (4,)
-    mnist = PairModel(Concat(MnistMLP()), LabelSpace({"digit": 10}))
+    mnist = PairModel(Concat(MLP((794, 16, 1))), LabelSpace({"digit": 10}))
     assert mnist.log_density(torch.randn(2, 1, 28, 28), torch.tensor([3, -1])).shape == (2,)
     coordinates = LabelSpace({"horizontal": 16, "vertical": 16})
     dsprites = PairModel(Concat(dsprites_head(coordinates.n_codes)), coordinates, features=DSpritesFeatures())
     assert dsprites.log_density(torch.randn(2, 1, 32, 32)).shape == (2,)
-    shoes = LogitModel(GibbsJemCNN.for_attributes(len(labels)), labels)
+    shoes = LogitModel(GibbsJemCNN(2 * len(labels)), labels)
     assert shoes.log_density(torch.randn(2, 3, 64, 64)).shape == (2,)
     jem = LogitModel(WideResNet(10, 1, activation="leaky_relu"), LabelSpace({"class": 10}))
     assert jem.log_density(torch.randn(2, 3, 32, 32)).shape == (2,)

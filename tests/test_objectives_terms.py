@@ -33,6 +33,8 @@ from jointenergy.objectives import (
 from tests.tables import D, logit, make, mask_model
 from tests.test_objectives import World, all_patterns, batch_of, gradients, one_thread
 
+KL = "negatives last_step neighbors"
+
 __all__ = ["one_thread"]  # a fixture for all tests here
 
 
@@ -215,7 +217,7 @@ class TestEnergyL2:
 class TestComposition:
     def test_presets(self):
         assert preset("jem") == Objective((LogPX(), LogPYGivenX()))
-        assert preset("gibbs-jem") == LogPXY() + KLTerm(weight=0.3)
+        assert preset("gibbs-jem") == LogPXY() + KLTerm(weight=1.0, entropy_weight=0.3)
         assert preset("mixed") == Objective((LogPXY(),))
         assert preset("igebm") == LogPXGivenY() + EnergyL2(1.0)
         assert preset("baseline") == Objective((LogPYGivenX(),))
@@ -249,7 +251,7 @@ class TestComposition:
         ("name", "few", "many", "masked"),
         [
             ("jem", "negatives", "negatives given_x given_xy", "negatives given_x given_xy"),
-            ("gibbs-jem", "negatives last_step", "negatives last_step given_xy", "negatives last_step given_xy"),
+            ("gibbs-jem", KL, f"{KL} given_xy", f"{KL} given_xy"),
             ("mixed", "negatives", "negatives given_xy", "negatives given_xy"),
             ("igebm", "given_y", "given_y given_xy", "given_y given_xy"),
             ("baseline", "", "given_x given_xy", "given_x given_xy"),
@@ -316,7 +318,8 @@ class TestContract:
         batch = batch_of(world, all_patterns(model), masked)
         draws = world.draws(batch)
         x = chains(4, D) + 0.0 * next(model.parameters()).sum()
-        draws = replace(draws, last_step=Samples(x, torch.zeros(4, 3, dtype=torch.int64)))
+        last = Samples(x, torch.zeros(4, 3, dtype=torch.int64))
+        draws = replace(draws, last_step=last, neighbors=chains(4, D, seed=9))
         inputs = [batch.x, batch.y, draws.given_x.x, draws.given_xy.y, draws.negatives.weight, *model.parameters()]
         before = [t.detach().clone() for t in inputs]
         with untouched_random_state():
@@ -336,7 +339,8 @@ class TestContract:
         x, y = chains(4, D), torch.tensor([[0, 1, 0], [1, -1, 1], [-1, -1, -1], [2, 0, 0]])
         weight = torch.ones(4, dtype=torch.float64)
         last = Samples(x + 0.0 * next(model.parameters()).sum(), y)
-        draws = Draws(negatives=Samples(x, y, weight), given_y=Samples(x, y, weight, torch.arange(4)), last_step=last)
+        given_y = Samples(x, y, weight, torch.arange(4))
+        draws = Draws(Samples(x, y, weight), given_y=given_y, last_step=last, neighbors=chains(4, D, seed=9))
         preset(name).unchecked(model, Batch(x, y), draws)  # small constants are made once
         with NoWaiting():
             preset(name).unchecked(model, Batch(x, y), draws).total.backward()

@@ -31,11 +31,13 @@ SETTINGS = {
     ),
     "masked x moved by MALA": (
         "digits-mixed",
-        *("data.missing_x=0.2", "data.noise_clamp=true", "chain.kernel.kind=mala", "chain.kernel.step_size=0.01"),
+        *("data.missing_x=0.2", "chain.kernel.kind=mala", "chain.kernel.step_size=0.01"),
         "buffer.kind=reservoir",
     ),
     "a box that chains may leave": ("digits-jem", "chain.clamp=false", "chain.kernel.schedule.power=0.6"),
-    "short-run chains": ("digits-jem", "buffer.kind=none", "data.noise_clamp=true"),
+    "labels at the temperature of x": ("digits-gibbs", "chain.label_temperature=same", "objective.entropy=0.3"),
+    "labels last": ("digits-gibbs:factored", "chain.label_temperature=last"),
+    "short-run chains": ("digits-jem", "buffer.kind=none"),
     "batch statistics": ("mnist-jem", "model.allow_batch_statistics=true", NORMED),
     "logits of pixels": ("mnist-mixed",),
 }

@@ -107,7 +107,6 @@ def test_a_file_of_ones_own(tmp_path):
         ),
         (["chain.kernel={kind='mala', step_size=0.1}", "objective.kl=0.3"], "set chain.kernel.kind = 'langevin'"),
         (["chain.kernel={kind='mala', step_size=0.1}", "model.domain=reals"], "set chain.clamp = false"),
-        (["chain.kernel={kind='mala', step_size=0.1}", "data.missing_x=0.1"], "set data.noise_clamp = true"),
         (["model.network.hiden=[3]"], "no key 'model.network.hiden': did you mean 'hidden'"),
         (["model.family=logit"], "'logits', 'pair', 'conditional' or 'unconditional'"),
         (["chain=3"], "'chain' got 3"),

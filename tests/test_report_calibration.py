@@ -1,5 +1,7 @@
 """Calibration: errors over bins and their noise, the published slip at confidence 1, temperature, the section."""
 
+from importlib import import_module
+
 import pytest
 import torch
 from sklearn.linear_model import LogisticRegression
@@ -66,7 +68,11 @@ class TestSection:
         assert metrics["baseline.ece_scaled"] == pytest.approx(metrics["ece_scaled"], abs=1e-4)
         assert metrics["baseline.nll_scaled"] == pytest.approx(metrics["nll_scaled"], abs=1e-4)
         assert metrics["ece_low"] < metrics["ece_high"]
-        (table,) = section.tables
+        table, sets = section.tables
+        assert {row[0] for row in sets.rows} == {"run", "baseline"}
+        # 126 held-out and 540 test rows: the coverage of one fit is within 0.12 of what is stated.
+        assert 0.78 < metrics["set_coverage_randomized.90"] < 1.0
+        assert metrics["set_coverage.90"] > 0.78
         assert [row[0] for row in table.rows] == [
             "run",
             "run, temperature-scaled",
@@ -83,17 +89,21 @@ class TestSection:
         assert "suits held-out training rows best" in remark
 
     def test_a_baseline_whose_temperature_is_not_determined_says_so(self, subject, monkeypatch):
-        monkeypatch.setattr("jointenergy.report.calibration.fit_temperature", lambda *_: TEMPERATURES[0])
+        monkeypatch.setattr(
+            import_module("jointenergy.inference.calibrate"), "fit_temperature", lambda *_: TEMPERATURES[0]
+        )
         figures, remark = run_figures.take_all(Subject(digits_run(12.0, "objective=baseline"), subject.test))
         assert figures["ece_scaled"] is figures["logit_temperature"] is None
-        assert "do not determine a temperature" in remark
+        assert "are predicted right, so no temperature" in remark
 
     def test_a_temperature_that_held_out_rows_do_not_determine_gives_no_line(self, subject, monkeypatch):
-        monkeypatch.setattr("jointenergy.report.calibration.fit_temperature", lambda *_: TEMPERATURES[0])
+        monkeypatch.setattr(
+            import_module("jointenergy.inference.calibrate"), "fit_temperature", lambda *_: TEMPERATURES[0]
+        )
         found = calibration(subject, "quick")
         assert not any("scaled" in name or "logit_temperature" in name for name in found.metrics)
         assert [row[0] for row in found.tables[0].rows] == ["run", "baseline"]
-        assert any("do not determine a temperature" in s for s in found.says)
+        assert any("are predicted right, so no temperature" in s for s in found.says)
 
     def test_ece_is_that_of_the_probabilities_a_user_gets(self, subject, section):
         probabilities = subject.run.predict_proba(subject.test.x)["digit"]

@@ -296,10 +296,11 @@ def test_bounds_that_contradict_each_other_give_no_lower_figure() -> None:
     bad = section(FACTS, scan, [made(3.0, -4.0, 0.5)], {})
     assert bad.metrics["log_likelihood_lower_nats"] is None
     assert bad.metrics["log_likelihood_annealed_nats"] == 3.0
-    assert any(s.startswith("No lower figure") for s in bad.says)
+    assert "at most -4.0 nats. There is no lower bound" in bad.lead[0]
     good = section(FACTS, scan, [made(-4.4, -4.0, 0.5)], {"gaussian": -2.0})
     assert good.metrics["log_likelihood_lower_nats"] == -4.4
-    assert not any("collapsed" in s or "loose" in s or s.startswith("No lower") for s in good.says)
+    assert "between -4.4 and -4.0 nats" in good.lead[0]
+    assert not any("not bounded" in s or "loose" in s or "no lower bound" in s for s in good.says)
     assert any("baseline's likelihood is not estimated" in s for s in good.says)
     # -4 nats of x are -4 + 4 log(1/8) nats of values.
     assert good.metrics["bits_per_dimension_at_least"] == pytest.approx(1 / math.log(2) + 3)
@@ -307,10 +308,14 @@ def test_bounds_that_contradict_each_other_give_no_lower_figure() -> None:
 
 def test_collapsed_weights_and_loose_bounds_are_said() -> None:
     scan = [made(-9, -8, 0.5, t) for t in (0.5, 1.0)]
-    found = section(FACTS, scan, [made(-40.0, -4.0, 0.02)], {})
-    assert any(s.startswith("The weights have collapsed: 2 %") for s in found.says)
-    assert any("loose: 36 nats" in s for s in found.says)
+    found = section(FACTS, scan, [made(-40.0, -4.0, 0.02)], {"gaussian": -2.0})
+    # One finding, and none of it taken back elsewhere: no comparison, no bound in the table.
+    assert found.lead[0].startswith("The log-likelihood is not bounded: 2 %")
+    assert "Gaussian" not in found.lead[0]
+    assert [row[1] for row in found.tables[0].rows[:2]] == [None, None]
     assert any("at an end" in s for s in found.says)
+    loose = section(FACTS, scan, [made(-40.0, -4.0, 0.5)], {})
+    assert any("loose: 36 nats" in s for s in loose.says)
 
 
 # Units and cells.
@@ -363,6 +368,6 @@ def test_bounds_on_a_gpu_are_those_on_a_cpu(toy_run: Run, monkeypatch: pytest.Mo
 def test_the_first_sentence_sets_the_model_beside_a_gaussian(annealed: float, gaussian: float, verdict: str) -> None:
     scan = [made(-9, -8, 0.5, t) for t in (0.25, 0.5, 1.0)]
     first = section(FACTS, scan, [made(annealed, -4.0, 0.5)], {"gaussian": gaussian}).says[0]
-    assert "higher is better" in first
+    assert "Mean log-likelihood of a test row" in first
     assert f"reaches {gaussian:.1f}" in first
     assert verdict in first

@@ -369,7 +369,7 @@ def test_floats_are_on_the_scale_of_the_run(tmp_path):
         ("x.npy", np.array(1.0), "x.npy holds a single number where rows are expected"),
         ("x.npy", np.asfortranarray(np.zeros((3, 64))), "x.npy lies column by column: save it after"),
         ("x.npy", np.zeros((0, 64)), "x.npy holds no images"),
-        ("x.npy", np.array([{}]), "x.npy holds object"),
+        ("x.npy", np.array([{}]), "x.npy cannot be read as an array: it holds no numbers"),
         ("x.npz", {"a": np.zeros(2), "b": np.zeros(2)}, "x.npz holds a, b: call the array of inputs x"),
     ],
 )
@@ -488,7 +488,9 @@ def classifier(seed=0) -> Run:
     with torch.random.fork_rng():
         torch.manual_seed(seed)
         network = nn.Linear(64, 10)
-    return jointenergy.wrap(network, LabelSpace({"digit": 10}), bounds=(-1, 1), event_shape=(64,))
+    run = jointenergy.wrap(network, LabelSpace({"digit": 10}), bounds=(-1, 1), event_shape=(64,))
+    run.fit_features(*(getattr(load("digits", split="test").rows(slice(0, 200)), part) for part in "xy"))
+    return run
 
 
 @pytest.mark.parametrize("suite", ["quick", "full"])
@@ -512,18 +514,20 @@ def test_a_section_has_figures_tables_and_pictures(run, suite, monkeypatch, unto
     x = all_of(next(r for r in embedded(run, test.x, 1000, seed=2) if r.name == "shuffled_pixels"))
     by_hand = float((run.score(test.x)[:, None] > run.score(x)).double().mean())
     assert section.metrics["ood_auroc.shuffled_pixels.log_density"] == pytest.approx(by_hand, abs=1e-9)
-    assert len(section.tables) == (4 if suite == "full" else 3)
-    for table in section.tables:
-        assert table.columns[:4] == ("set", "rows", "log p(x)", "log p(x), baseline")
-        assert [row[0] for row in table.rows] == [
-            *(n.replace("_", " ") for n in names),
-            "control: held-out rows like the data",
-        ]
-        assert all(len(row) == len(table.columns) == 11 for row in table.rows)
-    auroc = section.tables[0]
-    assert auroc.rows[0][2] == section.metrics["ood_auroc.dark.log_density"]
-    assert auroc.rows[0][1] == 30
-    assert auroc.rows[-1][3] == section.metrics["baseline.ood_auroc_control.log_density"]
+    main, *folded = section.tables
+    assert main.columns == ("set", "AUROC", "FPR at 95 % TPR", "AUROC, baseline", "FPR at 95 % TPR, baseline")
+    assert [row[0] for row in main.rows] == [n.replace("_", " ") for n in names]
+    assert main.rows[0][1] == section.metrics["ood_auroc.dark.log_density"]
+    assert main.rows[0][4] == section.metrics["baseline.ood_fpr95.dark.log_density"]
+    assert len(folded) == 3 * (4 if suite == "full" else 3)
+    for table in folded:
+        assert table.folded
+        assert table.columns == ("set", "rows", *(SCORES[kind].symbol for kind in kinds))
+        assert [row[0] for row in table.rows] == [*(n.replace("_", " ") for n in names), "control: test rows"]
+        assert all(len(row) == len(table.columns) for row in table.rows)
+    assert folded[0].rows[0][1:3] == (30, section.metrics["ood_auroc.dark.log_density"])
+    second = next(t for t in folded if t.title == "AUROC, baseline")
+    assert second.rows[-1][2] == section.metrics["baseline.ood_auroc_control.log_density"]
     drawn = {p.name: Image.open(io.BytesIO(p.png)) for p in section.pictures}
     noised = ["ood_histograms_noised", "ood_histograms_baseline_noised"] if suite == "full" else []
     assert set(drawn) == {"ood_histograms", "ood_histograms_baseline", "ood_examples", *noised}
@@ -540,8 +544,10 @@ def test_what_cannot_be_summed_is_said_and_the_rest_measured():
     model = ConditionalModel(Pair(), LabelSpace({"digit": 10}), domain=Box(-1.0, 1.0), event_shape=(64,))
     alone = ood(Subject(run_of(model, (64,)), test), "quick")
     assert alone.metrics == {}
-    assert len(alone.says) == 1
-    assert alone.says[0].startswith("The run has no log p(x), no max p(y | x), no gradient norm: this model is cond")
+    assert len(alone.says) == 2
+    assert alone.says[0].startswith(
+        "The run has no log p(x), no max p(y | x), no gradient norm, no ODIN: this model is"
+    )
     beside = ood(Subject(run_of(model, (64,)), test, classifier()), "quick")
     assert all(name.startswith("baseline.") for name in beside.metrics)
     assert beside.metrics["baseline.ood_auroc.noise.log_density"] is not None
@@ -602,7 +608,7 @@ def test_a_score_is_a_function_and_a_line_of_the_table(monkeypatch):
     assert int(run.detect(test, score="minus_first", quantile=0.1).inside.sum()) == 90
     section = ood(Subject(run, rows_of(test), outside=[Given("right", test + 9)]), "quick")
     assert section.metrics["ood_auroc.right.minus_first"] == 1.0
-    assert "minus x1" in section.tables[0].columns
+    assert "minus x1" in section.tables[1].columns
     assert "minus x1, minus the first entry" in section.says[0]
     with pytest.raises(InputError, match="did you mean 'minus_first'"):
         run.score(test, "minus_frist")

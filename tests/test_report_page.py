@@ -147,7 +147,7 @@ def test_the_page_says_what_was_found(subject, parts, tmp_path):
     assert "chains healthy" in shown
     assert "The &lt;first&gt;" in shown
     assert "It was measured &amp; found." in shown
-    for cell in ("0.1235", "12,345", "<td>-</td>"):
+    for cell in (">0.123<", ">12,345<", ">-</td>"):
         assert cell in shown
     assert "[model.network]" in shown  # the recipe
     assert "digits" in shown
@@ -156,7 +156,28 @@ def test_the_page_says_what_was_found(subject, parts, tmp_path):
 def test_a_bound_in_doubt_is_not_told_at_a_glance():
     sure = {"accuracy": 0.9, "log_likelihood_upper_nats": -3.0, "likelihood_effective_share": 0.5}
     assert "log-likelihood, at most" in page._glance(sure)
+    assert ">-3<" in page._glance(sure)
     assert "log-likelihood" not in page._glance({**sure, "likelihood_effective_share": 0.02})
+
+
+def test_a_column_has_one_form_of_numbers():
+    """0.9 beside 0.12345, or 12 beside 0.3, in one column."""
+    assert page.texts_of([0.9, 0.12345, None, 1.0]) == ["0.900", "0.123", "-", "1.000"]
+    assert page.texts_of([12.0, 0.3]) == ["12.0", "0.3"]
+    assert page.texts_of([0.012, 0.00345]) == ["0.0120", "0.0034"]
+    assert page.texts_of([1234.5, float("nan"), 7]) == ["1,234", "-", "7"]
+
+
+def test_a_section_shows_one_table_and_one_picture_and_folds_the_rest():
+    """A page that shows all it has is read by nobody."""
+    tables = tuple(
+        Table(name, ("", "n"), (("a", 1),), folded) for name, folded in (("F", True), ("A", False), ("B", False))
+    )
+    shown = page._section(Section("s", "S", ("How.",), {}, tables, lead=("What.",)))
+    open_part, folded = shown.split("<details>")
+    assert "What." in open_part
+    assert "<h3>A</h3>" in open_part
+    assert all(part in folded for part in ("How.", "<h3>F</h3>", "<h3>B</h3>"))
 
 
 def test_a_page_that_refers_outside_would_be_found():
@@ -419,7 +440,9 @@ def test_health_and_training_are_told(subject):
     told = health.health(subject, "quick")
     assert told.metrics["healthy"] in (0.0, 1.0)
     assert told.says[0].startswith("Healthy" if told.metrics["healthy"] else "Not healthy")
-    assert len(told.tables[0].rows) == 8
+    energies, looks = told.tables
+    assert len(energies.rows) == 9
+    assert looks.columns == ("check", "samples", "samples given a label", "persistent chains", "healthy")
     curves = health.training(subject, "quick")
     assert curves is not None
     assert (curves.metrics["training_seconds"] or 0) > 0

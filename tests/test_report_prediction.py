@@ -13,6 +13,7 @@ from torch import nn
 import jointenergy
 from jointenergy.data import Dataset
 from jointenergy.errors import InputError
+from jointenergy.inference.density import label_log_probs
 from jointenergy.labels import MISSING, LabelSpace
 from jointenergy.metrics.classification import (
     Decisions,
@@ -32,7 +33,7 @@ from jointenergy.models import Box, ConditionalModel, EnergyModel, LogitModel, P
 from jointenergy.models.pairwise import Concat
 from jointenergy.report import predictors
 from jointenergy.report.prediction import prediction
-from jointenergy.report.predictors import label_log_probs, parts_of_names, tell
+from jointenergy.report.predictors import parts_of_names, tell
 from jointenergy.report.sections import Subject
 from jointenergy.runs.origin import Origin, Sampling
 from jointenergy.runs.run import Run

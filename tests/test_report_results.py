@@ -158,6 +158,12 @@ def test_the_names_of_the_house_are_known(name):
     range_of(name)
 
 
+def test_a_misspelled_score_is_refused():
+    with pytest.raises(InputError, match=r"'ood_auroc\.svhn\.log_densty' names no score: did you mean 'log_density'"):
+        example(metrics={"ood_auroc.svhn.log_densty": Metric([0.9, 0.9, 0.9])})
+    example(metrics={"baseline.ood_auroc.svhn.knn": Metric([0.9, 0.9, 0.9])})
+
+
 @pytest.mark.parametrize(
     ("name", "nearest"),
     [

@@ -41,7 +41,7 @@ TINY = RobustnessSizes(
     budget=Budget(steps=6, restarts=2, halvings=2, draws=2),
     votes=3,
     boundary_steps=30,
-    pointwise_entries=16,
+    pointwise_cells=16,
 )
 
 
@@ -100,7 +100,7 @@ def test_a_radius_is_stated_in_units_of_the_range_of_x():
     defended = Defended.of(run, x, y)
     for norm, most in (("linf", 16 / 255), ("l2", 16 / 255)):
         radius = torch.full((len(x),), 8 / 255 * units(run.bounds), dtype=torch.float64)
-        changed = best_of_restarts(defended, norm, radius, Budget(10, 1), "through", generator=seeded())
+        changed = best_of_restarts(defended, norm, radius, Budget(10, 1), "through", numbers=[0], generator=seeded())
         # The gradient of a linear classifier leads to the edge of the ball, 16/255 away where x lies in [-1, 1].
         assert torch.allclose(distance(changed - x, norm), torch.tensor(most), rtol=1e-3)
     closest = Closest(defended, 2.0)
@@ -162,7 +162,9 @@ def test_the_best_restart_counts_not_the_last():
     x = torch.full((60, 1), -0.15)
     defended = Defended.of(run, x, torch.zeros(60, 1, dtype=torch.int64))
     radius, budget = torch.ones(60, dtype=torch.float64), Budget(20, 8)
-    best = best_of_restarts(defended, "linf", radius, budget, "through", generator=seeded())
+    best = best_of_restarts(
+        defended, "linf", radius, budget, "through", numbers=range(budget.restarts), generator=seeded()
+    )
     shares = []
     for number in (0, 7):
         numbers = torch.full((60,), number)
@@ -182,7 +184,9 @@ def test_of_restarts_that_succeed_the_closest_is_kept(monkeypatch):
     far = torch.tensor([[0.0, 0.9, 0.7], [0.5, 0.8, 0.0], [0.0, 0.6, 0.8], [0.0, 0.7, 0.0]])
     monkeypatch.setattr(attacks, "descend", lambda many, *_: many.x + far.flatten()[:, None] * toward.repeat(4, 1))
     radius = torch.full((3,), 9.0, dtype=torch.float64)
-    found = best_of_restarts(Defended.of(run, x, y), "l2", radius, Budget(1, 4), "through", generator=seeded())
+    found = best_of_restarts(
+        Defended.of(run, x, y), "l2", radius, Budget(1, 4), "through", numbers=range(4), generator=seeded()
+    )
     kept = (found - x).norm(dim=1) / direction.norm()
     assert kept.tolist() == pytest.approx([0.5, 0.6, 0.7], rel=1e-4)
 
@@ -333,7 +337,13 @@ def test_pieces_do_not_change_decisions(monkeypatch):
     assert len(list(defended.pieces(4))) > 1
     torch.testing.assert_close(defended.margin(defended.x), whole)
     found = best_of_restarts(
-        defended, "l2", torch.full((9,), 0.4, dtype=torch.float64), Budget(3, 2), "identity", generator=seeded()
+        defended,
+        "l2",
+        torch.full((9,), 0.4, dtype=torch.float64),
+        Budget(3, 2),
+        "identity",
+        numbers=range(2),
+        generator=seeded(),
     )
     assert found.shape == defended.x.shape
 
@@ -382,7 +392,8 @@ def test_attacks_without_gradients_come_near_the_exact_radius(attack):
     if attack == "boundary":
         attacks.boundary(closest, starts, rows, steps=500, generator=seeded())
     else:
-        attacks.pointwise(closest, starts, rows, generator=seeded())
+        cells = attacks.cells_of(tuple(starts.shape[1:]), 1024)
+        attacks.pointwise(closest, starts, rows, cells=cells, generator=seeded())
     found = closest.radius["l2"]
     assert bool((found > 0.999 * exact["l2"]).all())
     assert bool((found < begin).all())
@@ -508,5 +519,15 @@ def test_what_cannot_be_attacked_is_said():
     assert QUICK.boundary_steps == 0
     says = " ".join(robustness(nothing, "quick", replace(TINY, boundary_steps=0)).says)
     assert "full suite" in says
-    says = " ".join(robustness(nothing, "quick", replace(TINY, pointwise_entries=15)).says)
-    assert "pointwise attack was not run: x has 16 entries" in says
+    says = " ".join(robustness(nothing, "quick", replace(TINY, pointwise_cells=15)).says)
+    assert "x has 16 entries, so each cell is a block of them, 15 at the most" in says
+
+
+def test_cells_are_blocks_of_neighbors_and_no_more_than_asked():
+    """A block that mixes far pixels would make the pointwise attack of large images as coarse as nothing."""
+    assert torch.equal(attacks.cells_of((16,), 16), torch.arange(16))
+    assert torch.equal(attacks.cells_of((7,), 3), torch.tensor([0, 0, 0, 1, 1, 1, 2]))
+    colors = attacks.cells_of((3, 32, 32), 1024).view(3, 32, 32)
+    assert torch.equal(colors, torch.arange(1024).view(1, 32, 32).expand(3, -1, -1))
+    large = attacks.cells_of((1, 5, 6), 8).view(5, 6)  # blocks of 2 x 2 would be 9
+    assert torch.equal(large, torch.tensor([[0, 0, 0, 1, 1, 1]] * 3 + [[2, 2, 2, 3, 3, 3]] * 2))

@@ -34,7 +34,18 @@ from jointenergy.training import checkpoints
 from tests.small import trained
 from tests.test_runs import TINY
 
-SMALL = samples.SampleSizes(samples=60, manifold=40, patterns=4, per=3, per_selected=1, chains=6, times=2, neighbors=10)
+SMALL = samples.SampleSizes(
+    samples=60,
+    reference=60,
+    manifold=40,
+    conditional=True,
+    patterns=4,
+    per=3,
+    per_selected=1,
+    chains=6,
+    times=2,
+    neighbors=10,
+)
 
 
 def resnet(depth=8, n_classes=3):
@@ -397,7 +408,8 @@ class TestSamples:
             found = samples.samples(replace(digits, baseline=digits.run), "quick")
         check(found, digits)
         name = "baseline-features"
-        assert found.metrics[f"precision.{name}"] is not None
+        for what in ("precision", "recall", "density", "coverage"):
+            assert found.metrics[f"{what}.{name}.fresh"] is not None
         for which in ("fresh", "train", "buffer", "start", "noise"):
             assert found.metrics[f"fid.{name}.{which}"] is not None
             assert (f"kid.{name}.{which}" in found.metrics) == (which in ("fresh", "train", "buffer"))
@@ -486,6 +498,21 @@ class TestSamples:
         assert {"fid.inception.fresh", "kid.inception.fresh", "fid.inception.buffer"} <= found.metrics.keys()
         assert "nearest_train.pixels" in found.metrics
         assert "nearest_train.inception" not in found.metrics
+
+    def test_the_training_set_is_the_reference_where_an_extractor_says_so(self, digits):
+        """A figure against test rows under a name whose published figures are against all training rows."""
+        network = Extractor("inception", nn.Flatten(), costly=True, reference="train")
+        sets = sample_sets.sets_of(digits, 60, torch.Generator().manual_seed(0))
+        whole = samples.features(digits, sets, network, replace(SMALL, reference=None))
+        data = digits.run.data
+        train = torch.cat((data.x, data.x_held))
+        n = f"{len(train):,}"
+        assert whole.metrics["fid.inception.fresh"] == pytest.approx(frechet_distance(train, sets.samples), rel=1e-6)
+        assert f"against {n} training rows of digits" in whole.protocols["fid.inception.fresh"]
+        assert "fid.inception.test" in whole.metrics
+        assert "fid.inception.train" not in whole.metrics
+        few = samples.features(digits, sets, network, replace(SMALL, reference=100))
+        assert "against 100 training rows" in few.protocols["fid.inception.fresh"]
 
     def test_memory_does_not_grow_with_the_data(self, digits):
         batches: list[int] = []

@@ -24,7 +24,7 @@ from jointenergy.cli.main import app
 from jointenergy.data import Dataset, load
 from jointenergy.errors import InputError
 from jointenergy.experiments import run_figures, seed_figures, study, worker
-from jointenergy.experiments.reproduce import Reproduction, reproduce
+from jointenergy.experiments.reproduce import Reproduction, reproduce, with_baseline
 from jointenergy.experiments.seed_figures import figures_of
 from jointenergy.experiments.seeds import SeedFolder, SeedRecord, parse_seeds
 from jointenergy.experiments.worker import Worker
@@ -96,7 +96,7 @@ def listens_to_ctrl_c() -> Iterator[None]:
 def test_seeds_are_trained_measured_and_published():
     plan = tiny(jobs=2)
     stopped_at(plan, 0, 25)
-    command = ("reproduce", "digits-jem", "--seeds", "2", "--jobs", "2", "--name", "tiny", *SET)
+    command = ("reproduce", "digits-jem", "--seeds", "2", "--jobs", "2", "--name", "tiny", "--no-baseline", *SET)
     shown = invoke(*command)
     assert "tiny, 2 seeds" in shown
     assert "written to results/tiny.json" in shown
@@ -106,10 +106,10 @@ def test_seeds_are_trained_measured_and_published():
     result = results.read(Path("results/tiny.json"))
     signs = [name for name in result.metrics if name.startswith("health.")]
     assert [n for n in result.metrics if n not in signs] == ["accuracy", "nll", "ece", "healthy", "interventions"]
-    health = run_folder.reopen(plan.folder / "seed-0").health
+    health = run_folder.reopen(plan.folder / "seed-0").verdict
     assert health is not None
     assert result.metrics["health.auroc_fresh"].values[0] == health.auroc_fresh
-    assert len(signs) == 7
+    assert {"health.recovery", "health.given.coverage", "health.fresh.distance"} <= set(signs)
     assert result.command.startswith("jointenergy reproduce digits-jem --seeds 2 --jobs 2 --name tiny --set iteration")
     assert result.commit == COMMIT
     assert 1.0 < result.minutes < 2.0  # the minute before the stop counts
@@ -404,7 +404,11 @@ def test_distances_of_samples_join_the_figures_once_with_their_protocol(monkeypa
     result = reproduce(tiny(seeds=(0,), extractor=str(judge)))
     assert f"--extractor {judge}" in result.command
     assert {name for name in result.metrics if name not in before.metrics} == {
-        *(f"{what}.seed-0.{which}" for what in ("fid", "kid") for which in ("fresh", "train", "buffer")),
+        *(
+            f"{what}.seed-0.{which}"
+            for what in ("fid", "kid", "precision", "recall", "density", "coverage")
+            for which in ("fresh", "train", "buffer")
+        ),
         *("fid.seed-0.buffer_filtered", "inception_score.seed-0", "inception_score_test.seed-0"),
     }
     fresh = result.metrics["fid.seed-0.fresh"]
@@ -413,6 +417,27 @@ def test_distances_of_samples_join_the_figures_once_with_their_protocol(monkeypa
     assert result.metrics["accuracy"] == before.metrics["accuracy"]
     monkeypatch.setattr(seed_figures, "features", None)  # what was seen is kept
     assert reproduce(tiny(seeds=(0,), extractor=str(judge))).metrics == result.metrics
+
+
+def test_a_baseline_is_reproduced_beside_a_jem_unless_told_not_to(monkeypatch):
+    """A figure without the baseline that it has to beat; or one of a model that has none, refused after training."""
+    plan = tiny(likelihood=True, ood=(("dark", Path("dark.npy")),))
+    first, second = with_baseline(plan)
+    assert second is plan
+    assert (first.result_name, first.seeds, first.ood, first.likelihood) == ("tiny-baseline", (0, 1), plan.ood, False)
+    others = [Reproduction(name, (0,)) for name in ("mnist-igebm", "toy-mixed", "split-mnist")]
+    for alone in (tiny(baseline=True), tiny(tasks=True), *others):
+        assert with_baseline(alone) == (alone,)
+    made: list[str] = []
+    monkeypatch.setattr("jointenergy.cli.reproduce._reproduce_one", lambda plan: made.append(plan.result_name))
+    for words, wanted in (
+        ([], ["digits-jem-baseline", "digits-jem"]),
+        (["--baseline"], ["digits-jem-baseline"]),
+        (["--no-baseline"], ["digits-jem"]),
+    ):
+        made.clear()
+        invoke("reproduce", "digits-jem", "--seeds", "1", *words)
+        assert made == wanted
 
 
 def test_an_extractor_that_is_not_there_is_told_before_training(tmp_path, monkeypatch):

@@ -5,6 +5,7 @@ import errno
 import json
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -263,17 +264,18 @@ def test_the_best_is_never_among_what_was_removed(tmp_path):
     run.recovery.healthy, run.recovery.tries = [FIRST], 0
     run._roll_back("for another")
     assert checkpoints.best(folder) is None
-    assert run.best_accuracy is None
+    assert run.best_score is None
 
 
 def test_chains_that_only_drift_are_told_from_other_ills():
-    well = Health(True, 0.5, 0.1, 1.0, 0.5, 0.3, 1.0, 0.0)
+    well = Health(True, auroc_persistent=0.5, gap=0.1, auroc_fresh=0.5, auroc_fresh_long=0.3, recovery=0.9)
+    assert well.healthy
     assert not well.drifting
-    drifting = Health(True, 0.5, 0.1, 1.0, 0.5, 0.01, 1.0, 0.0)
+    drifting = replace(well, auroc_fresh_long=0.01)
     assert drifting.drifting
-    assert not Health(True, 0.99, 0.1, 1.0, 0.5, 0.01, 1.0, 0.0).drifting
-    assert not Health(True, 0.5, 0.1, 1.0, 0.5, 0.01, 0.1, 0.0).drifting
-    assert not Health(False, *[float("nan")] * 7).drifting
+    assert not replace(drifting, auroc_persistent=0.99).drifting
+    assert not replace(drifting, recovery=0.1).drifting
+    assert not Health(False).drifting
 
 
 FULL = """

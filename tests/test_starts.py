@@ -1,7 +1,4 @@
-"""Starts: one contract for all of them, the distributions they promise, and what they refuse.
-
-Past 300 lines because the tables of starts and of refusals are shared by the tests below them.
-"""
+"""Starts: one contract for all of them, the distributions they promise, and what they refuse."""
 
 from __future__ import annotations
 
@@ -318,8 +315,11 @@ def refusals() -> list[tuple[str, Callable[[], object], str]]:
         ("bounds' shape", lambda: UniformStart(torch.zeros(3), 1.0, EVENT), "have the event shape (2, 2), got (3,)"),
         ("integers", lambda: UniformStart(torch.zeros(2).long(), 1, (2,)), "floating-point, got torch.int64"),
         ("empty batch", lambda: UniformStart.of_batch(x[:0]), "x is an empty batch"),
-        ("no chains", lambda: UniformStart(0, 1, EVENT).draw(no_rows, generator=g), "at least 1 chain, got n=0"),
-        ("no labels asked", lambda: UniformLabels(LABELS).draw(0, generator=g), "at least 1 chain, got n=0"),
+        (
+            "no chains",
+            lambda: Start(UniformStart(0, 1, EVENT), UniformLabels(LABELS)).draw(0, generator=g),
+            "at least 1 chain, got n=0",
+        ),
         ("no rows", lambda: FrequencyLabels.fit(no_rows, LABELS), "the frequencies of no rows are unknown"),
         (
             "class not named",

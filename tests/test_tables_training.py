@@ -14,9 +14,9 @@ from sklearn.base import clone
 from jointenergy import JointEnergyClassifier, JointEnergyDetector
 from jointenergy.labels import MISSING, LabelSpace
 from jointenergy.starts import FrequencyLabels
-from jointenergy.tables import base
+from jointenergy.tables import base, training
 from jointenergy.tables.early_stopping import EarlyStopping, held_out, score_of
-from jointenergy.tables.training import compared_labels, table_trainer, unbiased
+from jointenergy.tables.training import compared_labels, go_on, unbiased
 from tests.small_tables import Quick, blobs
 from tests.tables import make
 
@@ -39,17 +39,16 @@ def trainers(monkeypatch):
     """What trainers are made of: their seeds, and the chains and weights that they begin with."""
     made = []
 
-    def seen(*args, **kwargs):
-        trainer = table_trainer(*args, **kwargs)
+    def seen(trainer, *given):
+        go_on(trainer, *given)
         assert trainer.chains.buffer is not None
         chains = trainer.chains.buffer.state_dict()["x"]
         weights, averaged = copy.deepcopy(trainer.model.state_dict()), copy.deepcopy(trainer.ema.state_dict())
         made.append(
             SimpleNamespace(seed=trainer.seed, chains=chains, weights=weights, averaged=averaged, trainer=trainer)
         )
-        return trainer
 
-    monkeypatch.setattr(base, "table_trainer", seen)
+    monkeypatch.setattr(training, "go_on", seen)
     return made
 
 

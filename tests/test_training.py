@@ -5,19 +5,25 @@ import json
 import signal
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
+from torch import nn
 
+from jointenergy.buffers import Drawn, ReplayBuffer
 from jointenergy.errors import InputError
-from jointenergy.objectives import Draws
+from jointenergy.kernels import Langevin, Target
+from jointenergy.labels import LabelSpace
+from jointenergy.models import Box, EnergyModel
 from jointenergy.recipes import run_folder
+from jointenergy.starts import GivenStart, MissingLabels, Start
 from jointenergy.streams import seeded
-from jointenergy.training import checkpoints, loop
+from jointenergy.training import checkpoints, loop, measure
+from jointenergy.training.chains import Chains
 from jointenergy.training.journal import Journal
 from jointenergy.training.order import Order
+from jointenergy.training.trainer import Trainer
 from tests.small import JOINT, SYSTEMS, Before, accuracy, small, trained
 
 TINY = ("iterations=200", "model.network.hidden=[16]", "chain.steps=2", "chain.sampling_steps=3", "buffer.size=200")
@@ -151,24 +157,35 @@ def test_the_papers_systems_train(overrides, tmp_path):
 
 
 def test_weight_prior_is_a_gaussian_on_the_weights(tmp_path):
-    # Its gradient, weight / (scale^2 * rows), is all that is left when the likelihood's is taken away.
+    # Its gradient, weight / (scale^2 * rows), is all that there is where nothing is compared.
     settings = small("optimizer.weight_prior=0.5", "optimizer.name=sgd", "optimizer.momentum=0")
     trainer = run_folder.create(tmp_path / "run", settings, 0).trainer
-    moved = trainer.move(None, 64)
-    draws = trainer.draws_of(moved, "negatives", Draws(), trainer.needs)
-    loss = trainer.parts[0].objective.unchecked(trainer.model, trainer.feeds[0].batch(), draws)
     weights = [p.detach().clone() for p in trainer.model.parameters()]
-    trainer.update(lambda: replace(loss, total=loss.total * 0.0))
+    trainer.update(lambda: trainer.compare([]))
     for p, before in zip(trainer.model.parameters(), weights, strict=True):
         assert p.grad is not None
         torch.testing.assert_close(p.grad, before / (0.5**2 * len(trainer.data.x)))
 
 
-def test_time_becomes_iterations():
-    few, many = (run_folder.iterations_in(small(*TINY), seconds, 0) for seconds in (1.0, 10.0))
-    assert 1 < few < many
-    # A check takes far longer than a step: where every iteration has one, far fewer fit into the time.
-    assert run_folder.iterations_in(small(*TINY, "cadence.check=1"), 10.0, 0) < many / 3
+def test_time_becomes_iterations(monkeypatch):
+    # By a clock of its own: a step takes a tenth of a second, a check two seconds, the first steps an hour.
+    clock, made = [0.0], [0]
+
+    def step(_: Trainer) -> None:
+        made[0] += 1
+        clock[0] += 0.1 if made[0] > run_folder.WARM else 3600.0
+
+    def check(_: Trainer) -> None:
+        clock[0] += 1.0
+
+    monkeypatch.setattr("jointenergy.recipes.run_folder.time.perf_counter", lambda: clock[0])
+    monkeypatch.setattr(Trainer, "step", step)
+    monkeypatch.setattr(measure, "accuracy", check)
+    monkeypatch.setattr(run_folder, "check_trainer", check)
+    for every, expected in ((10, 100 / (0.1 + 0.2)), (1, 100 / (0.1 + 2.0))):
+        made[0] = 0
+        found = run_folder.iterations_in(small(*TINY, f"cadence.check={every}"), 100.0, 0)
+        assert found == int(expected)
 
 
 def test_order_goes_through_all_rows_and_resumes():
@@ -178,6 +195,24 @@ def test_order_goes_through_all_rows_and_resumes():
     other = Order(10, 4, seeded(1))
     other.load_state_dict(order.state_dict())
     assert torch.equal(torch.cat([order.next() for _ in range(7)]), torch.cat([other.next() for _ in range(7)]))
+
+
+def test_chains_begin_anew_as_often_as_asked_and_age_by_their_steps():
+    # Normal bound at 5 standard deviations, false-failure rate 6e-7; detects a rate that is off by more than .01
+    # (two bounds), and so 95 % in place of 5 %.
+    n, share, labels = 50_000, 0.05, LabelSpace.none()
+    buffer = ReplayBuffer(n, (1,), labels, restart=share)
+    buffer.store(Drawn(torch.zeros(n, 1), torch.zeros(n, 0).long(), torch.full((n,), 7)))
+    start = Start(GivenStart(torch.ones(n, 1)), MissingLabels(labels))
+    chains = Chains(Langevin(0.1, 0.1), 3, start, buffer, seeded(0), (-1.0, 1.0))
+    drawn, fresh = chains.draw(n)
+    anew = drawn.x[:, 0] == 1
+    assert abs(int(anew.sum()) - n * share) < 5 * (n * share * (1 - share)) ** 0.5
+    assert torch.equal(drawn.age, torch.where(anew, 0, 7))
+    assert int(chains.n_purged) == 0
+    model = EnergyModel(nn.Linear(1, 1), domain=Box(-1, 1), event_shape=(1,))
+    chains.store(chains.move(Target(model), drawn, fresh, known="complete"))
+    assert torch.equal(buffer.state_dict()["age"][drawn.slots], drawn.age + 3)
 
 
 def test_streams_of_different_purposes_differ():

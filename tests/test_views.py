@@ -153,7 +153,6 @@ def test_other_networks_are_asked_with_pixels():
             {"transform": "logit", "dequantize": "bytes", "low": -14.0, "high": 14.0, "augment": ["blur"]},
             "color and blur change pixels and no logits",
         ),
-        ({"noise_clamp": True}, "data.noise_clamp holds noise within the bounds: set data.noise"),
     ],
 )
 def test_settings_that_contradict_each_other_are_refused(data, sentence):
@@ -167,14 +166,15 @@ def test_the_logit_takes_pixels_alone():
         dataset_of(settings, None, "train")
 
 
-def test_noise_is_held_within_the_bounds_where_the_recipe_says_so():
-    """Gibbs-JEM's preparation: dequantized, noise of .001, clamped to [0, 1]."""
+def test_data_and_chains_live_in_one_box():
+    """Noise on data is clamped to the box that chains are clamped to, or reject the outside of, and to no other."""
     x = torch.tensor([[0.0, 1.0, 0.5]]).expand(500, 3)
     data = TrainingData(x, torch.zeros(500, 1, dtype=torch.int64), x, x[:, :1].long(), LabelSpace({"class": 2}))
     settings = ("data.low=0.0", "data.high=1.0", "data.noise=0.001", "data.dequantize=bytes", "start.x=uniform")
-    for clamped in (True, False):
+    mala = "chain.kernel={kind='mala', step_size=0.1}"
+    for setting, clamped in (("chain.clamp=true", True), (mala, True), ("chain.clamp=false", False)):
         y = x
-        recipe = recipes.load("digits-jem", [*settings, f"data.noise_clamp={str(clamped).lower()}"])
+        recipe = recipes.load("digits-jem", [*settings, setting])
         for change in plan_of(recipe, data, 0).changes[0]:
             y = change(y, generator=seeded())
         assert bool(((y >= 0) & (y <= 1)).all()) == clamped

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         PairModel,
         Product,
         Reals,
+        Tempered,
     )
     from jointenergy.runs import Run, fit, load, wrap
     from jointenergy.tables import JointEnergyClassifier, JointEnergyDetector
@@ -55,6 +56,7 @@ __all__ = [
     "ReplayBuffer",
     "ReservoirBuffer",
     "Run",
+    "Tempered",
     "__version__",
     "buffers",
     "data",
@@ -84,6 +86,7 @@ _MODULES = {
         "PairModel",
         "Product",
         "Reals",
+        "Tempered",
     ),
     "buffers": ("ReplayBuffer", "ReservoirBuffer"),
     "runs": ("Run", "fit", "load", "wrap"),

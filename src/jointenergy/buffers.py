@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from torch import Tensor
 from jointenergy.errors import InputError
 from jointenergy.inputs import check_count, check_x, is_number
 from jointenergy.labels import MISSING, Given, LabelSpace
+from jointenergy.limits import GIB, memory
 
 
 @final
@@ -34,14 +36,10 @@ class Drawn:
         """States that have made no step yet and belong to no slot."""
         return cls(x, y, torch.zeros(len(x), dtype=torch.int64, device=x.device))
 
-    def after(self, x: Tensor, y: Tensor, steps: int) -> Drawn:
-        """Where a chain of `steps` steps has taken these states; they keep their slots."""
-        return Drawn(x, y, self.age + steps, self.slots)
-
-    def to(self, device: torch.device | str) -> Drawn:
-        """The same states on another device: a buffer may live beside the accelerator on which its chains run."""
-        slots = None if self.slots is None else self.slots.to(device)
-        return Drawn(self.x.to(device), self.y.to(device), self.age.to(device), slots)
+    def replaced(self, rows: Tensor, fresh: Drawn) -> Drawn:
+        """The fresh state of the same number in the chosen rows, bool `[n]`: a chain begun anew keeps its slot."""
+        x = torch.where(rows.view(-1, *(1,) * (self.x.ndim - 1)), fresh.x, self.x)
+        return Drawn(x, torch.where(rows[:, None], fresh.y, self.y), torch.where(rows, fresh.age, self.age), self.slots)
 
     def __len__(self) -> int:
         return len(self.x)
@@ -81,6 +79,11 @@ class Buffer(ABC):
         self.device = torch.device(device)
         # One row more than there are slots: what is not kept is written there, so that no host has to know of it.
         rows = capacity + 1 if self.bound else 0
+        size = rows * (math.prod(self.event_shape) * torch.empty((), dtype=dtype).element_size() + 8 * len(self.labels))
+        if size > memory():
+            raise InputError(
+                f"a buffer of {rows:,} chains takes {size / GIB:,.0f} GiB, more than this machine has: make it smaller"
+            )
         self._all_x = torch.zeros(rows, *self.event_shape, dtype=dtype, device=device)
         self._all_y = torch.full((rows, len(self.labels)), MISSING, dtype=torch.int64, device=device)
         self._all_age = torch.zeros(rows, dtype=torch.int64, device=device)
@@ -220,10 +223,6 @@ class Buffer(ABC):
             raise InputError("two states name the same slot: a slot keeps one state, so draw without replacement")
         return slots
 
-    def _write(self, slots: Tensor, x: Tensor, y: Tensor, age: Tensor) -> None:
-        """Into slots, of which `capacity` is the one that nobody reads."""
-        self._all_x[slots], self._all_y[slots], self._all_age[slots] = x, y, age
-
     def _shuffled(self, n: int, generator: torch.Generator) -> Tensor:
         return torch.randperm(n, generator=generator, device=generator.device).to(self.device)
 
@@ -261,15 +260,13 @@ class ReplayBuffer(Buffer):
 
     def store_unchecked(self, states: Drawn, *, generator: torch.Generator | None = None) -> None:
         """Write states with slots back there, others as new ones; the generator is not needed."""
-        if states.slots is not None:
-            self._write(states.slots, states.x, states.y, states.age)
-            return
-        n = len(states)
-        slots = (self._n_seen + torch.arange(n, device=self.device)) % self.capacity
-        # Of a batch larger than the buffer only the last ones stay: no slot is written twice in one call.
-        last = slice(-self.capacity, None)
-        self._write(slots[last], states.x[last], states.y[last], states.age[last])
-        self._n_seen += n
+        slots, x, y, age = states.slots, states.x, states.y, states.age
+        if slots is None:
+            # Of a batch larger than the buffer only the last ones stay: no slot is written twice in one call.
+            numbers = self._n_seen + torch.arange(len(x), device=self.device)
+            slots, x, y, age = (t[-self.capacity :] for t in (numbers % self.capacity, x, y, age))
+            self._n_seen += len(states)
+        self._x[slots], self._y[slots], self._age[slots] = x, y, age
 
 
 # Not final: the tests derive broken twins from it.
@@ -285,7 +282,7 @@ class ReservoirBuffer(Buffer):
         slots = self._slots_of_new(numbers, generator).clamp(max=self.capacity)
         # Rows that hit the same slot all write what the surviving one of them holds: their order does not matter.
         rows = self._survivor_of(slots)
-        self._write(slots, states.x[rows], states.y[rows], states.age[rows])
+        self._all_x[slots], self._all_y[slots], self._all_age[slots] = states.x[rows], states.y[rows], states.age[rows]
         self._n_seen += n
 
     def _slots_of_new(self, numbers: Tensor, generator: torch.Generator) -> Tensor:
@@ -299,23 +296,3 @@ class ReservoirBuffer(Buffer):
         numbers = torch.arange(len(slots), device=slots.device)
         last = torch.zeros(self.capacity + 1, dtype=torch.int64, device=slots.device)
         return last.scatter_reduce(0, slots, numbers, "amax")[slots]
-
-
-def restart(drawn: Drawn, fresh: Drawn, probability: float, *, generator: torch.Generator) -> Drawn:
-    """Replace each row, independently and with this probability, by the fresh row of the same number.
-
-    A replaced row has age 0 and keeps its slot, so that the restarted chain takes the old one's place in the buffer.
-    """
-    if not 0 <= probability <= 1:
-        raise InputError(f"a restart probability lies between 0 and 1, got {probability}")
-    fresh = fresh.to(drawn.x.device)
-    for name, old, new in (("x", drawn.x, fresh.x), ("y", drawn.y, fresh.y)):
-        if old.shape != new.shape or old.dtype != new.dtype:
-            raise InputError(
-                f"fresh {name} must be like the drawn one, {old.dtype} of shape {tuple(old.shape)}, "
-                f"got {new.dtype} of shape {tuple(new.shape)}"
-            )
-    chosen = torch.rand(len(drawn), generator=generator, device=generator.device).to(drawn.x.device) < probability
-    x = torch.where(chosen.view(-1, *[1] * (drawn.x.ndim - 1)), fresh.x, drawn.x)
-    y = torch.where(chosen[:, None], fresh.y, drawn.y)
-    return Drawn(x, y, drawn.age.masked_fill(chosen, 0), drawn.slots)

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from jointenergy.errors import EnumerationError, InputError
 from jointenergy.inputs import is_integer
+from jointenergy.limits import CLASSES
 
 MISSING = -1
 """The label of an entry that is not known: a density sums over it."""
@@ -56,7 +57,8 @@ class LabelSpace:
     def __init__(self, variables: Mapping[str, int | Sequence[str]]) -> None:
         if not isinstance(variables, Mapping):
             raise InputError(f"label variables are a mapping from names to values, got {type(variables).__name__}")
-        values = []
+        values: list[tuple[str, ...]] = []
+        n_codes = 0
         for name, spec in variables.items():
             if not isinstance(name, str) or not name:
                 raise InputError(f"a label variable needs a non-empty name, got {name!r}")
@@ -64,11 +66,16 @@ class LabelSpace:
                 raise InputError(
                     f"label variable {name!r} needs a number of values or a list of value names, got {spec!r}"
                 )
+            n_codes += int(spec) if not isinstance(spec, Sequence) else len(spec)
+            if n_codes > CLASSES:
+                raise InputError(
+                    f"label variable {name!r} makes {n_codes:,} values in all: at most {CLASSES:,} are taken"
+                )
             value_names = tuple(map(str, spec if isinstance(spec, Sequence) else range(int(spec))))
             if len(value_names) < 2:
                 raise InputError(f"label variable {name!r} needs at least 2 values, got {len(value_names)}")
             if len(set(value_names)) < len(value_names):
-                raise InputError(f"label variable {name!r} names a value twice: {list(value_names)}")
+                raise InputError(f"label variable {name!r} names a value twice: {list(value_names[:10])}")
             values.append(value_names)
         object.__setattr__(self, "names", tuple(variables))
         object.__setattr__(self, "values", tuple(values))
@@ -197,7 +204,7 @@ class LabelSpace:
     def given(self, given: Given, n: int, device: torch.device | str | None = None) -> Tensor:
         """What is given as checked labels `[n, L]`: from a mapping of names, a tensor with MISSING, or None."""
         if given is None:
-            return torch.full((n, len(self)), MISSING, dtype=torch.int64, device=device)
+            return torch.full((n, len(self.names)), MISSING, dtype=torch.int64, device=device)
         if isinstance(given, Mapping):
             return self.encode(given, n, device)
         return self.check(given, n).to(device)

@@ -68,7 +68,7 @@ class UniformStart:
         return cls(x.amin(0), x.amax(0), x.shape[1:])
 
     def draw(self, y: Tensor, *, generator: torch.Generator) -> Tensor:
-        shape = (_at_least_one(len(y)), *self.low.shape)
+        shape = (len(y), *self.low.shape)
         unit = torch.rand(shape, generator=generator, device=generator.device, dtype=self.low.dtype)
         # Rounding may step over a bound, and a kernel that rejects what lies outside a box would never move such a row.
         return (self.low + (self.high - self.low) * unit.to(self.low.device)).clamp(self.low, self.high)
@@ -82,8 +82,8 @@ class ClassGaussianStart:
     A row whose class is MISSING draws its class by the classes' `frequencies` first.
     """
 
-    labels: LabelSpace
-    variable: str
+    column: int
+    """Of the label variable that is the class."""
     means: Tensor  # [C, D]
     factors: Tensor  # [C, D, D], lower Cholesky factors
     frequencies: Tensor  # [C]
@@ -114,9 +114,10 @@ class ClassGaussianStart:
         if bounds is not None and not bounds[0] < bounds[1]:
             raise InputError(f"bounds must be (low, high) with low < high, got {bounds}")
         check_x(x)
-        classes = labels.check(y, len(x))[:, labels.index(variable)].to(x.device)
+        column = labels.index(variable)
+        classes = labels.check(y, len(x))[:, column].to(x.device)
         gaussians, counts = [], []
-        for c, name in enumerate(labels.values[labels.index(variable)]):
+        for c, name in enumerate(labels.values[column]):
             rows = x.detach()[classes == c].flatten(1)
             if len(rows) < 2:
                 raise InputError(
@@ -127,11 +128,11 @@ class ClassGaussianStart:
             counts.append(len(rows))
         means, factors = (torch.stack(parts) for parts in zip(*gaussians, strict=True))
         frequencies = torch.tensor(counts, dtype=torch.float32, device=x.device) / sum(counts)
-        return cls(labels, variable, means, factors, frequencies, tuple(x.shape[1:]), bounds)
+        return cls(column, means, factors, frequencies, tuple(x.shape[1:]), bounds)
 
     def draw(self, y: Tensor, *, generator: torch.Generator) -> Tensor:
-        device, n = generator.device, _at_least_one(len(y))
-        classes = y[:, self.labels.index(self.variable)].to(self.means.device)
+        device, n = generator.device, len(y)
+        classes = y[:, self.column].to(self.means.device)
         # Both draws are made for all rows, so that a row's noise does not depend on which other classes are missing.
         any_class = torch.multinomial(self.frequencies.to(device), n, replacement=True, generator=generator)
         shape = (n, self.means.shape[1])
@@ -232,7 +233,7 @@ class GivenStart:
         self.x = check_x(x).detach().clone()
 
     def draw(self, y: Tensor, *, generator: torch.Generator) -> Tensor:
-        n = _at_least_one(len(y))
+        n = len(y)
         if n > len(self.x):
             raise InputError(f"{n:,} chains cannot start from {len(self.x):,} given rows: ask for fewer, or give more")
         if n == len(self.x):
@@ -248,7 +249,7 @@ class MissingLabels:
     labels: LabelSpace
 
     def draw(self, n: int, *, generator: torch.Generator, given: Given = None) -> Tensor:
-        return self.labels.given(given, _at_least_one(n), generator.device).to(generator.device, copy=True)
+        return self.labels.given(given, n, generator.device).to(generator.device, copy=True)
 
 
 @final
@@ -259,8 +260,7 @@ class UniformLabels:
     labels: LabelSpace
 
     def draw(self, n: int, *, generator: torch.Generator, given: Given = None) -> Tensor:
-        shape = (_at_least_one(n), len(self.labels))
-        bits = torch.randint(1 << 62, shape, generator=generator, device=generator.device)
+        bits = torch.randint(1 << 62, (n, len(self.labels)), generator=generator, device=generator.device)
         return _written(self.labels, bits % constant(self.labels.cardinalities, bits.device), given)
 
 
@@ -291,18 +291,12 @@ class FrequencyLabels:
 
     def draw(self, n: int, *, generator: torch.Generator, given: Given = None) -> Tensor:
         device = generator.device
-        chosen = torch.randint(len(self.rows), (_at_least_one(n),), generator=generator, device=device)
+        chosen = torch.randint(len(self.rows), (n,), generator=generator, device=device)
         y = self.rows[chosen.to(self.rows.device)]
         if len(self.labels):
             completion = torch.multinomial(self.frequencies.to(device), n, replacement=True, generator=generator).T
             y = torch.where(y == MISSING, completion.to(y.device), y)
         return _written(self.labels, y, given)
-
-
-def _at_least_one(n: int) -> int:
-    if n < 1:
-        raise InputError(f"a start needs at least 1 chain, got n={n}")
-    return n
 
 
 def _written(labels: LabelSpace, y: Tensor, given: Given) -> Tensor:
@@ -319,6 +313,8 @@ class Start:
     label_start: LabelStart
 
     def draw(self, n: int, *, generator: torch.Generator, given: Given = None) -> tuple[Tensor, Tensor]:
+        if n < 1:
+            raise InputError(f"a start needs at least 1 chain, got n={n}")
         y = self.label_start.draw(n, generator=generator, given=given)
         x = self.x_start.draw(y, generator=generator)
         return x, y.to(x.device)

@@ -12,8 +12,7 @@ from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeR
 from rich.table import Table
 
 from jointenergy.cli.screen import console, say
-from jointenergy.data import READERS, downloads
-from jointenergy.data.request import VARIABLE
+from jointenergy.errors import InputError
 
 app = typer.Typer(help="List data sets and download them.", add_completion=False)
 
@@ -21,6 +20,8 @@ app = typer.Typer(help="List data sets and download them.", add_completion=False
 @app.command("list")
 def list_sets() -> None:
     """List the data sets, what each holds, and whether `data get` downloads it."""
+    from jointenergy.data import READERS, downloads
+
     table = Table(box=None, pad_edge=False)
     for head in ("name", "what is read", "get", "options"):
         table.add_column(head)
@@ -35,11 +36,16 @@ def list_sets() -> None:
 def get(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Name of a data set in `jointenergy data list`.")],
     to: Annotated[
-        Path | None, typer.Option(metavar="DIR", help=f"Folder of the data sets; default: {VARIABLE}, or ./data.")
+        Path | None, typer.Option(metavar="DIR", help="Folder of the data sets; default: JOINTENERGY_DATA, or ./data.")
     ] = None,
 ) -> None:
     """Download the files of a data set to DIR/NAME and verify their checksums."""
+    from jointenergy.data import downloads
+    from jointenergy.data.request import VARIABLE
+
     folder = to or Path(os.environ.get(VARIABLE) or "data")
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"--to names a folder, and {folder} is a file: choose another")
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         tasks = {}

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
+from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.markup import escape
 from rich.table import Table as Shown
 
-from jointenergy.cli import outputs
-from jointenergy.cli.inputs import named_places
 from jointenergy.cli.options import Seed
-from jointenergy.cli.screen import INTERRUPTED, console, say
-from jointenergy.cli.tasks import AsJson, Data, Device, RunPath, opened
+from jointenergy.cli.screen import INTERRUPTED, cell, console, say
+from jointenergy.cli.tasks import AsJson, Data, Device, EqualConstants, RunPath, opened
 from jointenergy.errors import InputError
-from jointenergy.report import comparison, extractors, page, suite
-from jointenergy.report.ood_sets import read_outside
-from jointenergy.report.sections import Subject, Suite
+
+if TYPE_CHECKING:
+    from jointenergy.report import suite
+    from jointenergy.report.sections import Cell, Subject, Suite
 
 KEY_FIGURES = (
     ("accuracy", "accuracy"),
@@ -33,11 +31,22 @@ KEY_FIGURES = (
 )
 
 
+PARTS = ("health", "samples", "prediction", "calibration", "ood", "robustness", "distal", "likelihood", "training")
+
+
 class SuiteName(StrEnum):
     """How much is measured."""
 
     quick = "quick"
     full = "full"
+    paper = "paper"
+
+
+class ReferenceName(StrEnum):
+    """The real rows that samples are compared with."""
+
+    train = "train"
+    test = "test"
 
 
 def evaluate(
@@ -47,7 +56,9 @@ def evaluate(
         typer.Option(metavar="BASELINE_RUN", help="Run of the same network, trained by cross-entropy alone."),
     ] = None,
     other: Annotated[list[str], typer.Option(metavar="NAME=RUN", help="Another run to compare with. Repeatable.")] = [],  # noqa: B006 (typer reads the default and copies it)
-    suite_name: Annotated[SuiteName, typer.Option("--suite", help="Size of the evaluation.")] = SuiteName.quick,
+    suite_name: Annotated[
+        SuiteName, typer.Option("--suite", help="Size of the evaluation; paper has the attacks of JEM's budget.")
+    ] = SuiteName.quick,
     ood: Annotated[
         list[str],
         typer.Option(
@@ -58,12 +69,17 @@ def evaluate(
         Path | None,
         typer.Option(metavar="inception|FILE", help="Network whose features compare samples (FID, KID), or its file."),
     ] = None,
+    reference: Annotated[
+        ReferenceName | None,
+        typer.Option(help="What samples are compared with; default: train for inception, test for all others."),
+    ] = None,
     part: Annotated[
-        list[str], typer.Option(metavar="PART", help=f"Measure only this part: {', '.join(suite.PARTS)}. Repeatable.")
+        list[str], typer.Option(metavar="PART", help=f"Measure only this part: {', '.join(PARTS)}. Repeatable.")
     ] = [],  # noqa: B006
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Folder of the report; default: RUN/evaluation.")
     ] = None,
+    equal_constants: EqualConstants = False,
     data: Data = None,
     device: Device = "auto",
     seed: Seed = 0,
@@ -73,18 +89,28 @@ def evaluate(
     Writes report.html, metrics.json and pictures. After Ctrl-C the same command
     continues with the parts that are left.
     """
+    from jointenergy.cli.inputs import named_places
+    from jointenergy.report import comparison, extractors, suite
+    from jointenergy.report.ood_sets import read_outside
+
     folder = out or comparison.folder_of(run)
-    trained = opened(run, data, device)
+    trained = opened(run, data, device, equal_constants=equal_constants)
     baseline = None if against is None else opened(against, data, device)
     others = {name: opened(Path(place), data, device) for name, place in named_places(other, "--other", "RUN").items()}
     outside = [read_outside(name, Path(place), trained) for name, place in named_places(ood, "--ood", "DIR").items()]
     named = None if extractor is None else extractors.load(extractor, trained)
+    if reference is not None:
+        if named is None:
+            raise InputError("--reference belongs to an extractor: name one by --extractor")
+        named = replace(named, reference=reference.value)
     subject = suite.subject_of(trained, baseline=baseline, others=others, outside=outside, extractor=named, seed=seed)
-    measure(subject, "full" if suite_name == SuiteName.full else "quick", folder, only=part or None)
+    measure(subject, suite_name.value, folder, only=part or None)
 
 
 def measure(subject: Subject, size: Suite, folder: Path, *, only: Sequence[str] | None = None) -> None:
     """Measure, write the page, and say on the screen what was found; Ctrl-C keeps the parts that are done."""
+    from jointenergy.report import page, suite
+
     with console.status("measuring") as status:
 
         def show(part: str) -> None:
@@ -121,18 +147,26 @@ def compare(
     as_json: AsJson = False,
 ) -> None:
     """Compare the metrics of evaluated runs side by side."""
+    from jointenergy.cli import outputs
+    from jointenergy.report import comparison
+
     table, says = comparison.compare([comparison.read(path) for path in runs])
     rows = [row for row in table.rows if only in str(row[0])]
     if only and not rows:
         raise InputError(f"no metric of these runs has {only!r} in its name")
     if as_json:
         plain = {str(row[0]): dict(zip(table.columns[1:], row[1:], strict=True)) for row in rows}
-        console.print_json(json.dumps(plain))
+        print(outputs.json_text(plain))
         return
     shown = Shown(box=None, pad_edge=False)
     for i, column in enumerate(table.columns):
-        shown.add_column(escape(column), justify="left" if i == 0 else "right")
+        shown.add_column(cell(column), justify="left" if i == 0 else "right")
     for row in rows:
-        shown.add_row(*(escape(page.text_of(cell)) for cell in row))
+        shown.add_row(*(cell(_text(value)) for value in row))
     console.print(shown)
     outputs.say(says)
+
+
+def _text(value: Cell) -> str:
+    """A metric of its own scale in each row: four digits."""
+    return "-" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)

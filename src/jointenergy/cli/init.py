@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from jointenergy.cli.options import TrainDevice
 from jointenergy.cli.screen import say
 from jointenergy.cli.waiting import waiting
-from jointenergy.data import Dataset
-from jointenergy.data.own import look
 from jointenergy.errors import InputError
-from jointenergy.recipes import own
-from jointenergy.recipes.schema import parse
-from jointenergy.training.distributed import device_of
+from jointenergy.files.writing import write_text
+
+if TYPE_CHECKING:
+    from jointenergy.data import Dataset
 
 
 def init(
@@ -29,7 +28,7 @@ def init(
     ],
     out: Annotated[Path, typer.Option(metavar="FILE", help="Recipe file to write.")] = Path("my.toml"),
     minutes: Annotated[
-        float, typer.Option(metavar="MINUTES", help="Training time to plan for on this machine.", min=0.1)
+        float, typer.Option(metavar="MINUTES", help="Training time to plan for on this machine.", min=0.1, max=100_000)
     ] = 10.0,
     device: TrainDevice = "auto",
 ) -> None:
@@ -39,6 +38,11 @@ def init(
     iterations are chosen for this machine, with comments that say what to
     change.
     """
+    from jointenergy.data.own import look
+    from jointenergy.recipes import own
+    from jointenergy.recipes.schema import parse
+    from jointenergy.training.distributed import device_of
+
     if out.exists():
         raise InputError(f"{out} is there already: choose another --out")
     if out.suffix != ".toml":
@@ -54,7 +58,7 @@ def init(
     with waiting("measuring the speed"):
         values, seconds = own.with_iterations(values, 60 * minutes, place, where)
     command = f"jointenergy train {shlex.quote(str(out))} --data {shlex.quote(str(place))}"
-    system = {0: "A density", 1: "JEM"}.get(len(train.labels), "Gibbs-JEM")
+    system = "JEM" if len(train.labels) else "A density"
     values["description"] = f"{system} of {what_is_in(train)}."
     head = [
         f"{system} of {what_is_in(train)}.",
@@ -63,8 +67,7 @@ def init(
     ]
     text = own.text_of(values, found, head)
     out.parent.mkdir(parents=True, exist_ok=True)
-    with out.open("x", encoding="utf-8") as file:
-        file.write(text)
+    write_text(out, text)
     say(f"{out} is written: {values['iterations']:,} iterations, about {_time(seconds)}. Next: {command}")
 
 

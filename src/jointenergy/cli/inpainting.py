@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from torch import Tensor
 
-from jointenergy.cli import inputs, outputs
-from jointenergy.cli.masks import mask_of
 from jointenergy.cli.options import Seed
 from jointenergy.cli.synthesis import FilmOption, Steps, both, save_film, steps_of
 from jointenergy.cli.tasks import AsCsv, AsJson, Data, Device, Given, InputPaths, Resize, RunPath, opened
 from jointenergy.cli.waiting import waiting
 from jointenergy.errors import InputError
-from jointenergy.inference import Inpainted
-from jointenergy.runs import Film, Run
+from jointenergy.limits import COUNT
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from jointenergy.cli import inputs, outputs
+    from jointenergy.inference import Inpainted
+    from jointenergy.runs import Film, Run
 
 SHOWN_DRAWS = 6  # of each input in a picture
 
@@ -34,7 +37,7 @@ def inpaint(
         ),
     ] = "",
     given: Given = "",
-    draws: Annotated[int, typer.Option(metavar="N", help="Draws per input.", min=1)] = 32,
+    draws: Annotated[int, typer.Option(metavar="N", help="Draws per input.", min=1, max=COUNT)] = 32,
     level: Annotated[float, typer.Option(help="Coverage of the intervals of a table.", min=0.01, max=0.99)] = 0.9,
     steps: Steps = None,
     out: Annotated[
@@ -52,6 +55,9 @@ def inpaint(
 
     Draws several completions of each input and shows their mean and spread.
     """
+    from jointenergy.cli import inputs, outputs
+    from jointenergy.cli.masks import mask_of
+
     if out is not None:
         outputs.check_file(out)
     outputs.check_film(film)
@@ -64,6 +70,7 @@ def inpaint(
         held = held & mask_of(mask, source, len(rows.x), rows.columns)
     if bool(held.all()):
         raise InputError("all of the input is known: say with --mask which part is, as in --mask upper")
+    outputs.check_memory(draws * len(rows.x), source.event_shape)
     length = steps_of(source, steps)
     reel, columns = _reel(length, len(rows.x), draws, source.event_shape) if film is not None else (None, None)
     with waiting("inpainting", length) as done:
@@ -81,6 +88,8 @@ def inpaint(
 
 def _reel(steps: int, n: int, draws: int, event_shape: tuple[int, ...]) -> tuple[Film, int | None]:
     """A film and its columns: chains are all inputs, then all again for the next draw, and should stand so."""
+    from jointenergy.runs import Film
+
     film = Film(steps)
     if n == 1 or draws == 1 or math.prod(event_shape) == 2:
         return film, None
@@ -89,6 +98,8 @@ def _reel(steps: int, n: int, draws: int, event_shape: tuple[int, ...]) -> tuple
 
 
 def _save_inpainted(path: Path, found: Inpainted, x: Tensor, held: Tensor, run: Run) -> None:
+    from jointenergy.cli import outputs
+
     if path.suffix.lower() not in outputs.PICTURES:
         outputs.save(path, found.draws, found.y, run.bounds)
         return

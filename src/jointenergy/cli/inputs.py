@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import functools
 import math
-import zipfile
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,13 +12,13 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from PIL import Image
 from torch import Tensor
 
 from jointenergy.cli.waiting import waiting
 from jointenergy.data import Resize
+from jointenergy.data.arrays import array_of, arrays_of
 from jointenergy.data.fitting import image_form
-from jointenergy.data.folders import decode
+from jointenergy.data.folders import decode, image_bytes, image_endings
 from jointenergy.data.tables import is_missing, lines_of
 from jointenergy.errors import InputError
 from jointenergy.labels import LabelSpace
@@ -61,7 +60,7 @@ def read(paths: Sequence[Path], run: Run, *, resize: bool, in_part: bool = False
 
 def _parts(path: Path, run: Run, resize: bool) -> Iterator[Inputs]:
     if path.is_dir():
-        files = sorted(f for f in path.rglob("*") if f.suffix.lower() in _images() and f.is_file())
+        files = sorted(f for f in path.rglob("*") if f.suffix.lower() in image_endings() and f.is_file())
         if not files:
             raise InputError(f"the folder {path} holds no images: name image files, .npy, .npz or .csv")
         for file in files:
@@ -72,7 +71,7 @@ def _parts(path: Path, run: Run, resize: bool) -> Iterator[Inputs]:
         yield _array(path, run, resize)
     elif path.suffix.lower() == ".csv":
         yield _table(path, run)
-    elif path.suffix.lower() in _images():
+    elif path.suffix.lower() in image_endings():
         yield _image(path, path.name, run, resize)
     else:
         raise InputError(f"{path.name} is no image by its ending, no .npy, .npz or .csv")
@@ -95,12 +94,6 @@ def _checked(part: Inputs, run: Run) -> Tensor:
 # Images and arrays.
 
 
-@functools.cache
-def _images() -> frozenset[str]:
-    """The endings of the formats that Pillow can open."""
-    return frozenset(end for end, form in Image.registered_extensions().items() if form in Image.OPEN)
-
-
 def size_of(run: Run) -> str:
     form = image_form(run.event_shape)
     if form is None:
@@ -113,7 +106,7 @@ def _image(path: Path, name: str, run: Run, resize: bool) -> Inputs:
     if form is None:
         raise InputError(f"{name} is no table, and the run takes rows of shape {run.event_shape}: give .npy or .csv")
     size = form[1:] if resize else None
-    pixels = decode(path.read_bytes(), str(path), "RGB" if form[0] == 3 else "L", size)
+    pixels = decode(image_bytes(path), str(path), "RGB" if form[0] == 3 else "L", size)
     if pixels.shape[1:] != form[1:]:
         raise InputError(
             f"{name} is {pixels.shape[1]} x {pixels.shape[2]} pixels where the run takes {size_of(run)}: add --resize"
@@ -138,23 +131,12 @@ def _array(path: Path, run: Run, resize: bool) -> Inputs:
     return Inputs(run.rows(_standardized(rows, run)), [f"{path.name}[{i}]" for i in range(len(rows))])
 
 
-def array_of(path: Path) -> NDArray[Any]:
-    """The array of a .npy file, or that of a .npz which is called x or is alone, or one sentence."""
-    array: NDArray[Any] | None
-    try:
-        found = np.load(path, allow_pickle=False)
-        if not isinstance(found, np.lib.npyio.NpzFile):
-            array = found
-        elif "x" in found.files or len(found.files) == 1:
-            array = found["x" if "x" in found.files else found.files[0]]
-        else:
-            array = None
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile):
-        # What numpy says would lead to loading pickles, which run code.
-        raise InputError(f"{path} cannot be read as an array: it holds no numbers, or is damaged") from None
-    if array is None:
-        raise InputError(f"{path.name} holds {', '.join(found.files) or 'nothing'}: call the array of inputs x")
-    return array
+def labels_in(path: Path) -> NDArray[Any]:
+    """The labels y of a .npz file of rows, or one sentence."""
+    found = arrays_of(path).get("y") if path.suffix.lower() == ".npz" else None
+    if found is None:
+        raise InputError(f"{path} has no labels: give a .npz with rows x and integer labels y, one for each row")
+    return found
 
 
 def _numbers(path: Path) -> NDArray[Any]:
@@ -229,7 +211,8 @@ def labels_of(text: str, labels: LabelSpace) -> Mapping[str, int]:
             raise InputError(f"the label {name!r} needs a value, as in {name}={known[0]}")
         if name in given:
             raise InputError(f"the label {name!r} is given twice in {text!r}")
-        given[name] = labels.value_index(name, int(value) if value not in known and value.isdecimal() else value)
+        number = value not in known and re.fullmatch("[0-9]{1,9}", value)
+        given[name] = labels.value_index(name, int(value) if number else value)
     return given
 
 

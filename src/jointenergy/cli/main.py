@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import importlib
+import re
+import shlex
 import sys
-from typing import Annotated, Any, NamedTuple
+import tempfile
+import traceback
+from collections.abc import Sequence
+from typing import Annotated, Any, NamedTuple, NoReturn
 
 import typer
 from typer.core import TyperGroup
 
 from jointenergy import __version__
-from jointenergy.cli.screen import WRONG, complain, refused, say
+from jointenergy.cli.screen import UNFORESEEN, WRONG, complain, refused, say
 from jointenergy.errors import InputError
 
 FIRST = """\
@@ -19,6 +24,9 @@ Try first:
   jointenergy demo                                      train, evaluate, report
   jointenergy train digits-jem --out runs/digits        train a recipe
   jointenergy predict runs/digits digit.png --resize    predict the label"""
+
+
+LONGEST = 200  # characters of an unforeseen error that are shown
 
 
 class Command(NamedTuple):
@@ -40,10 +48,12 @@ COMMANDS = {
     "data": Command("Train", "data", "app", "List data sets and download them."),
     "predict": Command("Use", "tasks", "predict", "Predict the labels of inputs, with probabilities."),
     "score": Command("Use", "tasks", "score", "Score inputs for out-of-distribution detection."),
+    "calibrate": Command("Use", "tasks", "calibrate", "Fit the temperature and the prediction sets of a run."),
     "rank": Command("Use", "tasks", "rank", "Compare two labelings of each input by their log-odds."),
     "sample": Command("Use", "synthesis", "sample", "Draw samples of x, given any of the labels."),
     "inpaint": Command("Use", "inpainting", "inpaint", "Complete missing pixels or columns of inputs."),
     "convert": Command("Use", "synthesis", "convert", "Change inputs until they have other labels."),
+    "distal": Command("Use", "synthesis", "distal", "Lead noise to inputs that the model is sure of."),
     "compose": Command("Use", "synthesis", "compose", "Sample the product of several runs or conditions."),
     "export": Command("Use", "tasks", "export", "Export a run to one portable file that every command opens."),
     "evaluate": Command("Evaluate", "evaluation", "evaluate", "Evaluate a run on its test rows and write a report."),
@@ -107,14 +117,37 @@ def _options(
         typer.echo(ctx.get_help())
 
 
-def main() -> None:
-    """Run the command; what is wrong with an input or a folder is one sentence, never a traceback."""
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Run the command; whatever is wrong is one sentence, never a traceback."""
     try:
-        app()
+        status = app(args=arguments, prog_name="jointenergy", standalone_mode=False)
     except InputError as error:
         complain(str(error))
     except OSError as error:
         complain(f"{refused(error)}; choose another folder, or make room there")
+    except Exception as error:
+        sentence, status = _told(error)
+        complain(sentence)
+        sys.exit(status)
     else:
-        return
+        sys.exit(status if isinstance(status, int) else 0)
     sys.exit(WRONG)
+
+
+def _told(error: Exception) -> tuple[str, int]:
+    """A sentence and the exit status: for words that the command does not know, for lack of memory, for all else."""
+    if hasattr(error, "format_message"):  # of click, which typer carries within
+        context = getattr(error, "ctx", None)
+        remedy = "" if context is None else f" (see `{context.command_path} --help`)"
+        return f"{error.format_message()}{remedy}", WRONG
+    if isinstance(error, MemoryError) or re.search(r"out of memory|allocate memory|not enough memory", str(error)):
+        return "memory ran out: take fewer rows at once, a smaller network or smaller images", WRONG
+    said = f"{type(error).__name__}: {error}".partition("\n")[0][:LONGEST]
+    lines = [f"jointenergy {__version__}: {shlex.join(sys.argv)}\n\n", *traceback.format_exception(error)]
+    try:
+        descriptor, path = tempfile.mkstemp(prefix="jointenergy-", suffix=".txt")
+        with open(descriptor, "w", encoding="utf-8", errors="backslashreplace") as file:
+            file.writelines(lines)
+    except OSError:
+        return f"this should not happen ({said}), and its traceback could not be saved", UNFORESEEN
+    return f"this should not happen ({said}); the traceback is in {path}: please report it", UNFORESEEN

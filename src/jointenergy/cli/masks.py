@@ -9,9 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from jointenergy.cli.inputs import ARRAYS, array_of, size_of
+from jointenergy.cli.inputs import ARRAYS, size_of
+from jointenergy.data.arrays import array_of
 from jointenergy.data.fitting import image_form
-from jointenergy.data.folders import decode
+from jointenergy.data.folders import decode, image_bytes
 from jointenergy.errors import InputError
 from jointenergy.labels import nearest
 from jointenergy.runs import Run
@@ -60,7 +61,7 @@ def _mask_file(path: Path, run: Run, form: tuple[int, int, int] | None) -> Tenso
         return torch.from_numpy(found)
     if form is None:
         raise InputError(f"a picture is no mask of rows of shape {run.event_shape}: give a .npy file")
-    pixels = tensor_of(decode(path.read_bytes(), str(path), "L", None), "the mask")
+    pixels = tensor_of(decode(image_bytes(path), str(path), "L", None), "the mask")
     if tuple(pixels.shape[1:]) != form[1:]:
         raise InputError(f"the mask {path.name} is {pixels.shape[1]} x {pixels.shape[2]} pixels, x is {size_of(run)}")
     return (pixels >= 128).expand(form).reshape(run.event_shape)

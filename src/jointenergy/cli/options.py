@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from jointenergy.errors import InputError
-from jointenergy.recipes.variants import Size
+
+if TYPE_CHECKING:
+    from jointenergy.recipes.variants import Size
 
 
 def _seed(value: int) -> int:

@@ -5,24 +5,30 @@ from __future__ import annotations
 import csv
 import json
 import math
+import os
+import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 import torch
-from rich.console import Console
 from rich.table import Table
 from torch import Tensor
 
-from jointenergy.cli.screen import console
+from jointenergy.cli.screen import cell, console, note
+from jointenergy.cli.screen import shown as shown_text
 from jointenergy.errors import InputError
+from jointenergy.files.writing import whole
+from jointenergy.limits import GIB, memory
 from jointenergy.runs.film import drawable, picture
 
 Value = str | int | float | bool | None
 Record = Mapping[str, Value]
 
+HELD = 4  # copies of each row while its chain moves
 MOST_ROWS = 40  # of a table on the screen
+LONGEST = 200  # bytes of a name, to which something is added while it is written
 PICTURES = (".png", ".gif", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".webp")
 
 
@@ -32,13 +38,22 @@ def show(records: Sequence[Record], *, as_json: bool, as_csv: bool, shown: Seque
         raise InputError("--json and --csv are two ways to show one answer: choose one")
     if as_json:
         plain = [{k: _finite(v) for k, v in record.items()} for record in records]
-        print(json.dumps(plain, indent=1, ensure_ascii=False))
+        print(json_text(plain))
     elif as_csv:
-        writer = csv.DictWriter(sys.stdout, list(dict.fromkeys(k for r in records for k in r)), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(records)
+        names = list(dict.fromkeys(k for r in records for k in r))
+        writer = csv.writer(sys.stdout, lineterminator="\n")
+        writer.writerow(map(shown_text, names))
+        for record in records:
+            values = [record.get(name) for name in names]
+            writer.writerow([shown_text(v) if isinstance(v, str) else v for v in values])
     else:
         _table(records if shown is None else shown)
+
+
+def json_text(plain: object) -> str:
+    """JSON in letters of any script, without a character that would steer a terminal."""
+    text = json.dumps(plain, indent=1, ensure_ascii=False)
+    return "\n".join(re.sub(r"\\x(..)", r"\\u00\1", shown_text(line)) for line in text.split("\n"))
 
 
 def _finite(value: Value) -> Value:
@@ -51,15 +66,15 @@ def _table(records: Sequence[Record]) -> None:
     table = Table(box=None, pad_edge=False)
     for name in names:
         numeric = all(isinstance(r.get(name), int | float) for r in records)
-        table.add_column(name, justify="right" if numeric else "left", overflow="fold")
+        table.add_column(cell(name), justify="right" if numeric else "left", overflow="fold")
     for record in records[:MOST_ROWS]:
-        table.add_row(*(_cell(record.get(name)) for name in names))
+        table.add_row(*(cell(_text(record.get(name))) for name in names))
     console.print(table)
     if len(records) > MOST_ROWS:
         console.print(f"... and {len(records) - MOST_ROWS:,} more: --csv or --json shows all", highlight=False)
 
 
-def _cell(value: Value) -> str:
+def _text(value: Value) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, float):
@@ -70,24 +85,37 @@ def _cell(value: Value) -> str:
 def say(sentences: Iterable[str]) -> None:
     """Notes, on stderr so that they stand in no file that an answer is piped to."""
     for sentence in dict.fromkeys(sentences):
-        Console(stderr=True).print(f"note: {sentence}", highlight=False, markup=False, soft_wrap=True)
+        note(f"note: {sentence}")
 
 
 def written(path: Path) -> None:
-    Console(stderr=True).print(f"written to {path}", highlight=False, markup=False, soft_wrap=True)
+    note(f"written to {path}")
 
 
 def check_file(path: Path) -> None:
     """A name that rows can be written under; before the chains are run, not after."""
     if path.suffix.lower() not in (*PICTURES, ".npy", ".npz"):
         raise InputError(f"--out writes a picture (.png), .npy or .npz (x and y), got {path.name!r}")
-    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.is_dir() or len(os.fsencode(path.name)) > LONGEST:
+        raise InputError(f"--out writes a file, and {path} cannot be one: choose another name")
+    nearest = next(place for place in (path.parent, *path.parent.parents) if place.exists())
+    if not (nearest.is_dir() and os.access(nearest, os.W_OK)):
+        raise InputError(f"--out {path} cannot be written: {nearest} is no folder that you may write to")
 
 
 def check_rows(paths: Iterable[Path | None], event_shape: tuple[int, ...]) -> None:
     """Rows of this shape can be shown where a picture is asked for."""
     if not drawable(event_shape) and any(p is not None and p.suffix.lower() in PICTURES for p in paths):
         raise InputError(f"rows of shape {event_shape} are no images and no points: write them with --out FILE.npy")
+
+
+def check_memory(n: int, event_shape: tuple[int, ...]) -> None:
+    """So many rows fit in memory, with those that come and go while chains move."""
+    size = HELD * 4 * n * math.prod(event_shape)
+    if size > memory():
+        raise InputError(
+            f"{n:,} chains take about {size / GIB:,.0f} GiB, more than this machine has: draw fewer at once"
+        )
 
 
 def check_film(path: Path | None) -> None:
@@ -97,12 +125,14 @@ def check_film(path: Path | None) -> None:
 
 def save(path: Path, x: Tensor, y: Tensor, bounds: tuple[float, float], columns: int | None = None) -> None:
     """Rows as a picture, or as arrays with their labels."""
-    if path.suffix.lower() == ".npy":
-        np.save(path, x.cpu().numpy())
-    elif path.suffix.lower() == ".npz":
-        np.savez(path, x=x.cpu().numpy(), y=y.cpu().numpy())
-    else:
-        picture(x, bounds, columns).save(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with whole(path) as part:
+        if path.suffix.lower() == ".npy":
+            np.save(part, x.cpu().numpy())
+        elif path.suffix.lower() == ".npz":
+            np.savez(part, x=x.cpu().numpy(), y=y.cpu().numpy())
+        else:
+            picture(x, bounds, columns).save(part)
     written(path)
 
 

@@ -5,23 +5,20 @@ from __future__ import annotations
 import shlex
 import signal
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich import progress as bars
 from rich.table import Table
 
-from jointenergy import recipes
-from jointenergy.cli.inputs import named_places
-from jointenergy.cli.options import Baseline, DataFolder, Quick, Smoke, TrainDevice, chosen_seeds, chosen_size
-from jointenergy.cli.screen import INTERRUPTED, console, say
+from jointenergy.cli.options import DataFolder, Quick, Smoke, TrainDevice, chosen_seeds, chosen_size
+from jointenergy.cli.screen import INTERRUPTED, cell, console, say
 from jointenergy.errors import InputError
-from jointenergy.experiments import reproduce as work
-from jointenergy.experiments import study as studies
-from jointenergy.experiments.papers import PAPERS
-from jointenergy.experiments.seeds import parse_seeds
-from jointenergy.metrics.registry import Metric
-from jointenergy.report import results
+
+if TYPE_CHECKING:
+    from jointenergy.experiments import reproduce as work
+    from jointenergy.metrics.registry import Metric
+    from jointenergy.report import results
 
 USUAL = 20  # seeds
 OF_STUDIES = 5
@@ -32,6 +29,7 @@ Runs = Annotated[
     typer.Option(metavar="DIR", help="Folder of the run folders; default: runs/reproduce, of studies runs/study."),
 ]
 Results = Annotated[Path, typer.Option("--results", metavar="DIR", help="Folder to write the result to.")]
+RESULTS = Path("results")
 MAIN = ("accuracy", "nll", "ece", "healthy")  # the columns of the list; all others stand in the files
 
 
@@ -50,8 +48,14 @@ def reproduce(
     jobs: Jobs = 1,
     data: DataFolder = None,
     runs: Runs = None,
-    folder: Results = results.FOLDER,
-    baseline: Baseline = False,
+    folder: Results = RESULTS,
+    baseline: Annotated[
+        bool | None,
+        typer.Option(
+            "--baseline/--no-baseline",
+            help="Train the cross-entropy baseline alone, or not at all; default: beside a JEM or Gibbs-JEM.",
+        ),
+    ] = None,
     guard: Annotated[
         bool,
         typer.Option(help="Monitor the runs and recover from divergence; without it the result is NAME-unguarded."),
@@ -88,10 +92,15 @@ def reproduce(
 ) -> None:
     """Train and evaluate several seeds of recipes.
 
-    Each seed is evaluated once on the test rows. Writes results/NAME.json; the
-    git tree must be clean. Without a recipe, lists the figures of the papers
-    beside ours.
+    Each seed is evaluated once on the test rows. Writes results/NAME.json, and
+    of a JEM or Gibbs-JEM results/NAME-baseline.json; the git tree must be
+    clean. Without a recipe, lists the figures of the papers beside ours.
     """
+    from jointenergy.cli.inputs import named_places
+    from jointenergy.experiments import reproduce as work
+    from jointenergy.experiments import study as studies
+    from jointenergy.experiments.seeds import parse_seeds
+
     if not named:
         _overview(folder)
         return
@@ -117,18 +126,24 @@ def reproduce(
             data=data,
             device=device,
             size=size,
-            baseline=baseline,
+            baseline=baseline is True,
             guard=guard,
             overrides=tuple(overrides),
         )
         for recipe in named
     ]
     for plan in plans:
-        _reproduce_one(plan)
+        for part in work.with_baseline(plan) if baseline is None else (plan,):
+            _reproduce_one(part)
 
 
 def _overview(folder: Path) -> None:
     """Every recipe and study with the figures that its paper has, and ours; without any the first of ours."""
+    from jointenergy import recipes
+    from jointenergy.experiments import study as studies
+    from jointenergy.experiments.papers import PAPERS
+    from jointenergy.report import results
+
     found = {result.name: result for result in results.all_in(folder)}
     table = Table(box=None, pad_edge=False)
     for heading in ("recipe", "figure", "paper", "ours", "seeds"):
@@ -144,7 +159,7 @@ def _overview(folder: Path) -> None:
             theirs = paper.get(figure)
             table.add_row(
                 name if i == 0 else "",
-                figure,
+                cell(figure),
                 _figure(None if isinstance(theirs, str) else theirs),
                 "not run" if result is None else _with_spread(ours.get(figure)),
                 "" if result is None or i > 0 else str(len(result.seeds)),
@@ -155,6 +170,8 @@ def _overview(folder: Path) -> None:
 
 def _reproduce_one(plan: work.Reproduction) -> None:
     """Reproduce with progress on the screen, then show the result."""
+    from jointenergy.experiments import reproduce as work
+
     # A plain kill is as good as Ctrl-C: the runs are saved, not left behind without anyone.
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
@@ -171,6 +188,8 @@ def _reproduce_one(plan: work.Reproduction) -> None:
 
 
 def _with_progress(plan: work.Reproduction) -> results.Result:
+    from jointenergy.experiments import reproduce as work
+
     columns = (
         bars.TextColumn("{task.description}"),
         bars.BarColumn(),
@@ -193,7 +212,7 @@ def _with_progress(plan: work.Reproduction) -> results.Result:
 def _show(result: results.Result) -> None:
     """A table of the figures of a result, with the notes below."""
     n = len(result.seeds)
-    table = Table(title=f"{result.name}, {n} seed{'s' if n > 1 else ''}", box=None, title_justify="left")
+    table = Table(title=cell(f"{result.name}, {n} seed{'s' if n > 1 else ''}"), box=None, title_justify="left")
     for heading in ("", "mean", "std", "lowest", "highest", "paper"):
         table.add_column(heading, justify="left" if not heading else "right")
     for name, metric in result.metrics.items():
@@ -201,7 +220,11 @@ def _show(result: results.Result) -> None:
         ends = (min(metric.present), max(metric.present)) if metric.present else (None, None)
         paper = result.paper.get(name)
         table.add_row(
-            name, _figure(metric.mean), spread, *map(_figure, ends), _figure(None if isinstance(paper, str) else paper)
+            cell(name),
+            _figure(metric.mean),
+            spread,
+            *map(_figure, ends),
+            _figure(None if isinstance(paper, str) else paper),
         )
     console.print(table)
     if result.notes:
@@ -209,12 +232,14 @@ def _show(result: results.Result) -> None:
 
 
 def list_results(
-    folder: Annotated[Path, typer.Option("--results", metavar="DIR", help="Folder of the results.")] = results.FOLDER,
+    folder: Annotated[Path, typer.Option("--results", metavar="DIR", help="Folder of the results.")] = RESULTS,
 ) -> None:
     """List the results in a folder, with their spread.
 
     Each figure is the mean over seeds ± its standard deviation.
     """
+    from jointenergy.report import results
+
     found = results.all_in(folder)
     if not found:
         raise InputError(f"there are no results in {folder}: make one with `jointenergy reproduce NAME`")
@@ -223,7 +248,7 @@ def list_results(
         table.add_column(heading, no_wrap=True)
     for result in found:
         figures = [_with_spread(result.metrics.get(name)) for name in MAIN]
-        table.add_row(result.name, *figures, str(len(result.seeds)), result.date)
+        table.add_row(cell(result.name), *figures, str(len(result.seeds)), cell(result.date))
     console.print(table)
 
 

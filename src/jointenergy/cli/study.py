@@ -7,9 +7,7 @@ from typing import Annotated
 import typer
 
 from jointenergy.cli.options import Baseline, DataFolder, Quick, Smoke, TrainDevice, chosen_size
-from jointenergy.cli.reproduce import Jobs, Results, Runs, reproduce
-from jointenergy.experiments import study as studies
-from jointenergy.report import results
+from jointenergy.cli.reproduce import RESULTS, Jobs, Results, Runs, reproduce
 
 
 def study(
@@ -23,7 +21,7 @@ def study(
     jobs: Jobs = 1,
     data: DataFolder = None,
     runs: Runs = None,
-    folder: Results = results.FOLDER,
+    folder: Results = RESULTS,
     baseline: Baseline = False,
     name: Annotated[str | None, typer.Option(metavar="NAME", help="Name of the result; required with --set.")] = None,
     device: TrainDevice = "auto",
@@ -40,6 +38,8 @@ def study(
     fine-tunes a product of models. Writes results/NAME.json; the git tree must
     be clean.
     """
+    from jointenergy.experiments import study as studies
+
     studies.load(study, overrides, size=chosen_size(quick=quick, smoke=smoke))  # what is no study is refused here
     reproduce(
         [study],

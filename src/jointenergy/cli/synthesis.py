@@ -1,4 +1,4 @@
-"""cli: what the chains of a trained run make: sample, convert, compose; pictures, arrays and films of it."""
+"""cli: what a trained run makes: sample, convert, compose, distal; pictures, arrays and films of it."""
 
 from __future__ import annotations
 
@@ -6,19 +6,31 @@ import math
 from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from jointenergy.cli import inputs, outputs
 from jointenergy.cli.options import Seed
-from jointenergy.cli.tasks import AsCsv, AsJson, Data, Device, Given, InputPaths, Resize, RunPath, opened
+from jointenergy.cli.tasks import (
+    AsCsv,
+    AsJson,
+    Data,
+    Device,
+    EqualConstants,
+    Given,
+    InputPaths,
+    Resize,
+    RunPath,
+    opened,
+)
 from jointenergy.cli.waiting import waiting
 from jointenergy.errors import InputError
-from jointenergy.inference.chains import Frames
-from jointenergy.inference.sample import TENTH
-from jointenergy.kernels import State
-from jointenergy.runs import Film, Run
+from jointenergy.limits import COUNT
+
+if TYPE_CHECKING:
+    from jointenergy.inference.chains import Frames
+    from jointenergy.kernels import State
+    from jointenergy.runs import Film, Run
 
 AT_ONCE = 1000  # chains; more are run one batch after the other
 SHOWN_FRAMES = 10  # of the way from one label to another
@@ -28,9 +40,10 @@ FilmOption = Annotated[
     Path | None, typer.Option("--film", metavar="FILE", help="Write an animated .gif of the chains.")
 ]
 Steps = Annotated[
-    int | None, typer.Option(metavar="N", help="Steps per chain; default: the recipe's sampling_steps.", min=0)
+    int | None,
+    typer.Option(metavar="N", help="Steps per chain; default: the recipe's sampling_steps.", min=0, max=COUNT),
 ]
-N = Annotated[int, typer.Option("-n", metavar="N", help="Number of samples.", min=1)]
+N = Annotated[int, typer.Option("-n", metavar="N", help="Number of samples.", min=1, max=COUNT)]
 
 
 class Method(StrEnum):
@@ -80,6 +93,10 @@ def sample(
     Chains start afresh and every sample is kept, unless --start or --keep-best
     says otherwise.
     """
+    from jointenergy.cli import inputs, outputs
+    from jointenergy.inference.sample import TENTH
+    from jointenergy.runs import Film
+
     outputs.check_file(out)
     outputs.check_film(film)
     source = opened(run, data, device)
@@ -90,6 +107,7 @@ def sample(
     length = steps_of(source, steps)
     reel = Film(length) if film is not None else None
     n_chains = math.ceil(n / (keep_best or (TENTH if method is Method.select else 1.0)) - 1e-9)
+    outputs.check_memory(n_chains, source.event_shape)
     batch_size = AT_ONCE if n_chains > AT_ONCE and reel is None else None
     with waiting("sampling", None if batch_size else length) as done:
         drawn = source.sample(
@@ -117,6 +135,47 @@ def sample(
         outputs.say([f"the film shows {min(reel.n, n_chains)} of all {n_chains} chains, not the {n} that were kept"])
 
 
+def distal(
+    run: RunPath,
+    given: Annotated[str, typer.Option(metavar="LABELS", help="Labels to become sure of, such as digit=3.")],
+    out: Out,
+    n: N = 16,
+    above: Annotated[float, typer.Option(metavar="P", help="Probability at which an image stops.")] = 0.9,
+    max_steps: Annotated[int, typer.Option(metavar="N", help="Steps at the most.", min=0, max=COUNT)] = 1000,
+    equal_constants: EqualConstants = False,
+    as_json: AsJson = False,
+    as_csv: AsCsv = False,
+    seed: Seed = 0,
+    data: Data = None,
+    device: Device = "auto",
+) -> None:
+    """Lead noise to inputs that the model is sure of.
+
+    Follows the gradient of log p(labels | x). A model of the data arrives at
+    images of the class, a classifier alone often at what still looks like noise.
+    """
+    from jointenergy.cli import inputs, outputs
+
+    outputs.check_file(out)
+    source = opened(run, data, device, equal_constants=equal_constants)
+    outputs.check_rows((out, None), source.event_shape)
+    known = inputs.labels_of(given, source.labels)
+    if not known:
+        raise InputError("distal images are of labels: name some with --given, such as digit=3")
+    outputs.check_memory(n, source.event_shape)
+    with waiting("climbing"):
+        found = source.distal(n, known, above=above, max_steps=max_steps, seed=seed)
+    outputs.save(out, found.x, source.predict(found.x), source.bounds)
+    record: dict[str, outputs.Value] = {
+        "images": n,
+        "given": inputs.text_of(known, source.labels),
+        "reached": int(found.reached.sum()),
+        "median steps": float(found.steps.double().median()),
+        "p(given | x)": float(found.probability.mean()),
+    }
+    outputs.show([record], as_json=as_json, as_csv=as_csv)
+
+
 def convert(
     run: RunPath,
     files: InputPaths,
@@ -136,6 +195,9 @@ def convert(
     A picture shows the chain of each input in a row, from the input to the
     result.
     """
+    from jointenergy.cli import inputs, outputs
+    from jointenergy.runs import Film
+
     outputs.check_file(out)
     outputs.check_film(film)
     source = opened(run, data, device)
@@ -183,6 +245,9 @@ def compose(
     device: Device = "auto",
 ) -> None:
     """Sample the product of several runs or conditions."""
+    from jointenergy.cli import inputs, outputs
+    from jointenergy.runs import Film
+
     outputs.check_file(out)
     outputs.check_film(film)
     if given and len(given) != len(runs):
@@ -193,6 +258,7 @@ def compose(
     known = [
         inputs.labels_of(text, s.labels) or None for text, s in zip(given or [""] * len(runs), sources, strict=True)
     ]
+    outputs.check_memory(n, sources[0].event_shape)
     length = steps_of(sources[0], steps)
     reel = Film(length) if film is not None else None
     with waiting("sampling", length) as done:
@@ -245,6 +311,8 @@ def both(done: Callable[[int], None], reel: Film | None) -> Frames:
 
 def save_film(path: Path | None, reel: Film | None, run: Run, columns: int | None = None) -> None:
     """The film, where one is wanted."""
+    from jointenergy.cli import outputs
+
     if path is not None and reel is not None:
         path.parent.mkdir(parents=True, exist_ok=True)
         reel.save(path, run.bounds, columns=columns)

@@ -1,22 +1,20 @@
-"""cli: questions about inputs, put to a trained run: predict, score, rank; and export, which makes it one file."""
+"""cli: questions about inputs, put to a trained run: predict, score, rank; calibrate; and export to one file."""
 
 from __future__ import annotations
 
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from jointenergy.cli import inputs, outputs
 from jointenergy.cli.options import Seed
 from jointenergy.cli.waiting import waiting
 from jointenergy.errors import InputError
-from jointenergy.inference import SCORES
-from jointenergy.labels import MISSING
-from jointenergy.runs import Run
-from jointenergy.runs.loading import open_run
-from jointenergy.runs.run import QUANTILE
+from jointenergy.limits import COUNT
+
+if TYPE_CHECKING:
+    from jointenergy.runs import Run
 
 FEW_LABELS = 3  # that stand beside each other in a table
 
@@ -29,6 +27,13 @@ Resize = Annotated[bool, typer.Option("--resize", help="Resize images to the siz
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 AsCsv = Annotated[bool, typer.Option("--csv", help="Print CSV instead of a table.")]
 Data = Annotated[Path | None, typer.Option(metavar="DIR", help="Folder of the data sets, if it has moved.")]
+EqualConstants = Annotated[
+    bool,
+    typer.Option(
+        "--assume-equal-constants",
+        help="Compare labels of a conditional model as if their unknown constants were equal; answers say so.",
+    ),
+]
 Device = Annotated[
     str, typer.Option(metavar="DEVICE", help="Device to compute on: auto (a GPU if there is one), cpu or cuda.")
 ]
@@ -41,10 +46,15 @@ class By(StrEnum):
     sampling = "sampling"
 
 
-def opened(path: Path, data: Path | None, device: str) -> Run:
+def opened(path: Path, data: Path | None, device: str, *, equal_constants: bool = False) -> Run:
     """The run, its warnings said."""
+    from jointenergy.cli import outputs
+    from jointenergy.runs.loading import open_run
+
     with waiting("loading"):
         run = open_run(path, data=data, device=device)
+    if equal_constants:
+        run = run.assuming_equal_constants()
     outputs.say(run.notes)
     return run
 
@@ -56,15 +66,30 @@ def predict(
     refine: Annotated[
         int,
         typer.Option(
-            metavar="N", help="Langevin steps on each input before predicting, as in JEM-1 and JEM-10.", min=0
+            metavar="N",
+            help="Langevin steps on each input before predicting, as in JEM-1 and JEM-10.",
+            min=0,
+            max=COUNT,
         ),
     ] = 0,
     given: Given = "",
     all_values: Annotated[
         bool, typer.Option("--all", help="Show the probability of every value, not only the most likely.")
     ] = False,
-    chains: Annotated[int, typer.Option(metavar="N", help="Chains per input, with --by sampling.", min=1)] = 10,
-    steps: Annotated[int, typer.Option(metavar="N", help="Steps per chain, with --by sampling.", min=0)] = 200,
+    calibrated: Annotated[
+        bool, typer.Option("--calibrated", help="Show probabilities at the temperature of `jointenergy calibrate`.")
+    ] = False,
+    coverage: Annotated[
+        float | None,
+        typer.Option(metavar="P", help="Show the set of values that holds the true one with this probability."),
+    ] = None,
+    chains: Annotated[
+        int, typer.Option(metavar="N", help="Chains per input, with --by sampling.", min=1, max=COUNT)
+    ] = 10,
+    steps: Annotated[
+        int, typer.Option(metavar="N", help="Steps per chain, with --by sampling.", min=0, max=COUNT)
+    ] = 200,
+    equal_constants: EqualConstants = False,
     resize: Resize = False,
     as_json: AsJson = False,
     as_csv: AsCsv = False,
@@ -73,13 +98,25 @@ def predict(
     device: Device = "auto",
 ) -> None:
     """Predict the labels of inputs, with probabilities."""
-    source = opened(run, data, device)
+    from jointenergy.cli import inputs, outputs
+
+    source = opened(run, data, device, equal_constants=equal_constants)
+    if coverage is not None and (given or refine or by is By.sampling):
+        raise InputError("prediction sets are of p(label | x) by energy: leave --given, --refine and --by sampling out")
     known = inputs.labels_of(given, source.labels)
     rows = inputs.read(files, source, resize=resize)
     with waiting("predicting"):
         probs = source.predict_proba(
-            rows.x, given=known, by=by.value, refine=refine, n_chains=chains, steps=steps, seed=seed
+            rows.x,
+            given=known,
+            by=by.value,
+            refine=refine,
+            calibrated=calibrated,
+            n_chains=chains,
+            steps=steps,
+            seed=seed,
         )
+        sets = None if coverage is None else source.predict_set(rows.x, coverage=coverage).names()
     if not probs:
         raise InputError(f"{run} has no labels to predict")
     wide: list[dict[str, outputs.Value]] = [{"input": name} for name in rows.names]
@@ -89,17 +126,59 @@ def predict(
             values = source.labels.values[k]
             best = values[int(p[i].argmax())]
             record |= {label: best, f"p({label})": float(p[i].max())}
+            held = {} if sets is None else {f"set({label})": " ".join(sets[i][label])}
+            record |= held
             every = dict(zip(values, p[i].tolist(), strict=True))
             if all_values:
                 record |= {f"p({label}={v})": q for v, q in every.items()}
             for value, q in (every if all_values else {best: every[best]}).items():
-                long.append({"input": record["input"], "label": label, "value": value, "p": q})
+                beside = {"set": held[f"set({label})"]} if held else {}
+                long.append({"input": record["input"], "label": label, "value": value, "p": q, **beside})
     # A number for each value would not fit beside each other on a screen.
     narrow = len(probs) <= FEW_LABELS and not all_values
     outputs.show(wide, as_json=as_json, as_csv=as_csv, shown=wide if narrow else long)
     if by is By.sampling:
         outputs.say([f"p is the share of {chains} chains that ended there, after {steps} steps each"])
+    if coverage is not None:
+        outputs.say([f"a set holds the true value for at least {coverage:.0%} of inputs like the validation rows"])
     outputs.say(rows.notes)
+
+
+def calibrate(
+    run: RunPath,
+    rows: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE.npz", help="Validation rows x with labels y; default: the held-out rows."),
+    ] = None,
+    coverage: Annotated[
+        list[float], typer.Option(metavar="P", help="Fit prediction sets of this coverage. Repeatable.")
+    ] = [0.9],  # noqa: B006 (typer reads the default and copies it)
+    equal_constants: EqualConstants = False,
+    as_json: AsJson = False,
+    as_csv: AsCsv = False,
+    data: Data = None,
+    device: Device = "auto",
+) -> None:
+    """Fit the temperature and the prediction sets of a run.
+
+    Both are stored in the run folder, for `predict --calibrated` and
+    `predict --coverage`. Rows must be like those to come, and must not have
+    been trained on.
+    """
+    from jointenergy.cli import inputs, outputs
+
+    source = opened(run, data, device, equal_constants=equal_constants)
+    if rows is None:
+        x = y = None
+    else:
+        x, y = inputs.read([rows], source, resize=False).x, inputs.labels_in(rows)
+    with waiting("calibrating"):
+        temperature = source.calibrate(x, y)
+        sets = {p: source.conform(x, y, coverage=p) for p in coverage}
+    records: list[outputs.Record] = [{"fitted": "temperature", "value": temperature.value, "rows": temperature.n_rows}]
+    for p, fitted in sets.items():
+        records += [{"fitted": f"sets of {n}, {p:g}", "value": c.value, "rows": c.n_rows} for n, c in fitted.items()]
+    outputs.show(records, as_json=as_json, as_csv=as_csv)
 
 
 def score(
@@ -107,7 +186,11 @@ def score(
     files: InputPaths,
     quantile: Annotated[
         float, typer.Option(help="Share of held-out rows that the threshold rejects.", min=0, max=0.999)
-    ] = QUANTILE,
+    ] = 0.05,
+    features: Annotated[
+        bool, typer.Option("--features", help="Show scores of features too, for which training rows are read.")
+    ] = False,
+    equal_constants: EqualConstants = False,
     resize: Resize = False,
     as_json: AsJson = False,
     as_csv: AsCsv = False,
@@ -119,13 +202,16 @@ def score(
     Shows all scores of each input, each larger for inputs more like the data,
     and whether the input is in distribution.
     """
-    source = opened(run, data, device)
+    from jointenergy.cli import inputs, outputs
+    from jointenergy.inference import SCORES
+
+    source = opened(run, data, device, equal_constants=equal_constants)
     rows = inputs.read(files, source, resize=resize)
     shown: dict[str, list[float]] = {}
     missing: list[str] = []
     with waiting("scoring"):
         found = source.detect(rows.x, quantile=quantile)
-        for name in SCORES:
+        for name in (n for n in SCORES if features or SCORES[n].by_features is None):
             try:
                 shown[name] = source.score(rows.x, name).tolist()
             except InputError as error:
@@ -147,6 +233,7 @@ def rank(
     first: Annotated[str, typer.Option(metavar="LABELS", help="First labeling, such as digit=3.")],
     second: Annotated[str, typer.Option(metavar="LABELS", help="Second labeling, such as digit=8.")],
     given: Given = "",
+    equal_constants: EqualConstants = False,
     resize: Resize = False,
     as_json: AsJson = False,
     as_csv: AsCsv = False,
@@ -154,7 +241,10 @@ def rank(
     device: Device = "auto",
 ) -> None:
     """Compare two labelings of each input by their log-odds."""
-    source = opened(run, data, device)
+    from jointenergy.cli import inputs, outputs
+    from jointenergy.labels import MISSING
+
+    source = opened(run, data, device, equal_constants=equal_constants)
     one, other, known = (inputs.labels_of(text, source.labels) for text in (first, second, given))
     rows = inputs.read(files, source, resize=resize)
     with waiting("ranking"):
@@ -176,8 +266,11 @@ def export(
 ) -> None:
     """Export a run to one portable file that every command opens.
 
-    The file holds the weights, recipe, labels and thresholds.
+    The file holds the weights, recipe, labels, thresholds, temperature and
+    prediction sets.
     """
+    from jointenergy.cli import outputs
+
     source = opened(run, data, "cpu")
     with waiting("exporting"):
         path = source.export(file)

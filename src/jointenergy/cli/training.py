@@ -7,39 +7,35 @@ import math
 import re
 import signal
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
-import torch
 import typer
 from rich.table import Table
 
-from jointenergy import recipes
 from jointenergy.cli import evaluation
 from jointenergy.cli.options import Baseline, DataFolder, Quick, Seed, Smoke, TrainDevice, chosen_size
-from jointenergy.cli.progress import train_with_progress
-from jointenergy.cli.screen import DIVERGED, INTERRUPTED, WRONG, complain, console, refused, say
-from jointenergy.errors import InputError
-from jointenergy.experiments import study as studies
-from jointenergy.recipes import run_folder
-from jointenergy.recipes.data import data_of
-from jointenergy.recipes.programs import program_of
-from jointenergy.recipes.schema import Recipe, read, write
-from jointenergy.report import comparison, suite
-from jointenergy.runs.loading import open_run
-from jointenergy.training.distributed import Parted, World, join, leave
-from jointenergy.training.loop import Diverged, Interrupted, Loop
-from jointenergy.training.trackers import TRACKERS, tracker
+from jointenergy.cli.screen import DIVERGED, INTERRUPTED, UNHEALTHY, WRONG, cell, complain, console, refused, say
+from jointenergy.errors import InputError, plural
+from jointenergy.files.locks import only_writer
 
+if TYPE_CHECKING:
+    import torch
+
+    from jointenergy.recipes.schema import Recipe
+    from jointenergy.training.distributed import World
+    from jointenergy.training.loop import Loop
+
+LONGEST = 1e7  # of a --time in its unit
 Set = Annotated[
     list[str],
     typer.Option(
         "--set", metavar="KEY=VALUE", help="Override a setting of the recipe, such as chain.steps=20. Repeatable."
     ),
 ]
-Track = Annotated[str, typer.Option(metavar="TRACKER", help=f"Also log metrics elsewhere: {', '.join(TRACKERS)}.")]
+Track = Annotated[str, typer.Option(metavar="TRACKER", help="Also log metrics elsewhere: tensorboard, wandb, mlflow.")]
 
 
 def list_recipes(
@@ -60,6 +56,12 @@ def list_recipes(
     printed complete, as TOML or with --python as a program, which reads the
     data for their shape and labels.
     """
+    from jointenergy import recipes
+    from jointenergy.experiments import study as studies
+    from jointenergy.recipes.data import data_of
+    from jointenergy.recipes.programs import program_of
+    from jointenergy.recipes.schema import write
+
     if name:
         recipe = recipes.load(name, overrides, size=chosen_size(quick=quick, smoke=smoke))
         text = program_of(recipe, data_of(recipe, data, seed=seed), seed, folder=data) if python else write(recipe)
@@ -69,9 +71,9 @@ def list_recipes(
         raise InputError("--python, --quick, --smoke and --set are for one recipe: name it, as in recipes digits-jem")
     table = Table(box=None, pad_edge=False, show_header=False)
     for known in recipes.names():
-        table.add_row(known, recipes.load(known).description)
+        table.add_row(known, cell(recipes.load(known).description))
     for known in studies.names():
-        table.add_row(known, f"{studies.load(known).recipe.description} A study.")
+        table.add_row(known, cell(f"{studies.load(known).recipe.description} A study."))
     console.print(table)
 
 
@@ -83,7 +85,12 @@ def train(
     ] = None,
     seed: Seed = 0,
     time: Annotated[
-        str, typer.Option(metavar="TIME", help="Train this long, not for the recipe's iterations: 90s, 20m, 2h.")
+        str,
+        typer.Option(
+            metavar="TIME",
+            help="Train as many iterations as fit into this time: 90s, 20m, 2h. They are counted by 40 iterations in "
+            "memory that are thrown away, since schedules need their number from the first one on.",
+        ),
     ] = "",
     baseline: Baseline = False,
     guard: Annotated[bool, typer.Option(help="Monitor the run and recover from divergence.")] = True,
@@ -97,14 +104,20 @@ def train(
 
     The folder holds the recipe, metrics, events and checkpoints. Ctrl-C saves
     the run; `resume` continues it. Under torchrun the batch and the replay
-    buffer are split among the processes.
+    buffer are split among the processes. Exit status: 0 for a healthy run, 3
+    for one that was given up, 4 for one that ended and is not healthy (--quick
+    and --smoke are not judged), 130 after Ctrl-C.
     """
+    from jointenergy import recipes
+    from jointenergy.recipes import run_folder
+    from jointenergy.recipes.data import data_of
+
     settings = recipes.load(recipe, overrides, size=chosen_size(quick=quick, smoke=smoke))
     if baseline:
         settings = settings.baseline()
     seconds = _seconds(time) if time else None
-    with _joined(device) as (world, where):
-        folder = out or Path("runs") / f"{settings.name}-{seed}"
+    folder = out or Path("runs") / f"{settings.name}-{seed}"
+    with _joined(device) as (world, where), _only_writer(world, folder):
         world.from_first(lambda: run_folder.check_free(folder))
         rows = data_of(settings, data, where, seed)
         if seconds is not None:
@@ -113,9 +126,18 @@ def train(
             if world.first:
                 say(f"{time} are {settings.iterations} iterations on this machine")
         loop = run_folder.create(
-            folder, settings, seed, data_folder=data, guarded=guard, device=where, world=world, data=rows
+            folder,
+            settings,
+            seed,
+            data_folder=data,
+            guarded=guard,
+            device=where,
+            world=world,
+            data=rows,
+            judged=not (quick or smoke),  # sizes that nobody expects samples of
         )
         _go(loop, track)
+        _leave_unhealthy(loop)
 
 
 def resume(
@@ -129,13 +151,16 @@ def resume(
 
     The result is the same as if the run had never stopped.
     """
-    with _joined(device or run_folder.about(run)["device"]) as (world, where):
+    from jointenergy.recipes import run_folder
+
+    with _joined(device or run_folder.about(run).device) as (world, where), _only_writer(world, run):
         opened = run_folder.reopen(run, device=where, world=world)
         at, end = opened.trainer.iteration, opened.trainer.plan.iterations
         if at < end:
             if world.first:
                 say(f"resuming at iteration {at} of {end}")
             _go(opened, track)
+            _leave_unhealthy(opened)
         elif world.first:
             say(f"{run} is complete: {end} iterations")
 
@@ -150,18 +175,26 @@ def demo(
     The digits come with scikit-learn and the recipe is digits-jem. If stopped,
     the same command continues.
     """
+    from jointenergy import recipes
+    from jointenergy.report import comparison, suite
+    from jointenergy.runs.loading import open_run
+
     settings = recipes.load("digits-jem", overrides)
-    run = _resumed_demo(out, settings, seed)
-    if run.trainer.iteration < settings.iterations:
-        _go(run)
-    trained = open_run(out)
-    evaluation.measure(suite.subject_of(trained, seed=seed), "quick", out / comparison.FOLDER)
+    with only_writer(out):
+        run = _resumed_demo(out, settings, seed)
+        if run.trainer.iteration < settings.iterations:
+            _go(run)
+        trained = open_run(out)
+        evaluation.measure(suite.subject_of(trained, seed=seed), "quick", out / comparison.FOLDER)
 
 
 def _resumed_demo(out: Path, settings: Recipe, seed: int) -> Loop:
     """Create the demo's run, or reopen it if it is the same."""
+    from jointenergy.recipes import run_folder
+    from jointenergy.recipes.schema import read
+
     if (out / run_folder.ABOUT).exists():
-        if read(out / run_folder.RECIPE) == settings and run_folder.about(out)["seed"] == seed:
+        if read(out / run_folder.RECIPE) == settings and run_folder.about(out).seed == seed:
             return run_folder.reopen(out)
         raise InputError(f"{out} holds another run: choose another --out, or remove that folder")
     return run_folder.create(out, settings, seed)
@@ -170,16 +203,34 @@ def _resumed_demo(out: Path, settings: Recipe, seed: int) -> Loop:
 @contextmanager
 def _joined(device: str) -> Iterator[tuple[World, torch.device]]:
     """Join torchrun's processes until the program ends; a lost one is one sentence."""
+    from jointenergy.training.distributed import Parted, end_alone, join, leave
+
     atexit.register(leave)  # not before an error is printed: the first process would end this one
     try:
         yield join(device)
     except Parted as parted:
         complain(str(parted))
-        raise typer.Exit(WRONG) from None
+        end_alone(WRONG)
+
+
+@contextmanager
+def _only_writer(world: World, folder: Path) -> Iterator[None]:
+    """Hold the run folder in the first process; where another run holds it, all processes say so."""
+    with ExitStack() as held:
+        world.from_first(lambda: _enter(held, folder))
+        yield
+
+
+def _enter(held: ExitStack, folder: Path) -> None:
+    held.enter_context(only_writer(folder))
 
 
 def _go(run: Loop, track: str = "") -> None:
     """Fit with progress on the screen; Ctrl-C or a plain kill saves after the present step, a second stops at once."""
+    from jointenergy.cli.progress import train_with_progress
+    from jointenergy.training.distributed import Parted
+    from jointenergy.training.loop import Diverged, Interrupted
+    from jointenergy.training.trackers import tracker
 
     def ask_to_stop(*_: object) -> None:
         run.stop = True
@@ -215,16 +266,27 @@ def _go(run: Loop, track: str = "") -> None:
         return
     for warning in run.trainer.warnings:
         say(f"warning: {warning}")
-    if run.health is not None:
-        state = "healthy" if run.health.healthy else f"not healthy: {'; '.join(run.health.complaints)}"
-        say(f"chains are {state}; {run.interventions} intervention(s)")
+    if run.verdict is not None:
+        for warning in run.verdict.warnings:
+            say(f"warning: {warning}")
+        state = "healthy" if run.verdict.healthy else f"not healthy: {'; '.join(run.verdict.complaints)}"
+        say(f"chains are {state}; {plural(run.interventions, 'intervention')}")
     # A model that cannot compare labels has no accuracy.
     accuracy = f"accuracy on held-out rows {run.accuracy:.1%}; " if math.isfinite(run.accuracy) else ""
     say(f"{accuracy}run folder {run.folder}")
 
 
+def _leave_unhealthy(run: Loop) -> None:
+    """End with a status of its own where a run that ended is not healthy; small sizes are not judged."""
+    from jointenergy.recipes import run_folder
+
+    assert run.folder is not None
+    if run.verdict is not None and not run.verdict.healthy and run_folder.about(run.folder).judged:
+        raise typer.Exit(UNHEALTHY)
+
+
 def _seconds(text: str) -> float:
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smh]?)", text.strip())
-    if match is None or float(match[1]) == 0:
+    if match is None or not 0 < float(match[1]) < LONGEST:
         raise InputError(f"--time takes a number with s, m or h, as in 90s, 20m or 2h, got {text!r}")
     return float(match[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[match[2]]

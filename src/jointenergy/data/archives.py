@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
-import lzma
 import posixpath
 import tarfile
-import zlib
 from collections.abc import Callable, Iterator
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from jointenergy.errors import InputError
+from jointenergy.files.reading import opened, told
+from jointenergy.limits import GIB, LINKS, MEMBER_BYTES, MEMBERS, MIB, UNPACKED, UNPACKED_FREE
 
 Wanted = Callable[[str], object]
 """Told the name of a file in an archive, true where it is wanted."""
 
 
-def tar_files(source: Path, wanted: Wanted) -> Iterator[tuple[str, bytes]]:
-    """The name and content of every wanted file; a link to a file of the same archive is read as that file.
+def tar_files(source: Path, wanted: Wanted, most: int = MEMBER_BYTES) -> Iterator[tuple[str, bytes]]:
+    """The name and content of every wanted file, each of `most` bytes at the most.
 
+    A link to a file of the same archive is read as that file.
     Links come last, in a second reading: what they lead to has passed by, and to keep it would take memory.
     """
     links: dict[str, str] = {}
-    for member, content in _members(source, wanted):
+    for member, content in _members(source, wanted, most):
         name, target = posixpath.normpath(member.name), posixpath.normpath(member.linkname)
         if member.issym():
             links[name] = posixpath.normpath(posixpath.join(posixpath.dirname(name), target))
@@ -33,11 +34,11 @@ def tar_files(source: Path, wanted: Wanted) -> Iterator[tuple[str, bytes]]:
             yield member.name, content
     led: dict[str, list[str]] = {}
     for name in filter(wanted, links):
-        led.setdefault(_end(name, links), []).append(name)
+        led.setdefault(_end(name, links, source), []).append(name)
     if not led:
         return
     absent = dict(led)
-    for member, content in _members(source, lambda name: posixpath.normpath(name) in led):
+    for member, content in _members(source, lambda name: posixpath.normpath(name) in led, most):
         if content is not None:
             end = posixpath.normpath(member.name)
             absent.pop(end, None)
@@ -50,31 +51,55 @@ def tar_files(source: Path, wanted: Wanted) -> Iterator[tuple[str, bytes]]:
         )
 
 
-def _end(name: str, links: dict[str, str]) -> str:
-    """Where a link leads, over other links; links in a circle lead to one of themselves, which is no file."""
-    seen = set()
-    while name in links and name not in seen:
-        seen.add(name)
+def _end(name: str, links: dict[str, str], source: Path) -> str:
+    """Where a link leads, over a few other links."""
+    first = name
+    for _ in range(LINKS):
+        if name not in links:
+            return name
         name = links[name]
-    return name
+    raise InputError(
+        f"archive {source} has a link {first} that leads over more than {LINKS} others: pack it anew with the files "
+        "themselves, as by tar --dereference"
+    )
 
 
-def _members(source: Path, wanted: Wanted) -> Iterator[tuple[tarfile.TarInfo, bytes | None]]:
+def check_member(source: Path, name: str, size: int, most: int) -> None:
+    """Refuse a file of an archive that is too large to be read, or whose name leads out of the archive."""
+    if size > most:
+        raise InputError(
+            f"archive {source} holds {name} of {size / MIB:,.0f} MiB, and at most {most / MIB:,.0f} are read"
+        )
+    if name.startswith("/") or ".." in PurePosixPath(name).parts:
+        raise InputError(f"archive {source} holds {name}, which lies outside of it: pack it anew with relative paths")
+
+
+def _members(source: Path, wanted: Wanted, most: int) -> Iterator[tuple[tarfile.TarInfo, bytes | None]]:
     """Every member of an archive, with its content where it is a wanted file."""
-    try:
-        with tarfile.open(source) as archive:
-            while (member := archive.next()) is not None:
-                archive.members.clear()  # type: ignore[attr-defined]  # else it keeps them all
-                stream = archive.extractfile(member) if member.isfile() and wanted(member.name) else None
-                yield member, None if stream is None else stream.read()
-            _check_end(archive)
-    except (tarfile.TarError, lzma.LZMAError, zlib.error, EOFError, OSError) as error:
-        # Of a file that is no archive tarfile says in further lines what each way to open it had to say.
-        reason = str(error).partition("\n")[0].removesuffix(":") or type(error).__name__
-        raise InputError(f"archive {source} is corrupt, truncated or no tar archive: {reason}") from error
+    with (
+        opened(source, "archive") as file,
+        told(f"archive {source} is corrupt, truncated or no tar archive"),
+        tarfile.open(fileobj=file) as archive,
+    ):
+        unpacked = UNPACKED_FREE + UNPACKED * source.stat().st_size
+        n = 0
+        while (member := archive.next()) is not None:
+            archive.members.clear()  # type: ignore[attr-defined]  # else it keeps them all
+            n += 1
+            if n > MEMBERS:
+                raise InputError(f"archive {source} holds more than {MEMBERS:,} files")
+            # Before the next header is looked for, which unpacks all that lies between.
+            if member.offset_data + member.size > unpacked:
+                raise InputError(f"archive {source} unpacks to more than {unpacked / GIB:,.0f} GiB: it is refused")
+            is_wanted = member.isfile() and wanted(member.name)
+            if is_wanted:
+                check_member(source, member.name, member.size, most)
+            stream = archive.extractfile(member) if is_wanted else None
+            yield member, None if stream is None else stream.read()
+        _check_end(archive, unpacked)
 
 
-def _check_end(archive: tarfile.TarFile) -> None:
+def _check_end(archive: tarfile.TarFile, most: int) -> None:
     """`tarfile` takes a cut or broken header for the end; the true one is a block of zeros, and a checksum after it."""
     stream = archive.fileobj
     assert stream is not None
@@ -82,4 +107,5 @@ def _check_end(archive: tarfile.TarFile) -> None:
     if stream.read(tarfile.BLOCKSIZE) != bytes(tarfile.BLOCKSIZE):
         raise tarfile.ReadError("it has no end mark")
     while stream.read(1 << 16):
-        pass
+        if stream.tell() > most:
+            raise tarfile.ReadError("it goes on after its end mark")

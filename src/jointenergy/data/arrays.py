@@ -1,10 +1,9 @@
-"""data: arrays of numpy, .npy and .npz, in pieces, so that memory does not grow with the file."""
+"""data: arrays of numpy, .npy and .npz: the one place that reads them, whole or in pieces, and never a pickle."""
 
 from __future__ import annotations
 
 import math
 import zipfile
-import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,40 +13,100 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jointenergy.errors import InputError
+from jointenergy.files.reading import opened
+from jointenergy.limits import DIMENSIONS, GIB, HEADER_BYTES, MEMBERS, memory
 
 _AT_ONCE = 1 << 20  # bytes
+_END = ".npy"
+_KINDS = "biufUS"  # numbers, truth values and words
+_READERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
+_Head = tuple[tuple[int, ...], bool, np.dtype[Any]]
+
+
+def array_of(path: Path) -> NDArray[Any]:
+    """The array of a .npy file, or that of a .npz which is called x or is alone."""
+    with _told(path), opened(path) as file:
+        if path.suffix.lower() != ".npz":
+            return _whole(file, path.name)
+        with _zipped(file, path) as (archive, names), archive.open(_inputs(names, path)) as member:
+            return _whole(member, path.name)
+
+
+def arrays_of(path: Path) -> dict[str, NDArray[Any]]:
+    """All arrays of a .npz file by their names."""
+    found = {}
+    with _told(path), opened(path) as file, _zipped(file, path) as (archive, names):
+        for name, full in names.items():
+            with archive.open(full) as member:
+                found[name] = _whole(member, f"{name} in {path}")
+    return found
 
 
 def array_pieces(path: Path, size: int) -> Iterator[NDArray[Any]]:
-    """The array of a .npy file, or that of a .npz which is called x or is alone, `size` rows at a time.
+    """The array of `array_of`, `size` rows at a time, so that memory does not grow with the file.
 
     Numbers are uint8 or floating-point.
     """
-    try:
-        with _stream(path) as file:
+    with _told(path), opened(path) as file:
+        if path.suffix.lower() != ".npz":
             yield from _pieces(file, path, size)
-    except FileNotFoundError as error:
-        raise InputError(f"there is no file {path}") from error
-    except (OSError, EOFError, zlib.error, zipfile.BadZipFile):
+            return
+        with _zipped(file, path) as (archive, names), archive.open(_inputs(names, path)) as member:
+            yield from _pieces(member, path, size)
+
+
+@contextmanager
+def _told(path: Path) -> Iterator[None]:
+    """One sentence for all that a damaged file may make readers raise."""
+    try:
+        yield
+    except InputError:
+        raise
+    except Exception:
+        # What numpy says would lead to loading pickles, which run code.
         raise InputError(f"{path} cannot be read as an array: it holds no numbers, or is damaged") from None
 
 
 @contextmanager
-def _stream(path: Path) -> Iterator[IO[bytes]]:
-    if path.suffix.lower() != ".npz":
-        with path.open("rb") as file:
-            yield file
-        return
-    with zipfile.ZipFile(path) as archive:
-        names = [name.removesuffix(".npy") for name in archive.namelist()]
-        if "x" not in names and len(names) != 1:
-            raise InputError(f"{path.name} holds {', '.join(names) or 'nothing'}: call the array of inputs x")
-        with archive.open(f"{'x' if 'x' in names else names[0]}.npy") as file:
-            yield file
+def _zipped(file: IO[bytes], path: Path) -> Iterator[tuple[zipfile.ZipFile, dict[str, str]]]:
+    """An archive, and the members in it that are arrays by their short names."""
+    with zipfile.ZipFile(file) as archive:
+        yield archive, {name.removesuffix(_END): name for name in archive.namelist() if name.endswith(_END)}
+
+
+def _inputs(names: dict[str, str], path: Path) -> str:
+    if "x" not in names and len(names) != 1:
+        raise InputError(f"{path.name} holds {', '.join(list(names)[:10]) or 'nothing'}: call the array of inputs x")
+    return names["x"] if "x" in names else next(iter(names.values()))
+
+
+def _head(file: IO[bytes], shown: str) -> _Head:
+    """Shape, whether columns come first, and dtype, checked before anything is made of that size."""
+    shape, by_columns, dtype = _READERS[np.lib.format.read_magic(file)](file, max_header_size=HEADER_BYTES)
+    if dtype.kind not in _KINDS or min(shape, default=0) < 0:
+        raise ValueError
+    if len(shape) > DIMENSIONS + 1:
+        raise InputError(f"{shown} has {len(shape)} dimensions: at most {DIMENSIONS + 1} are read")
+    if math.prod(shape) == 0 and max(shape, default=0) > MEMBERS:
+        raise InputError(f"{shown} has the shape {shape}, rows without a value: leave it out")
+    size = math.prod(max(s, 1) for s in shape) * dtype.itemsize
+    if size > memory():
+        raise InputError(
+            f"{shown} is an array of {size / GIB:,.0f} GiB, more than the {memory() / GIB:,.0f} GiB of memory of this "
+            "machine: give it in parts"
+        )
+    return shape, by_columns, dtype
+
+
+def _whole(file: IO[bytes], shown: str) -> NDArray[Any]:
+    shape, by_columns, dtype = _head(file, shown)
+    content = _read(file, math.prod(shape) * dtype.itemsize)
+    array = np.frombuffer(content, dtype) if content else np.empty(0, dtype)
+    return array.reshape(shape, order="F" if by_columns else "C")
 
 
 def _pieces(file: IO[bytes], path: Path, size: int) -> Iterator[NDArray[Any]]:
-    shape, by_columns, dtype = _head(file, path)
+    shape, by_columns, dtype = _head(file, path.name)
     if dtype != np.uint8 and dtype.kind != "f":
         raise InputError(f"{path.name} holds {dtype}: give floats on the run's scale, or pixels as uint8")
     if not shape:
@@ -55,23 +114,18 @@ def _pieces(file: IO[bytes], path: Path, size: int) -> Iterator[NDArray[Any]]:
     if by_columns and len(shape) > 1:
         raise InputError(f"{path.name} lies column by column: save it after numpy.ascontiguousarray")
     row = math.prod(shape[1:]) * dtype.itemsize
+    if row == 0:
+        raise InputError(f"{path.name} has the shape {shape}, rows without a value")
     for begin in range(0, shape[0], size):
         n = min(size, shape[0] - begin)
-        content = bytearray()
-        while more := file.read(min(_AT_ONCE, n * row - len(content))):
-            content += more
-        if len(content) < n * row:
-            raise EOFError
-        yield np.frombuffer(content, dtype).reshape(n, *shape[1:])
+        yield np.frombuffer(_read(file, n * row), dtype).reshape(n, *shape[1:])
 
 
-def _head(file: IO[bytes], path: Path) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
-    """Shape, whether columns come first, and dtype."""
-    readers = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
-    try:
-        version = np.lib.format.read_magic(file)
-        shape, by_columns, dtype = readers[version](file)
-    except (ValueError, KeyError):
-        # What numpy says would lead to loading pickles, which run code.
-        raise InputError(f"{path} cannot be read as an array: it holds no numbers, or is damaged") from None
-    return shape, by_columns, dtype
+def _read(file: IO[bytes], n: int) -> bytearray:
+    """So many bytes: memory grows with what is there, not with what a header promises."""
+    content = bytearray()
+    while more := file.read(min(_AT_ONCE, n - len(content))):
+        content += more
+    if len(content) < n:
+        raise EOFError
+    return content

@@ -13,6 +13,7 @@ from jointenergy.data.options import NOT, Options
 from jointenergy.data.tables import is_missing
 from jointenergy.errors import InputError
 from jointenergy.labels import MISSING, LabelSpace, nearest
+from jointenergy.limits import memory
 
 SEVERAL = ";"
 """Between the values of a cell that holds more than one."""
@@ -31,11 +32,16 @@ class Attributes:
 
         Attributes of a cell without a value are MISSING.
         """
-        names, found = [], []
+        names: list[str] = []
+        found = []
         for column, cells in columns.items():
             values = [set() if is_missing(cell) else {v.strip() for v in cell.split(SEVERAL)} for cell in cells]
             absent = np.array([not v for v in values])
             for value in sorted(set().union(*values)):
+                if len(names) * 8 * len(cells) > memory():
+                    raise InputError(
+                        f"column {column!r} has too many values to make an attribute of each: leave it out"
+                    )
                 names.append(f"{column}_{re.sub(r'[^0-9A-Za-z]+', '_', value).strip('_')}")
                 found.append(np.where(absent, MISSING, [value in v for v in values]))
         if not names:

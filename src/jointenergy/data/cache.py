@@ -11,9 +11,6 @@ import contextlib
 import hashlib
 import json
 import os
-import tempfile
-import zipfile
-import zlib
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, cast
@@ -23,12 +20,14 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from jointenergy.data.arrays import arrays_of
 from jointenergy.data.base import Dataset
 from jointenergy.errors import InputError
+from jointenergy.files.writing import whole
 from jointenergy.labels import LabelSpace
 
 VARIABLE = "JOINTENERGY_CACHE"
-_DAMAGED = (OSError, ValueError, TypeError, KeyError, EOFError, zlib.error, zipfile.BadZipFile)
+_DAMAGED = (OSError, ValueError, TypeError, KeyError, RecursionError)
 _FORM = 1  # counts up when the same key must give another array
 
 
@@ -61,8 +60,7 @@ def cached_features(name: str, key: str, n: int, build: Callable[[], Tensor]) ->
     """The features `[n, d]` that `build` extracts, from the cache where `key` is known: it tells all they depend on."""
     path = cache_folder() / f"{name}-{hashlib.sha256(repr((_FORM, key)).encode()).hexdigest()[:32]}.npz"
     try:
-        with np.load(path, allow_pickle=False) as file:
-            features = torch.from_numpy(file["features"])
+        features = torch.from_numpy(arrays_of(path)["features"])
         if features.ndim == 2 and len(features) == n and features.is_floating_point():
             return features
     except _DAMAGED:
@@ -91,22 +89,15 @@ def _trace(file: Path, shown: str) -> tuple[str, int, int]:
 def _read(path: Path, name: str) -> Dataset | None:
     """What a cache file holds; None where there is none, or where it is damaged."""
     try:
-        with np.load(path, allow_pickle=False) as file:
-            x, y, labels = torch.from_numpy(file["x"]), torch.from_numpy(file["y"]), json.loads(str(file["labels"]))
-        return Dataset(x, y, LabelSpace(labels), name)
+        found = arrays_of(path)
+        labels = LabelSpace(json.loads(str(found["labels"])))
+        return Dataset(torch.from_numpy(found["x"]), torch.from_numpy(found["y"]), labels, name)
     except _DAMAGED:
         return None
 
 
 def _write(path: Path, **arrays: NDArray[Any]) -> None:
-    temporary: Path | None = None
-    try:
+    with contextlib.suppress(OSError):  # a full or foreign disk
         path.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=path.parent, prefix=".", suffix=".part", delete=False) as file:
-            temporary = Path(file.name)
-            np.savez(file, **cast(Any, arrays))
-        temporary.replace(path)
-    except OSError:  # a full or foreign disk
-        if temporary is not None:
-            with contextlib.suppress(OSError):
-                temporary.unlink()
+        with whole(path) as part:
+            np.savez(part, **cast(Any, arrays))

@@ -15,7 +15,9 @@ from jointenergy.data.folders import image_sources, images_called
 from jointenergy.data.framing import Frame
 from jointenergy.data.request import Request
 from jointenergy.errors import InputError
+from jointenergy.files.reading import text_of
 from jointenergy.labels import LabelSpace
+from jointenergy.limits import TABLE_BYTES
 
 ATTRIBUTES = "list_attr_celeba.txt"
 IDENTITIES = "identity_CelebA.txt"
@@ -95,10 +97,7 @@ def read_attributes(path: Path) -> tuple[list[str], Attributes]:
 
 
 def _lines(path: Path) -> list[str]:
-    try:
-        return path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} cannot be read: {error}") from error
+    return text_of(path, TABLE_BYTES).splitlines()
 
 
 def _listed(path: Path, files: list[str], remedy: str) -> NDArray[np.str_]:

@@ -22,7 +22,9 @@ from jointenergy.data.folders import Pixels, image_folder
 from jointenergy.data.request import Request
 from jointenergy.data.unpickling import unpickle
 from jointenergy.errors import InputError
+from jointenergy.files.reading import content_of
 from jointenergy.labels import LabelSpace
+from jointenergy.limits import MEMBER_BYTES
 
 CIFAR10 = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
 _CIFAR100 = """
@@ -63,7 +65,7 @@ class Layout:
                     f"{folder} has {found[0].name} and no {absent}: a part of the {split} split is missing"
                 )
             if found:
-                return [(str(file), _content(file)) for file in found]
+                return [(str(file), content_of(file, MEMBER_BYTES)) for file in found]
         archive = where / self.archive
         return self.members(archive, wanted) if archive.is_file() else None
 
@@ -73,13 +75,6 @@ class Layout:
         if absent := [name for name in wanted if name not in found]:
             raise InputError(f"archive {archive} is truncated, or another one: it has no {absent[0]}")
         return [(f"{archive}:{name}", found[name]) for name in wanted]
-
-
-def _content(file: Path) -> bytes:
-    try:
-        return file.read_bytes()
-    except OSError as error:
-        raise InputError(f"{file} cannot be read: {error.strerror}") from error
 
 
 def _binary(n_labels: int) -> Callable[[bytes, str], Rows]:

@@ -1,11 +1,12 @@
 """data: the public files of data sets, fetched from their hosts and known by their checksums.
 
 A file is written under another name and moved to its own when its checksum is right, so that what bears the right name
-is whole. Checksums are those that are published with the sets; a set whose files have none is got by hand.
+is whole. Checksums are sha256 sums of the published files; a set that has no host with https is got by hand.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,55 +24,57 @@ Report = Callable[[str, int, int], None]
 
 @dataclass(frozen=True)
 class Source:
-    """Where the files of a set lie, and the checksum of each."""
+    """Where the files of a set lie, and the sha256 of each; a host other than this machine is asked by https."""
 
     host: str
     files: Mapping[str, str]
 
+    def __post_init__(self) -> None:
+        if not self.host.startswith(("https://", "http://127.0.0.1:")):
+            raise InputError(f"files are downloaded by https alone, got {self.host}")
+        if strange := [name for name, known in self.files.items() if not re.fullmatch("[0-9a-f]{64}", known)]:
+            raise InputError(f"{strange[0]} needs its sha256 to be downloaded")
+
 
 def _idx(host: str, *sums: str) -> Source:
     names = (f"{part}-{kind}-ubyte.gz" for part in ("train", "t10k") for kind in ("images-idx3", "labels-idx1"))
-    return Source(host, {name: f"md5:{value}" for name, value in zip(names, sums, strict=True)})
+    return Source(host, dict(zip(names, sums, strict=True)))
 
 
 SOURCES: dict[str, Source] = {
     "mnist": _idx(
         "https://ossci-datasets.s3.amazonaws.com/mnist/",
-        "f68b3c2dcbeaaa9fbdd348bbdeb94873",
-        "d53e105ee54ea40749a09fcbcd1e9432",
-        "9fb629c4189551a2d022fa330f9573f3",
-        "ec29112dd5afa0611ce80d1b7f02629c",
+        "440fcabf73cc546fa21475e81ea370265605f56be210a4024d2ca8f203523609",
+        "3552534a0a558bbed6aed32b30c495cca23d567ec52cac8be1a0730e8010255c",
+        "8d422c7b0a1c1c79245a5bcf07fe86e33eeafee792b84584aec276f5a2dbc4e6",
+        "f7ae60f92e00ec6debd23a6088c31dbd2371eca3ffa0defaefb259924204aec6",
     ),
     "fashion-mnist": _idx(
         "https://raw.githubusercontent.com/zalandoresearch/fashion-mnist/master/data/fashion/",
-        "8d4fb7e6c68d591d4c3dfef9ec88bf0d",
-        "25c81989df183df01b3e8a0aad5dffbe",
-        "bef4ecab320f06d8554ea6380940ec79",
-        "bb300cfdad3c16e7a12a480ee83cd310",
+        "3aede38d61863908ad78613f6a32ed271626dd12800ba2636569512369268a84",
+        "a04f17134ac03560a47e3764e11b92fc97de4d1bfaf8ba1a3aa29af54cc90845",
+        "346e55b948d973a97e58d2351dde16a484bd415d4595297633bb08f03db6a073",
+        "67da17c76eaffca5446c3361aaab5c3cd6d1c2608764d35dfb1850b086bf8dd5",
     ),
     "kmnist": _idx(
-        "http://codh.rois.ac.jp/kmnist/dataset/kmnist/",
-        "bdb82020997e1d708af4cf47b453dcf7",
-        "e144d726b3acfaa3e44228e80efcd344",
-        "5c965bf0a639b31b8f53240b1b52f4d7",
-        "7320c461ea6c1c855c0b718fb2a4b134",
+        "https://codh.rois.ac.jp/kmnist/dataset/kmnist/",
+        "51467d22d8cc72929e2a028a0428f2086b092bb31cfb79c69cc0a90ce135fde4",
+        "e38f9ebcd0f3ebcdec7fc8eabdcdaef93bb0df8ea12bee65224341c8183d8e17",
+        "edd7a857845ad6bb1d0ba43fe7e794d164fe2dce499a1694695a792adfac43c5",
+        "20bb9a0ef54c7db3efc55a92eef5582c109615df22683c380526788f98e42a1c",
     ),
     "cifar10": Source(
-        "https://www.cs.toronto.edu/~kriz/", {"cifar-10-binary.tar.gz": "md5:c32a1d4ab5d03f1284b67883e8d87530"}
+        "https://www.cs.toronto.edu/~kriz/",
+        {"cifar-10-binary.tar.gz": "c4a38c50a1bc5f3a1c5537f2155ab9d68f9f25eb1ed8d9ddda3db29a59bca1dd"},
     ),
     "cifar100": Source(
-        "https://www.cs.toronto.edu/~kriz/", {"cifar-100-binary.tar.gz": "md5:03b5dce01913d631647c71ecec9e9cb8"}
-    ),
-    "svhn": Source(
-        "http://ufldl.stanford.edu/housenumbers/",
-        {
-            "train_32x32.mat": "md5:e26dedcc434d2e4c54c9b2d4a06d8373",
-            "test_32x32.mat": "md5:eb5a983be6a315427106f1b164d9cef3",
-        },
+        "https://www.cs.toronto.edu/~kriz/",
+        {"cifar-100-binary.tar.gz": "58a81ae192c23a4be8b1804d68e518ed807d710a4eb253b1f2a199162a40d8ec"},
     ),
 }
 
 BY_HAND = {
+    "svhn": "get train_32x32.mat and test_32x32.mat from ufldl.stanford.edu/housenumbers, an address without https",
     "celeba": "its terms are agreed to and its files given at mmlab.ie.cuhk.edu.hk/projects/CelebA.html",
     "zappos": "it is given at vision.cs.utexas.edu/projects/finegrained/utzap50k, for work that is not commercial",
     "footwear": "it is the footwear of the Fashion Product Images at kaggle.com, which asks for an account",
@@ -114,8 +117,8 @@ def get(
             raise InputError(f"{source.host}{file} could not be fetched: {_reason(error)}; nothing was kept") from error
         except ValueError as error:
             raise InputError(
-                f"{source.host}{file} has another checksum than the published {known}: it was damaged on its way or "
-                "changed, and was not kept"
+                f"{source.host}{file} has another checksum than the published sha256 {known}: it was damaged on its "
+                "way or changed, and was not kept"
             ) from error
         except OSError as error:
             reason = error.strerror or "Permission denied"  # which alone pooch puts in words of its own

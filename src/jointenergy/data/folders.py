@@ -9,7 +9,6 @@ import functools
 import io
 import os
 import zipfile
-import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
 
@@ -18,14 +17,17 @@ import torch
 from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 
-from jointenergy.data.archives import tar_files
+from jointenergy.data.archives import check_member, tar_files
 from jointenergy.data.base import Dataset
 from jointenergy.data.framing import Frame, Mode
 from jointenergy.errors import InputError
+from jointenergy.files.reading import content_of, reason_of, told
 from jointenergy.labels import LabelSpace, nearest
+from jointenergy.limits import IMAGE_BYTES, IMAGE_PIXELS, memory
 
 Pixels = NDArray[np.uint8]
 GREY = ("1", "L", "LA", "La")  # Pillow's modes without color
+PROGRAMS = ("EPS",)  # formats for which Pillow calls another program
 
 
 def image_folder(
@@ -51,11 +53,15 @@ def image_folder(
     paths = [Path(s) for s in ([sources] if isinstance(sources, Path | str) else sources)]
     under = PurePosixPath(prefix).parts
     images: dict[tuple[str, ...], Pixels] = {}
+    n_bytes = 0
     for source in paths:
         for parts, shown, content in _entries(source, under):
             if len(parts) < 2:
                 raise InputError(f"image {shown} lies in no class folder: {name!r} needs {prefix}<class>/<image>")
             images[parts] = decode(content, shown, mode, size)
+            n_bytes += images[parts].nbytes
+            if 2 * n_bytes > memory():  # they are put together once all are read
+                raise InputError(f"the images of {name!r} do not fit in memory: resize them by size=(height, width)")
     where = ", ".join(map(str, paths))
     if not images:
         raise InputError(f"found no images of {name!r} under '{'/'.join((*under, '<class>', '*'))}' in {where}")
@@ -80,9 +86,23 @@ def image_folder(
 
 
 @functools.cache
-def _suffixes() -> frozenset[str]:
-    """The endings of the formats that Pillow can open."""
-    return frozenset(end for end, form in Image.registered_extensions().items() if form in Image.OPEN)
+def image_endings() -> frozenset[str]:
+    """The endings of the formats that Pillow opens by itself."""
+    return frozenset(end for end, form in Image.registered_extensions().items() if form in _formats())
+
+
+@functools.cache
+def _formats() -> tuple[str, ...]:
+    Image.init()
+    return tuple(form for form in Image.OPEN if form not in PROGRAMS)
+
+
+def opened_image(content: bytes) -> Image.Image:
+    """An image whose size is known and small enough, its pixels not yet decoded; it may raise anything."""
+    image: Image.Image = Image.open(io.BytesIO(content), formats=_formats())
+    if image.width * image.height > IMAGE_PIXELS:
+        raise ValueError(f"it has {image.width} x {image.height} pixels, and at most {IMAGE_PIXELS:,} are read")
+    return image
 
 
 def _entries(source: Path, under: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], str, bytes]]:
@@ -92,8 +112,8 @@ def _entries(source: Path, under: tuple[str, ...]) -> Iterator[tuple[tuple[str, 
             folders.sort()
             for file in (Path(folder, name) for name in sorted(files)):
                 if parts := _parts(file.relative_to(source).as_posix(), under):
-                    yield parts, str(file), _bytes(file)
-    elif zipfile.is_zipfile(source):
+                    yield parts, str(file), image_bytes(file)
+    elif source.is_file() and zipfile.is_zipfile(source):
         yield from _zipped(source, under)
     elif source.is_file():
         yield from _members(source, under)
@@ -147,7 +167,7 @@ def images_at(files: Sequence[Path], frame: Frame, mode: Mode) -> Pixels:
     """Image files in one frame, in their order: `[n, C, H, W]`."""
     x = np.empty((len(files), 3 if mode == "RGB" else 1, frame.height, frame.width), np.uint8)
     for row, file in enumerate(files):
-        x[row] = decode(_bytes(file), str(file), mode, frame)
+        x[row] = decode(image_bytes(file), str(file), mode, frame)
     return x
 
 
@@ -162,26 +182,22 @@ def image_sources(where: Path) -> list[Path]:
     return [where, *(p for p in found if p.is_symlink() or not p.is_dir())]
 
 
-def _bytes(file: Path) -> bytes:
-    try:
-        return file.read_bytes()
-    except OSError as error:
-        raise InputError(f"image {file} cannot be read: {error.strerror}") from error
+def image_bytes(file: Path) -> bytes:
+    """The content of an image file."""
+    return content_of(file, IMAGE_BYTES, "image")
 
 
 def _members(source: Path, under: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], str, bytes]]:
-    for name, content in tar_files(source, lambda name: _parts(name, under)):
+    for name, content in tar_files(source, lambda name: _parts(name, under), IMAGE_BYTES):
         yield _parts(name, under), f"{source}:{name}", content
 
 
 def _zipped(source: Path, under: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], str, bytes]]:
-    try:
-        with zipfile.ZipFile(source) as archive:
-            for name in archive.namelist():
-                if parts := _parts(name, under):
-                    yield parts, f"{source}:{name}", archive.read(name)
-    except (zipfile.BadZipFile, zlib.error, EOFError, OSError, NotImplementedError, RuntimeError) as error:
-        raise InputError(f"archive {source} is corrupt, truncated or locked: {error}") from error
+    with told(f"archive {source} is corrupt, truncated or locked"), zipfile.ZipFile(source) as archive:
+        for member in archive.infolist():
+            if parts := _parts(member.filename, under):
+                check_member(source, member.filename, member.file_size, IMAGE_BYTES)
+                yield parts, f"{source}:{member.filename}", archive.read(member)
 
 
 def _parts(path: str, under: tuple[str, ...]) -> tuple[str, ...]:
@@ -189,7 +205,7 @@ def _parts(path: str, under: tuple[str, ...]) -> tuple[str, ...]:
     pure = PurePosixPath(path)
     parts = pure.parts[len(under) :]
     elsewhere = pure.parts[: len(under)] != under or any(part.startswith(".") for part in parts)
-    return () if elsewhere or pure.suffix.lower() not in _suffixes() else parts
+    return () if elsewhere or pure.suffix.lower() not in image_endings() else parts
 
 
 def decode(content: bytes, shown: str, mode: Mode | None, size: tuple[int, int] | Frame | None) -> Pixels:
@@ -198,7 +214,7 @@ def decode(content: bytes, shown: str, mode: Mode | None, size: tuple[int, int] 
     Without a mode, grey images stay grey and all others become RGB.
     """
     try:
-        with Image.open(io.BytesIO(content)) as image:
+        with opened_image(content) as image:
             deep = image.mode if image.mode[0] in "IF" else ""
             if not deep:
                 pixels = image.convert(mode or ("L" if image.mode in GREY else "RGB"))
@@ -207,7 +223,7 @@ def decode(content: bytes, shown: str, mode: Mode | None, size: tuple[int, int] 
     except UnidentifiedImageError:
         raise InputError(f"image {shown} cannot be read: it is of no known format, or damaged") from None
     except Exception as error:  # decoders of broken images raise whatever they stumble over
-        raise InputError(f"image {shown} cannot be read: {str(error) or type(error).__name__}") from error
+        raise InputError(f"image {shown} cannot be read: {reason_of(error)}") from error
     if deep:
         raise InputError(f"image {shown} has more than 8 bits a value (mode {deep}): convert it to 8 bits first")
     array = np.asarray(pixels, np.uint8)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import math
-import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
@@ -15,7 +14,9 @@ from torch import Tensor
 
 from jointenergy.data.base import Dataset
 from jointenergy.errors import InputError
+from jointenergy.files.reading import opened, told
 from jointenergy.labels import LabelSpace
+from jointenergy.limits import memory
 
 PREFIXES = {"train": "train", "test": "t10k"}
 _GZIP = b"\x1f\x8b"
@@ -30,26 +31,22 @@ def read_idx(path: Path | str, n_dims: int) -> Tensor:
 
 def idx_pieces(path: Path | str, n_dims: int, size: int | None = None) -> Iterator[Tensor]:
     """The array of `read_idx` in pieces of `size` rows, or as one: memory need not grow with the file."""
-    try:
-        with Path(path).open("rb") as plain:
-            packed = plain.read(2) == _GZIP
-            plain.seek(0)
-            if packed:
-                with gzip.open(plain) as file:
-                    yield from _pieces(file, path, n_dims, size)
-            else:
-                yield from _pieces(plain, path, n_dims, size)
-    except FileNotFoundError as error:
-        raise InputError(f"there is no file {path}") from error
-    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
-        raise InputError(f"{path} is corrupt or truncated: {error}") from error
-    except OSError as error:
-        raise InputError(f"{path} cannot be read: {error.strerror}") from error
+    with opened(Path(path)) as plain, told(f"{path} is corrupt or truncated"):
+        packed = plain.read(2) == _GZIP
+        plain.seek(0)
+        if packed:
+            with gzip.open(plain) as file:
+                yield from _pieces(file, path, n_dims, size)
+        else:
+            yield from _pieces(plain, path, n_dims, size)
 
 
 def _pieces(file: BinaryIO | gzip.GzipFile, path: Path | str, n_dims: int, size: int | None) -> Iterator[Tensor]:
     sizes = _sizes(file.read(4 + 4 * n_dims), path, n_dims)
     n_rows, row = sizes[0], math.prod(sizes[1:])
+    shown = " x ".join(map(str, sizes))
+    if (size is None and n_rows * row > memory()) or (row == 0 and n_rows > 0):
+        raise InputError(f"{path} is corrupt, or too large to be read: its header promises {shown} values")
     read = 0
     for begin in range(0, max(1, n_rows), size or max(1, n_rows)):
         n = min(size or n_rows, n_rows - begin)
@@ -58,12 +55,9 @@ def _pieces(file: BinaryIO | gzip.GzipFile, path: Path | str, n_dims: int, size:
         if len(content) < n * row:
             break
         yield torch.from_numpy(np.frombuffer(content, np.uint8).reshape(n, *sizes[1:]))
-    while more := file.read(_AT_ONCE):
-        read += len(more)
+    read += len(file.read(_AT_ONCE))
     if read != n_rows * row:
-        raise InputError(
-            f"{path} is corrupt or truncated: its header promises {' x '.join(map(str, sizes))} values, {read} follow"
-        )
+        raise InputError(f"{path} is corrupt or truncated: its header promises {shown} values, {read} follow")
 
 
 def _read(file: BinaryIO | gzip.GzipFile, n: int) -> bytearray:

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jointenergy.errors import InputError
+from jointenergy.limits import LARGEST, SIDE, SMALLEST
 
 NOT = "not "
 """Before the name of an attribute: its value 0 is meant."""
@@ -54,12 +55,14 @@ class Options:
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid", "str_max_length": 200}
 
     def __post_init__(self) -> None:
-        if self.image_size is not None and min(self.image_size) < 1:
-            raise InputError(f"image_size is (height, width) in pixels, got {self.image_size}")
+        if self.image_size is not None and not (min(self.image_size) >= 1 and max(self.image_size) <= SIDE):
+            raise InputError(f"image_size is (height, width) in pixels, 1 to {SIDE:,}, got {self.image_size}")
         if not 0 < self.crop <= 1:
             raise InputError(f"crop is the share of the sides that is kept, above 0 and up to 1, got {self.crop}")
-        if not all(value > 0 for value in self.scale):
-            raise InputError(f"scale divides columns and must be above 0, got {min(self.scale)}")
+        if not all(SMALLEST <= value <= LARGEST for value in self.scale):
+            raise InputError(f"scale divides columns and must be above 0 and finite, got {list(self.scale)[:5]}")
+        if not all(abs(value) <= LARGEST for value in self.center):
+            raise InputError(f"center is subtracted from columns and must be finite, got {list(self.center)[:5]}")
         if not 0 <= self.min_frequency < 1:
             raise InputError(f"min_frequency is a share of rows from 0 to below 1, got {self.min_frequency}")
         if not 0 < self.test_share < 1:

@@ -2,21 +2,20 @@
 
 from __future__ import annotations
 
-import io
 from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-from PIL import Image
 
 from jointenergy.data.base import Dataset
-from jointenergy.data.folders import GREY, image_files, images_in
+from jointenergy.data.folders import GREY, image_files, images_in, opened_image
 from jointenergy.data.labeled_images import labeled_images
 from jointenergy.data.options import Options
 from jointenergy.data.places import own_name
 from jointenergy.data.registry import load
 from jointenergy.errors import InputError
+from jointenergy.files.reading import reason_of
 
 COMMON = 0.5  # share of the images that must have one size, to keep its form
 READABLE = "a folder of images with one folder per class, a folder of images with a .csv file, an .npz or a .csv file"
@@ -70,11 +69,11 @@ def _sizes(place: Path, most: int) -> tuple[Options, list[str]]:
     grey = True
     for shown, content in images_in(place):
         try:
-            with Image.open(io.BytesIO(content)) as image:
+            with opened_image(content) as image:
                 sizes[image.height, image.width] += 1
                 grey = grey and image.mode in GREY
         except Exception as error:  # broken images raise whatever they stumble over
-            raise InputError(f"image {shown} cannot be read: {str(error) or type(error).__name__}") from error
+            raise InputError(f"image {shown} cannot be read: {reason_of(error)}") from error
     (common, n), *others = sizes.most_common()
     if n < COMMON * sizes.total():
         side = int(np.median([max(size) for size in sizes.elements()]))

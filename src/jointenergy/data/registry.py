@@ -24,6 +24,7 @@ from jointenergy.data.svhn import read_svhn
 from jointenergy.data.tables import read_csv, read_npz
 from jointenergy.data.toy import toy
 from jointenergy.errors import InputError
+from jointenergy.files.reading import told
 from jointenergy.labels import LabelSpace, nearest
 
 __all__ = ["CIFAR10", "CIFAR10_ROWS", "READERS", "SPLITS", "VARIABLE", "Entry", "load"]
@@ -166,7 +167,8 @@ def load(
         raise InputError(f"data set {name!r} does not know the option {strange[0]!r}: {known}")
     place = None if folder is None else Path(folder)
     try:
-        dataset = entry.read(Request(name, place, split, seed, options))
+        with told(f"data set {name!r} cannot be read" + ("" if place is None else f" from {place}")):
+            dataset = entry.read(Request(name, place, split, seed, options))
     except InputError as error:
         if place is None or name in OWN:
             raise

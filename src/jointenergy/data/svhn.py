@@ -13,6 +13,7 @@ from jointenergy.data.digits import LABELS
 from jointenergy.data.folders import image_folder, image_sources
 from jointenergy.data.request import Request
 from jointenergy.errors import InputError
+from jointenergy.files.reading import check_plain, told
 
 
 def read_svhn(request: Request) -> Dataset:
@@ -39,10 +40,9 @@ def read_mat(path: Path, name: str = "svhn") -> Dataset:
     """A MATLAB file with X `[32, 32, 3, n]` and y `[n, 1]`, in which the digit 0 is called 10."""
     from scipy.io import loadmat  # here, as it takes half a second to load
 
-    try:
+    check_plain(path)
+    with told(f"{path} is corrupt, truncated or no MATLAB file"):
         found = loadmat(path, variable_names=["X", "y"])
-    except Exception as error:  # a damaged file may stumble anywhere in the reader
-        raise InputError(f"{path} is corrupt, truncated or no MATLAB file: {error or type(error).__name__}") from error
     x, y = found.get("X"), found.get("y")
     if not isinstance(x, np.ndarray) or x.dtype != np.uint8 or x.ndim != 4 or x.shape[2] != 3:
         raise InputError(f"{path} holds no array X of bytes, [height, width, 3, n]: it is no file of SVHN")

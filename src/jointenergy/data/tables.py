@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import csv
+import io
 import math
-import zipfile
-import zlib
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,14 +14,19 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from jointenergy.data.arrays import arrays_of
 from jointenergy.data.base import Dataset
 from jointenergy.data.options import Options
 from jointenergy.data.request import WHERE, Request
 from jointenergy.errors import InputError
+from jointenergy.files.reading import content_of, shortened
 from jointenergy.labels import MISSING, LabelSpace, nearest
+from jointenergy.limits import LARGEST, TABLE_BYTES
 
 MISSING_CELLS = ("", "nan", "na", "?")
 """What a cell holds, in small letters, that holds nothing."""
+
+_WHOLE = re.compile(r"[+-]?[0-9]{1,18}")
 
 MOST_CLASSES = 100_000  # that an npz file may have beyond one for each row: its test rows may be few
 
@@ -32,14 +37,13 @@ def is_missing(cell: str) -> bool:
 
 def lines_of(path: Path) -> list[list[str]]:
     """The lines of a csv file that are not empty, or one sentence."""
+    # Spreadsheets begin UTF-8 with a mark, which would make a word of the first number.
+    content = content_of(path, TABLE_BYTES, "the table")
     try:
-        # Spreadsheets begin UTF-8 with a mark, which would make a word of the first number.
-        with path.open(newline="", encoding="utf-8-sig") as file:
-            lines = [line for line in csv.reader(file) if any(cell.strip() for cell in line) or len(line) > 1]
+        text = io.TextIOWrapper(io.BytesIO(content), encoding="utf-8-sig", newline="")
+        lines = [line for line in csv.reader(text) if any(cell.strip() for cell in line) or len(line) > 1]
     except (UnicodeDecodeError, csv.Error):
         raise InputError(f"the table {path} is no text in UTF-8: save it as CSV in UTF-8") from None
-    except OSError as error:
-        raise InputError(f"the table {path} cannot be read: {error.strerror}") from None
     if not lines:
         raise InputError(f"the table {path} is empty")
     return lines
@@ -98,10 +102,10 @@ def _numbers(cells: Sequence[str], name: str, path: Path) -> list[float]:
             value = float(cell)
         except ValueError:
             value = math.nan
-        if not math.isfinite(value):
+        if not abs(value) <= LARGEST:  # what float32 holds, and NaN is not
             raise InputError(
-                f"the table {path} has {cell!r} in row {number} of column {name!r}, where a finite number should be: "
-                "fill or leave out such rows"
+                f"the table {path} has {shortened(repr(cell), 60)} in row {number} of column {name!r}, where a finite "
+                "number should be: fill or leave out such rows"
             )
         found.append(value)
     return found
@@ -113,7 +117,7 @@ def coded(cells: Sequence[str]) -> tuple[list[str], NDArray[np.int64]]:
     Cells without a value are MISSING.
     """
     present = {cell for cell in cells if not is_missing(cell)}
-    whole = all(cell.lstrip("+-").isdecimal() for cell in present)
+    whole = all(_WHOLE.fullmatch(cell) for cell in present)
     values = sorted(present, key=int) if whole else sorted(present)
     number = {value: i for i, value in enumerate(values)}
     return values, np.array([number.get(cell, MISSING) for cell in cells])
@@ -141,7 +145,7 @@ def read_npz(request: Request) -> Dataset:
     """
     place = request.place("a .npz file with the arrays x and y")
     path, own = _file(request, place, ".npz")
-    arrays = _arrays(path)
+    arrays = arrays_of(path)
     if "x" not in arrays:
         raise InputError(f"{path} holds {', '.join(arrays) or 'nothing'}: call the array of inputs x, its labels y")
     if arrays["x"].ndim == 0:
@@ -157,18 +161,10 @@ def read_npz(request: Request) -> Dataset:
         x = x[:, None]
     if end not in y:
         raise InputError(f"{path} has x{end} and no y{end}, while the other rows have labels")
-    x = x if x.dtype == np.uint8 else _standardized(x.astype(np.float32), request.options, path)
+    with np.errstate(over="ignore"):  # what is no float32 is infinite there, and refused
+        x = x if x.dtype == np.uint8 else _standardized(x.astype(np.float32), request.options, path)
     dataset = _dataset(x, y[end], labels, request.name, path)
     return dataset if own else request.part(dataset, stratify=True)
-
-
-def _arrays(path: Path) -> dict[str, NDArray[Any]]:
-    try:
-        with np.load(path, allow_pickle=False) as file:
-            return {name: file[name] for name in file.files}
-    except (OSError, ValueError, EOFError, AttributeError, zlib.error, zipfile.BadZipFile):
-        # What numpy says would lead to loading pickles, which run code.
-        raise InputError(f"{path} cannot be read as arrays: it holds no numbers, or is damaged") from None
 
 
 def _label_arrays(arrays: dict[str, NDArray[Any]], path: Path) -> tuple[LabelSpace, dict[str, NDArray[np.int64]]]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import zipfile
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,8 @@ import torch
 from torch import Tensor
 
 from jointenergy.data.unpickling import Machine, of_kind
-from jointenergy.errors import InputError
+from jointenergy.files.reading import told
+from jointenergy.limits import MEMBER_BYTES, MIB, PICKLE_STEPS
 
 _TENSOR = "torch._utils _rebuild_tensor_v2"
 _PARAMETER = "torch._utils _rebuild_parameter"
@@ -59,17 +61,15 @@ def is_torchscript(path: Path) -> bool:
 
 def torchscript_tensors(path: Path) -> dict[str, Tensor]:
     """Every tensor of the module under its dotted name, or one sentence naming the file."""
-    try:
-        with zipfile.ZipFile(path) as archive:
-            (pickle,) = (name for name in archive.namelist() if name.count("/") == 1 and name.endswith("/data.pkl"))
-            found: dict[str, Tensor] = {}
-            _collect(_Script(str(path), archive, pickle.removesuffix("data.pkl")).module(), "", found)
-            return found
-    except InputError:
-        raise
-    except Exception as error:  # a damaged program may stumble anywhere
-        reason = str(error) or type(error).__name__
-        raise InputError(f"{path} is corrupt, truncated or no TorchScript archive: {reason}") from error
+    with told(f"{path} is corrupt, truncated or no TorchScript archive"), zipfile.ZipFile(path) as archive:
+        (pickle,) = (name for name in archive.namelist() if name.count("/") == 1 and name.endswith("/data.pkl"))
+        found: dict[str, Tensor] = {}
+        for n, (name, inner) in enumerate(_held(_Script(str(path), archive, pickle.removesuffix("data.pkl")).module())):
+            if n > PICKLE_STEPS:
+                raise ValueError(f"it holds more than {PICKLE_STEPS:,} things")
+            if isinstance(inner, Tensor):
+                found[name] = inner
+        return found
 
 
 class _Script(Machine):
@@ -78,12 +78,19 @@ class _Script(Machine):
     def __init__(self, shown: str, archive: zipfile.ZipFile, root: str) -> None:
         super().__init__(shown)
         self.archive, self.root = archive, root
+        self.storages: dict[str, _Storage] = {}
         order = f"{root}byteorder"
-        if order in archive.namelist() and archive.read(order) != b"little":
+        if order in archive.namelist() and self.content(order) != b"little":
             raise ValueError("its numbers are not in little-endian order")
 
+    def content(self, name: str) -> bytes:
+        size = self.archive.getinfo(name).file_size
+        if size > MEMBER_BYTES:
+            raise ValueError(f"{name} has {size / MIB:,.0f} MiB")
+        return self.archive.read(name)
+
     def module(self) -> object:
-        return self.run(self.archive.read(f"{self.root}data.pkl"))
+        return self.run(self.content(f"{self.root}data.pkl"))
 
     def finished(self, value: object) -> object:
         return value
@@ -112,10 +119,13 @@ class _Script(Machine):
     def storage(self, described: tuple[Any, ...]) -> _Storage:
         _, kind, key, _, n = described
         dtype = _DTYPES[of_kind(kind, _Named).name]
-        info = self.archive.getinfo(f"{self.root}data/{of_kind(key, str)}")
-        if info.file_size != of_kind(n, int) * dtype.itemsize:
-            raise ValueError(f"tensor {key} has {info.file_size} bytes where {n} numbers are announced")
-        return _Storage(dtype, bytearray(self.archive.read(info)))
+        name = f"{self.root}data/{of_kind(key, str)}"
+        if name not in self.storages:
+            content = self.content(name)
+            if len(content) != of_kind(n, int) * dtype.itemsize:
+                raise ValueError(f"tensor {key} has {len(content)} bytes where {n} numbers are announced")
+            self.storages[name] = _Storage(dtype, bytearray(content))
+        return self.storages[name]
 
 
 def _value(name: str, arguments: tuple[Any, ...]) -> object:
@@ -135,13 +145,14 @@ def _value(name: str, arguments: tuple[Any, ...]) -> object:
 def _tensor(storage: _Storage, offset: int, shape: tuple[int, ...], stride: tuple[int, ...]) -> Tensor:
     if math.prod(shape) == 0:
         return torch.zeros(shape, dtype=storage.dtype)
+    if math.prod(shape) * storage.dtype.itemsize > len(storage.content):
+        raise ValueError(f"a tensor of shape {shape} has more numbers than are stored")
     return torch.frombuffer(storage.content, dtype=storage.dtype).as_strided(shape, stride, offset).clone()
 
 
-def _collect(value: object, prefix: str, found: dict[str, Tensor]) -> None:
+def _held(value: object, prefix: str = "") -> Iterator[tuple[str, object]]:
+    """All that an object holds, and what that holds in turn, under dotted names."""
     held = value.held if isinstance(value, _Object) else value if isinstance(value, dict) else {}
     for name, inner in held.items():
-        if isinstance(inner, Tensor):
-            found[f"{prefix}{name}"] = inner
-        else:
-            _collect(inner, f"{prefix}{name}.", found)
+        yield f"{prefix}{name}", inner
+        yield from _held(inner, f"{prefix}{name}.")

@@ -2,7 +2,9 @@
 
 A pickle is a program. Here its instructions are followed one by one, and those alone that build numbers, strings,
 bytes, lists, tuples, dicts and arrays of plain numbers; whatever else it asks for is refused by name. Python's own
-unpickler is never called, so that there is nothing that a hostile file could reach.
+unpickler is never called, so that there is nothing that a hostile file could reach. Its instructions, the bytes that
+they copy and the depth of what they build are bounded, and keys of dicts are strings, bytes and numbers: the hash of
+other keys may take forever.
 """
 
 from __future__ import annotations
@@ -16,6 +18,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jointenergy.errors import InputError
+from jointenergy.files.reading import told
+from jointenergy.limits import DEPTH, MEMBER_BYTES, PICKLE_STEPS
 
 T = TypeVar("T")
 
@@ -36,14 +40,8 @@ _MARK = object()
 
 def unpickle(content: bytes, shown: str) -> Any:  # noqa: ANN401 (a tree of plain values)
     """The plain values in a pickle, or one sentence naming the file; strings of Python 2 come as bytes."""
-    try:
-        value = Machine(shown).run(content)
-    except InputError:
-        raise
-    except Exception as error:  # a damaged program may stumble anywhere
-        reason = str(error) or type(error).__name__
-        raise InputError(f"{shown} is corrupt, truncated or no pickle of plain values: {reason}") from error
-    return value
+    with told(f"{shown} is corrupt, truncated or no pickle of plain values"):
+        return Machine(shown).run(content)
 
 
 @dataclass(frozen=True)
@@ -73,16 +71,19 @@ class Machine:
     shown: str
     stack: list[Any] = field(default_factory=list)
     memory: dict[int, Any] = field(default_factory=dict)
+    n_copied: int = 0
 
     def run(self, content: bytes) -> object:
-        for operation, argument, _ in pickletools.genops(content):
+        for n, (operation, argument, _) in enumerate(pickletools.genops(content)):
+            if n > PICKLE_STEPS:
+                raise ValueError(f"it has more than {PICKLE_STEPS:,} instructions")
             if operation.name == "STOP":
                 return self.finished(self.stack.pop())
             self.step(operation.name, argument)
         raise ValueError("it has no end")
 
     def finished(self, value: object) -> object:
-        return _whole(value, {})
+        return _whole(value, {}, 0)
 
     def step(self, name: str, argument: Any) -> None:  # noqa: ANN401 (whatever follows an instruction)
         stack = self.stack
@@ -124,12 +125,20 @@ class Machine:
             stack.append(_Name(wanted))
         elif name == "REDUCE":
             arguments = of_kind(stack.pop(), tuple)
+            self.copies(arguments)
             stack.append(_made(of_kind(stack.pop(), _Name).name, arguments))
         elif name == "BUILD":
             state = of_kind(stack.pop(), tuple)
+            self.copies(state)
             _describe(stack[-1], state)
         else:
             self.refuse_unless(False, f"the instruction {name}")
+
+    def copies(self, values: tuple[Any, ...]) -> None:
+        """A few instructions may ask for the same long text again and again."""
+        self.n_copied += sum(len(v) for v in values if isinstance(v, str | bytes))
+        if self.n_copied > 2 * MEMBER_BYTES:
+            raise ValueError("it copies more than any file of plain values")
 
     def since_mark(self) -> list[Any]:
         """All that was put on the stack since the last mark, which goes too."""
@@ -157,6 +166,9 @@ def of_kind(value: object, kind: type[T]) -> T:
 
 
 def _pairs(items: list[Any]) -> dict[Any, Any]:
+    for key in items[::2]:
+        if type(key) not in (str, bytes, int):
+            raise TypeError(f"a key of a dict is a {type(key).__name__}")
     return dict(zip(items[::2], items[1::2], strict=True))
 
 
@@ -195,7 +207,7 @@ def _describe(thing: object, state: tuple[Any, ...]) -> None:
     of_kind(thing, _Array).value = np.frombuffer(content, kind).reshape(shape, order=order)
 
 
-def _whole(value: object, known: dict[int, object]) -> object:
+def _whole(value: object, known: dict[int, object], depth: int) -> object:
     """The value with its arrays in place; a name that was left over is no value.
 
     What was made is `known`: a few lists of lists that all point at one another must not grow without end.
@@ -208,9 +220,11 @@ def _whole(value: object, known: dict[int, object]) -> object:
         raise ValueError("it ends in the middle of something")
     if not isinstance(value, dict | list | tuple):
         return value
+    if depth > DEPTH:
+        raise ValueError("it is nested too deep")
     if id(value) not in known:
         if isinstance(value, dict):
-            known[id(value)] = {_whole(k, known): _whole(v, known) for k, v in value.items()}
+            known[id(value)] = {k: _whole(v, known, depth + 1) for k, v in value.items()}
         else:
-            known[id(value)] = type(value)(_whole(v, known) for v in value)
+            known[id(value)] = type(value)(_whole(v, known, depth + 1) for v in value)
     return known[id(value)]

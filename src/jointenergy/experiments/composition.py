@@ -80,7 +80,7 @@ class Composition(Strict):
                 run = fitted(place.folder / name, recipe, trainer, says, fit)
             except loop.Diverged:
                 return {"healthy": 0.0}, f"Seed {place.seed} diverged in {says}."
-            healthy = healthy and run.health is not None and run.health.healthy
+            healthy = healthy and run.verdict is not None and run.verdict.healthy
             interventions += run.interventions
             models.append(trainer.ema)
         kernel, start = trainer.chains.langevin, trainer.chains.start.x_start

@@ -74,7 +74,7 @@ class Continual(Strict):
                 remarks = f"Seed {place.seed} diverged in {says}."
                 healthy = False
                 break
-            healthy = healthy and (run.health is None or run.health.healthy)
+            healthy = healthy and (run.verdict is None or run.verdict.healthy)
             interventions += run.interventions
             model, remarks = comparing(trainer.ema)
             right = right_among(model, test, seen)

@@ -19,6 +19,7 @@ from jointenergy.metrics.registry import Figures
 from jointenergy.recipes.schema import Recipe
 from jointenergy.recipes.variants import Size
 from jointenergy.report import extractors, provenance, results
+from jointenergy.training.health import PROTOCOL
 
 NOT_OF_BASELINES = {
     "tasks": "a baseline has no chains to do tasks with",
@@ -151,6 +152,17 @@ class Reproduction:
             (SeedFolder(seed, self.root / f"{name}-baseline"), settings.baseline()) for name, settings in judges
         )
         return next((judge.run for judge, settings in baselines if judge.state(settings) == "complete"), None)
+
+
+def with_baseline(plan: Reproduction) -> tuple[Reproduction, ...]:
+    """The plan, and before it that of its baseline where it has one: a JEM or Gibbs-JEM, whose samples it then judges.
+
+    A baseline is measured plain and temperature-scaled, on the same seeds and sets.
+    """
+    settings = plan.settings
+    if isinstance(settings, Study) or settings.model.family != "logits" or plan.baseline or plan.tasks:
+        return (plan,)
+    return replace(plan, baseline=True, guard=True, likelihood=False, extractor=None, judge=None, gallery=None), plan
 
 
 def _load(name: str, overrides: Sequence[str] = (), size: Size = "full") -> Recipe | Study:
@@ -290,7 +302,7 @@ def _result(plan: Reproduction, seeds: Sequence[SeedFolder], paper: Mapping[str,
         command=plan.command(),
         paper=paper,
         notes=" ".join(dict.fromkeys(record.remark for record in records if record.remark)),
-        protocols={name: how for record in records for name, how in record.protocols.items()},
+        protocols={"healthy": PROTOCOL, **{name: how for r in records for name, how in r.protocols.items()}},
     )
 
 

@@ -10,6 +10,7 @@ import torch
 
 from jointenergy.experiments import run_figures
 from jointenergy.experiments.seeds import SeedFolder, SeedRecord
+from jointenergy.files.writing import write_bytes
 from jointenergy.metrics.registry import Figures, Taken
 from jointenergy.recipes import run_folder
 from jointenergy.recipes.data import dataset_of
@@ -24,8 +25,16 @@ from jointenergy.report.suite import subject_of
 from jointenergy.runs.loading import open_run
 from jointenergy.training import checkpoints, loop, state
 
-SHOWN = ("fid.", "kid.", "inception_score")  # of what is known of features; the rest is in an evaluation
-COMPARED = ("fresh", "train", "buffer", "buffer_filtered")
+SHOWN = (
+    "fid.",
+    "kid.",
+    "inception_score",
+    "precision.",
+    "recall.",
+    "density.",
+    "coverage.",
+)  # of what is known of features; the rest is in an evaluation
+COMPARED = ("fresh", "conditional", "train", "test", "buffer", "buffer_filtered")
 SMALL_ROWS = 100  # test rows that a quick or smoke size is measured on
 TASKS = (
     f"Of the best healthy weights, as loaded: {tasks.PER_CLASS} samples of each class from noise, unfiltered; "
@@ -75,9 +84,9 @@ def figures_of(
     elif run_figures.tells_labels(subject):
         taken = {"accuracy": None, "nll": None, "ece": None}
     if run.trainer.uses_chains:
-        taken["healthy"] = float(not diverged and run.health is not None and run.health.healthy)
-        if run.health is not None and not diverged:
-            taken |= run_figures.signs_of(run.health)
+        taken["healthy"] = float(not diverged and run.verdict is not None and run.verdict.healthy)
+        if run.verdict is not None and not diverged:
+            taken |= run_figures.signs_of(run.verdict)
     taken["interventions"] = float(interventions if diverged else run.interventions)
     return taken, " ".join(remarks)
 
@@ -92,7 +101,7 @@ def draw_portrait(seed: SeedFolder, path: Path, data: Path | None = None, device
     png = gallery.portrait(_loaded(seed, data, device))
     if png is not None:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(png)
+        write_bytes(path, png)
 
 
 def task_figures_of(seed: SeedFolder, data: Path | None = None, device: str = "cpu") -> Taken:
@@ -161,9 +170,10 @@ def _bounds(subject: Subject, suite: Suite) -> Taken:
 
 
 def _features(subject: Subject, extractor: Extractor, suite: Suite) -> tuple[Figures, str, Mapping[str, str]]:
-    """FID and KID of fresh samples and of the replay buffer against test rows, beside those of training rows."""
+    """FID and KID of fresh samples and of the replay buffer, beside those of real rows."""
     sizes = samples.QUICK if suite == "quick" else samples.FULL
     sets = sets_of(subject, sizes.samples, torch.Generator().manual_seed(subject.seed))
-    section = features(subject, sets, extractor, sizes.manifold, chosen=COMPARED)
+    given = samples.conditional_rows(subject, len(sets.samples), sets.steps) if sizes.conditional else None
+    section = features(subject, sets, extractor, sizes, chosen=COMPARED, conditional=given)
     shown = {k: v for k, v in section.metrics.items() if k.startswith(SHOWN)}
     return shown, " ".join(sets.says), {k: v for k, v in section.protocols.items() if k in shown}

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import csv
-import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
+
+from pydantic import TypeAdapter
 
 from jointenergy.errors import InputError
 from jointenergy.experiments.study import Study, from_values
+from jointenergy.files.reading import json_of, told
+from jointenergy.files.schema import read_json
+from jointenergy.files.writing import write_json
 from jointenergy.metrics.registry import Figures
 from jointenergy.recipes.run_folder import RECIPE
 from jointenergy.recipes.schema import Recipe, read
 from jointenergy.training import checkpoints
+from jointenergy.training.journal import EVENTS, read_events
 
 SeedState = Literal["new", "begun", "complete", "diverged"]
 
@@ -41,13 +46,6 @@ def seeds_text(seeds: Sequence[int]) -> str:
     return ",".join(map(str, seeds)) + ("," if len(seeds) == 1 else "")
 
 
-def write_whole(path: Path, values: Mapping[str, Any]) -> None:
-    """Write a JSON file whole or not at all."""
-    temporary = path.with_suffix(".part")
-    temporary.write_text(json.dumps(values, default=str))
-    temporary.replace(path)
-
-
 @dataclass(frozen=True)
 class SeedRecord:
     """What is remembered of a seed beside its run: the code that trains it, its time, its figures once taken."""
@@ -59,6 +57,9 @@ class SeedRecord:
     figures: Figures | None = None
     remark: str = ""
     protocols: dict[str, str] = field(default_factory=dict)
+
+
+_RECORD = TypeAdapter(SeedRecord)
 
 
 @dataclass(frozen=True)
@@ -85,16 +86,15 @@ class SeedFolder:
         return self.folder / f"worker-{self.number}.json"
 
     def record(self) -> SeedRecord | None:
-        try:
-            return SeedRecord(**json.loads(self.record_path.read_text()))
-        except FileNotFoundError:
+        if not self.record_path.exists():
             return None
-        except (ValueError, TypeError):
-            raise InputError(f"{self.record_path} is damaged: remove it together with {self.run}") from None
+        return read_json(
+            _RECORD, self.record_path, f"{self.record_path} is damaged: remove it together with {self.run}"
+        )
 
     def remember(self, record: SeedRecord) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
-        write_whole(self.record_path, asdict(record))
+        write_json(self.record_path, asdict(record))
 
     def check(self, settings: Recipe | Study, source: str) -> None:
         """What is there must be these settings, trained by this code: else the result would name the wrong commit."""
@@ -115,7 +115,8 @@ class SeedFolder:
         """Of the run that is there; the runs of a study have a recipe each."""
         if (self.run / RECIPE).exists():
             return read(self.run / RECIPE)
-        return from_values(json.loads(self.worker_path.read_text())["settings"], self.worker_path.name)
+        with told(f"{self.worker_path} is damaged: remove it together with {self.run}"):
+            return from_values(json_of(self.worker_path)["settings"], self.worker_path.name)
 
     def state(self, settings: Recipe | Study) -> SeedState:
         record = self.record()
@@ -133,11 +134,7 @@ class SeedFolder:
         return "diverged" if ended else "begun"
 
     def events(self) -> list[str]:
-        try:
-            lines = (self.run / "events.jsonl").read_text().splitlines()
-        except FileNotFoundError:
-            return []
-        return [str(json.loads(line)["event"]) for line in lines]
+        return [str(event.get("event")) for event in read_events(self.run / EVENTS)]
 
     def iteration(self) -> int:
         """How far its runs have come together, by their metrics."""

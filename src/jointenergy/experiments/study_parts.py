@@ -9,6 +9,7 @@ from pathlib import Path
 
 import torch
 
+from jointenergy.files.writing import write_text
 from jointenergy.recipes.run_folder import RECIPE
 from jointenergy.recipes.schema import Recipe, write
 from jointenergy.training import checkpoints
@@ -45,7 +46,7 @@ def fitted(
         # What was stopped before its first checkpoint has nothing to go on from.
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
-        (folder / RECIPE).write_text(write(recipe))
+        write_text(folder / RECIPE, write(recipe))
         prepare(trainer)
         run.begin()
     if trainer.iteration < trainer.plan.iterations:

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import fcntl
-import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -15,9 +13,12 @@ from pathlib import Path
 from typing import IO, Any
 
 from jointenergy.errors import InputError
-from jointenergy.experiments.seeds import SeedFolder, write_whole
+from jointenergy.experiments.seeds import SeedFolder
 from jointenergy.experiments.study import Study, from_values, to_values
 from jointenergy.experiments.study_parts import StudySeed
+from jointenergy.files.locks import emptied, only_writer
+from jointenergy.files.reading import json_of
+from jointenergy.files.writing import write_json
 from jointenergy.recipes import run_folder
 from jointenergy.recipes.schema import Recipe
 from jointenergy.training.callbacks import Printed
@@ -59,8 +60,14 @@ class Worker:
         except BlockingIOError:
             log.close()
             raise InputError(f"seed {seed.number} in {seed.folder} is being trained by another process") from None
-        given = {"folder": seed.folder, "number": seed.number, "data": data, "device": device, "guarded": guarded}
-        write_whole(seed.worker_path, {**given, "settings": to_values(settings)})
+        given = {
+            "folder": str(seed.folder),
+            "number": seed.number,
+            "data": data and str(data),
+            "device": device,
+            "guarded": guarded,
+        }
+        write_json(seed.worker_path, {**given, "settings": to_values(settings)})
         # In a session of its own: Ctrl-C reaches it once, from here, and a second signal would end it unsaved.
         process = subprocess.Popen(
             [sys.executable, "-u", "-m", "jointenergy.experiments.worker", str(seed.worker_path)],
@@ -99,7 +106,7 @@ def main(path: Path) -> int:
     for kind in STOPS:
         signal.signal(kind, signal.default_int_handler)
     try:
-        train(**json.loads(path.read_text()))
+        train(**json_of(path))
     except (Interrupted, KeyboardInterrupt) as stopped:
         print(str(stopped) or "stopped at once")
         return INTERRUPTED
@@ -115,7 +122,12 @@ def main(path: Path) -> int:
 def train(*, folder: str, number: int, data: str | None, device: str, guarded: bool, settings: dict[str, Any]) -> None:
     """Train a recipe into its run folder, new or resumed; train and measure the models of a study."""
     seed, chosen = SeedFolder(number, Path(folder)), from_values(settings, "the worker's settings")
-    place = None if data is None else Path(data)
+    with only_writer(seed.run):
+        _train(seed, chosen, None if data is None else Path(data), device, guarded=guarded)
+
+
+def _train(seed: SeedFolder, chosen: Recipe | Study, place: Path | None, device: str, *, guarded: bool) -> None:
+    number = seed.number
     if isinstance(chosen, Study):
         own = StudySeed(seed.run, number, place, device_of(device))
         figures, remark = chosen.kind.measure(chosen.recipe, own, lambda run, part: _fit(run, f"seed {number}, {part}"))
@@ -124,7 +136,7 @@ def train(*, folder: str, number: int, data: str | None, device: str, guarded: b
         seed.remember(replace(record, figures=figures, remark=remark))
     elif seed.state(chosen) == "new":
         # A run that was stopped before its first checkpoint has nothing to go on from.
-        shutil.rmtree(seed.run, ignore_errors=True)
+        emptied(seed.run)
         run = run_folder.create(seed.run, chosen, number, data_folder=place, guarded=guarded, device=device_of(device))
         _fit(run, f"seed {number}")
     else:
@@ -148,8 +160,9 @@ def _fit(run: Loop, name: str) -> None:
     finally:
         for kind in STOPS:
             signal.signal(kind, signal.default_int_handler)
-    if run.health is not None:
-        print(f"{name}: " + ("healthy" if run.health.healthy else f"not healthy: {'; '.join(run.health.complaints)}"))
+    if run.verdict is not None:
+        said = "healthy" if run.verdict.healthy else f"not healthy: {'; '.join(run.verdict.complaints)}"
+        print(f"{name}: {said}")
 
 
 if __name__ == "__main__":

@@ -1,5 +1,14 @@
 """inference: functions of a model, kernel and start: predict, rank, score, detect, sample, inpaint, refine and more."""
 
+from jointenergy.inference.calibrate import (
+    Conformal,
+    PredictionSet,
+    Temperature,
+    at_temperature,
+    calibrate,
+    conform,
+    prediction_set,
+)
 from jointenergy.inference.chains import Aids
 from jointenergy.inference.compose import Composed, compose, sample_composed, score_composed
 from jointenergy.inference.convert import Converted, convert
@@ -22,6 +31,7 @@ from jointenergy.inference.detect import (
     score,
 )
 from jointenergy.inference.distal import Distal, distal
+from jointenergy.inference.features import Reference, penultimate
 from jointenergy.inference.inpaint import Inpainted, inpaint
 from jointenergy.inference.neighbors import Neighbors, neighbors
 from jointenergy.inference.predict import (
@@ -44,6 +54,7 @@ __all__ = [
     "Aids",
     "Compatibility",
     "Composed",
+    "Conformal",
     "Converted",
     "Cooling",
     "Detected",
@@ -51,17 +62,23 @@ __all__ = [
     "Inpainted",
     "JointPrediction",
     "Neighbors",
+    "PredictionSet",
     "Ranking",
+    "Reference",
     "Refined",
     "Sampled",
     "SampledPrediction",
     "Score",
+    "Temperature",
     "Threshold",
     "abstain",
+    "at_temperature",
+    "calibrate",
     "compatibility",
     "compose",
     "confidence",
     "confidence_threshold",
+    "conform",
     "convert",
     "detect",
     "distal",
@@ -69,10 +86,12 @@ __all__ = [
     "label_log_prob",
     "label_table",
     "neighbors",
+    "penultimate",
     "predict",
     "predict_by_sampling",
     "predict_joint",
     "predict_proba",
+    "prediction_set",
     "rank",
     "refine",
     "sample",

@@ -103,3 +103,24 @@ def _outer(x: Tensor, tables: Sequence[Tensor]) -> Tensor:
     for table in tables:
         whole = (whole[:, :, None] + table.reshape(len(x), 1, -1)).flatten(1)
     return whole.view(len(x), *(size for table in tables for size in table.shape[1:]))
+
+
+def label_log_probs(model: JointModel, x: Tensor) -> list[Tensor]:
+    """log p(y_k | x) of each variable k, `[n, cardinality]`, in float64: the improbable is not rounded to 0."""
+    y = model.labels.given(None, len(x), x.device)
+    model.check_summable(y)
+    if model.factorized:
+        blocks = model.label_logits(model.check_x(x)).logits.double().split(model.labels.cardinalities, dim=1)
+        return [b.log_softmax(1) for b in blocks]
+    parts = model.blocks()
+    if len(parts) > 1:
+        found = {
+            k: z for block, columns in parts for k, z in zip(columns.tolist(), label_log_probs(block, x), strict=True)
+        }
+        return [found[k] for k in range(len(model.labels))]
+    n_labels = len(model.labels)
+    if model.labels.n_states > ENUMERATION_LIMIT:
+        model.labels.enumerate()  # says that they are too many, before memory is asked for all of them
+    table = log_table(model, model.check_x(x), y, range(n_labels)).double()
+    others = [[1 + j for j in range(n_labels) if j != k] for k in range(n_labels)]
+    return [(table.logsumexp(o) if o else table).log_softmax(1) for o in others]

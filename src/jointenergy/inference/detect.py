@@ -12,13 +12,14 @@ from torch import Tensor
 
 from jointenergy.errors import InputError
 from jointenergy.inference.density import label_log_prob, log_table
+from jointenergy.inference.features import Reference, features_of, mahalanobis, nearest_neighbor
 from jointenergy.inference.predict import check_numbers, predict_joint, predict_proba
 from jointenergy.inference.rows import pieces
 from jointenergy.inputs import is_integer, is_number
 from jointenergy.kernels import State, Target
-from jointenergy.kernels.base import evaluate_x
+from jointenergy.kernels.base import evaluate_x, gradient_of
 from jointenergy.labels import ENUMERATION_LIMIT, MISSING, Given, nearest
-from jointenergy.models import JointModel
+from jointenergy.models import Box, JointModel
 
 CONFIDENCE = "confidence"
 
@@ -94,39 +95,85 @@ def _minus_gradient_norm(model: JointModel, x: Tensor, given: Tensor) -> Tensor:
     return -norm
 
 
+def _odin(model: JointModel, x: Tensor, given: Tensor) -> Tensor:
+    """Liang et al. (2018): the softmax at temperature 1000, after a small step of x that raises it.
+
+    As 1000 log(K max p): it has the order of max p, whose differences are too small for float32.
+    """
+    if not model.factorized or not len(model.labels):
+        raise InputError("ODIN is of the logits of a classifier, and the model has none: take log_density")
+    allowed = model.labels.allowed(given)
+
+    def value(x: Tensor) -> Tensor:
+        logits = model.label_logits(x).logits.masked_fill(~allowed, -torch.inf)
+        blocks = logits.split(model.labels.cardinalities, dim=1)
+        counts = allowed.split(model.labels.cardinalities, dim=1)
+        each = [
+            ODIN_TEMPERATURE * ((b / ODIN_TEMPERATURE).log_softmax(1).amax(1) + c.sum(1).log())
+            for b, c in zip((b.double() for b in blocks), counts, strict=True)
+        ]
+        return torch.stack(each, dim=1).sum(1)
+
+    with torch.inference_mode(False), torch.enable_grad():
+        at = x.detach().clone().requires_grad_()
+        gradient = gradient_of(value(at), at)
+    domain = model.domain
+    width = domain.high - domain.low if isinstance(domain, Box) else 2.0 * (domain.scale or 1.0)
+    with torch.no_grad():
+        return value(x + ODIN_STEP * width * gradient.sign())
+
+
+ODIN_TEMPERATURE, ODIN_STEP = 1000.0, 0.0014  # the step as a share of the range of x
+
+
 @dataclass(frozen=True)
 class Score:
     """A score of x for out-of-distribution detection: `function(model, x, given)` is `[n]`, larger for typical x.
 
     `given` is int64 `[n, L]`, and MISSING labels are summed out. x and given are checked, and come in pieces that fit
-    into memory. `symbol` and `description` are what reports write.
+    into memory. `symbol` and `description` are what reports write. A score of features has `by_features` in place of
+    a function, which compares features `[n, d]` with those of training rows.
     """
 
-    function: Callable[[JointModel, Tensor, Tensor], Tensor]
+    function: Callable[[JointModel, Tensor, Tensor], Tensor] | None
     symbol: str
     description: str
+    by_features: Callable[[Tensor, Reference], Tensor] | None = None
 
 
 SCORES: dict[str, Score] = {
     "log_density": Score(_log_density, "log p(x)", "up to a constant of the model"),
     "max_probability": Score(_max_probability, "max p(y | x)", "the probability of the most probable labels"),
     "gradient_norm": Score(_minus_gradient_norm, "gradient norm", "minus the norm of the gradient of log p(x) by x"),
+    "odin": Score(_odin, "ODIN", "the largest softmax at temperature 1000, after a step of x that raises it"),
+    "mahalanobis": Score(
+        None, "Mahalanobis", "minus the distance of features to the nearest class mean", by_features=mahalanobis
+    ),
+    "knn": Score(None, "kNN", "minus the distance of features to a near training row", by_features=nearest_neighbor),
 }
 """All scores by name: `Run.score`, thresholds, evaluation and the shell read this table."""
 
 
 @torch.no_grad()
-def score(model: JointModel, x: Tensor, name: str, given: Given = None) -> Tensor:
+def score(
+    model: JointModel, x: Tensor, name: str, given: Given = None, *, reference: Reference | None = None
+) -> Tensor:
     """Score x for out-of-distribution detection by a score of `SCORES`, `[n]`: larger is more like the data.
 
-    Labels that are not given are summed out. Exact.
+    Labels that are not given are summed out; scores of features know no labels and need a `reference`.
     """
     if name not in SCORES:
         raise InputError(f"there is no score called {name!r}: {nearest(str(name), tuple(SCORES))}")
     x = model.check_x(x)
     y = model.labels.given(given, len(x), x.device)
+    function, by_features = SCORES[name].function, SCORES[name].by_features
+    if by_features is not None:
+        if reference is None:
+            raise InputError("features are compared with those of training rows: give a reference fitted to them")
+        return torch.cat([by_features(features_of(model, x[p]), reference) for p in pieces(model, y)])
+    assert function is not None  # a score has one or the other
     model.check_summable(y)
-    return torch.cat([SCORES[name].function(model, x[p], y[p]) for p in pieces(model, y)])
+    return torch.cat([function(model, x[p], y[p]) for p in pieces(model, y)])
 
 
 @dataclass(frozen=True)
@@ -185,11 +232,13 @@ class Detected:
     threshold: Threshold
 
 
-def detect(model: JointModel, x: Tensor, threshold: Threshold, given: Given = None) -> Detected:
+def detect(
+    model: JointModel, x: Tensor, threshold: Threshold, given: Given = None, *, reference: Reference | None = None
+) -> Detected:
     """Detect out-of-distribution x: outside the model's domain, or with a score below the threshold."""
     if threshold.score not in SCORES:
         raise InputError(f"a threshold on {threshold.score!r} says nothing of x: fit it to one of {', '.join(SCORES)}")
-    scores = score(model, x, threshold.score, given)
+    scores = score(model, x, threshold.score, given, reference=reference)
     return Detected(scores, threshold.accepts(scores) & model.domain.contains(x), threshold)
 
 

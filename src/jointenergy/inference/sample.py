@@ -192,8 +192,8 @@ def _starts(
         else:
             drawn = start.draw(len(rows), generator=generator)
             unmatched = torch.zeros(len(rows), dtype=torch.bool)
-        drawn, rows = drawn.to(held.device), rows.to(held.device)
-        x[rows], y[rows], rest[rows] = drawn.x, drawn.y, unmatched.to(held.device)
+        where, rows = held.device, rows.to(held.device)
+        x[rows], y[rows], rest[rows] = drawn.x.to(where), drawn.y.to(where), unmatched.to(where)
     n_fresh = int(rest.sum())
     if n_fresh == 0:
         return x, y, ()

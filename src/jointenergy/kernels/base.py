@@ -158,6 +158,8 @@ class Info:
     gradient: Tensor | None = None
     x_acceptance: Tensor | None = None
     y_acceptance: Tensor | None = None
+    moved_from: State | None = None
+    """The state from which Langevin last moved x, with the labels and the random keys it had: `recompute` takes it."""
 
     @property
     def gradient_norm(self) -> Tensor | None:

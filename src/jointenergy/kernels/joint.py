@@ -59,5 +59,6 @@ class BlockGibbs(Kernel):
             gradient=infos[0].gradient,
             x_acceptance=sum(acceptances[1:], acceptances[0]) / len(acceptances) if acceptances else None,
             y_acceptance=y_info.y_acceptance,
+            moved_from=infos[-1].moved_from,
         )
         return State(inner.x, inner.y, inner.keys, state.step + 1, known=state.known), info

@@ -94,7 +94,7 @@ class Langevin(Kernel):
             # What is held may lie outside the bounds, and is not even rounded: -0.0 + 0.0 is 0.0.
             x = target.hold_x(x)
         later = State(x, state.y, keys, state.step + 1, None, state.known, state.both, state.ahead[1:])
-        return later, Info(here.log_density, here.gradient)
+        return later, Info(here.log_density, here.gradient, moved_from=state)
 
     def look_ahead(self, state: State, steps: int) -> State:
         steps = streams.steps_ahead(state.x, steps) if self.noise_scale > 0 else 0

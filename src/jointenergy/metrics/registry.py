@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 import re
 import statistics
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from jointenergy.errors import InputError
 from jointenergy.labels import nearest
@@ -61,6 +62,9 @@ NAMES: dict[str, Range] = {
     "nll_scaled": DISTANCE,
     "logit_temperature": DISTANCE,
     "aurc": FRACTION,
+    "set_coverage.<coverage>": FRACTION,
+    "set_coverage_randomized.<coverage>": FRACTION,
+    "set_size.<coverage>": DISTANCE,
     **{f"{what}_{over}": FRACTION for what in ("f1", "auprc", "auroc", "ece") for over in ("micro", "macro")},
     **{f"{what}_of.<label>": FRACTION for what in ("accuracy", "f1", "auprc", "auroc", "ece")},
     **{
@@ -69,6 +73,7 @@ NAMES: dict[str, Range] = {
     },
     "robust_accuracy.<norm>.<refinement>.<radius>": FRACTION,
     "robust_radius.<norm>.<refinement>": DISTANCE,
+    "distal_reached": FRACTION,
     "agreement_by_sampling": FRACTION,
     "consistency_class.<judge>": FRACTION,
     "diversity_class.<over>": DISTANCE,
@@ -91,7 +96,8 @@ NAMES: dict[str, Range] = {
     "fid.<extractor>.<which>": DISTANCE,
     "kid.<extractor>.<which>": REAL,  # unbiased, so that it may be below 0
     **{f"inception_score{k}.<extractor>": DISTANCE for k in ("", "_test")},
-    **{f"{what}{k}.<extractor>": FRACTION for what in ("precision", "recall") for k in ("", "_train")},
+    **{f"{what}.<extractor>.<which>": FRACTION for what in ("precision", "recall", "coverage")},
+    "density.<extractor>.<which>": DISTANCE,
     "diversity": DISTANCE,
     "nearest_train.<space>": DISTANCE,
     "class_kept.<since>": FRACTION,
@@ -106,6 +112,12 @@ NAMES: dict[str, Range] = {
     "likelihood_effective_share": FRACTION,
     "healthy": YES_OR_NO,
     "health.<sign>": REAL,
+    "health.<set>.<sign>": REAL,
+    **{f"clinic_{what}.<way>.<strength>": COUNT for what in ("runs", "healthy", "undecided")},
+    "clinic_eye.<label>.<count>": COUNT,
+    "clinic_error.<kind>": FRACTION,
+    "clinic_power.<way>.<percent>": FRACTION,
+    "clinic_samples.<set>": YES_OR_NO,
     "accuracy_held.<network>.<when>": FRACTION,
     "healthy_held.<network>.<when>": YES_OR_NO,
     "ece_held.<network>": FRACTION,
@@ -120,6 +132,8 @@ NAMES: dict[str, Range] = {
     },
     **{f"{what}.<table>.<method>": DISTANCE for what in ("nll", "nll_few_5", "nll_few_10", "nll_missing")},
     "tests.<outcome>": COUNT,
+    **{f"fuzz_{what}": COUNT for what in ("files", "taken", "findings", "targets")},
+    **{f"{what}.<command>": COUNT for what in ("kills", "kills_resumed_alike")},
     "interventions": COUNT,
     "exponent.<axis>": REAL,
     "exponent_error.<axis>": DISTANCE,
@@ -149,14 +163,22 @@ UNITS = ("nats", "ms", "seconds", "minutes", "per_second", "images", "steps", "m
 _PART = r"[A-Za-z0-9_-]+"
 _WITH_UNIT = re.compile(rf"[a-z][a-z0-9_]*_(?:{'|'.join(UNITS)})(?:\.{_PART})*")
 _OF_ANOTHER = re.compile(rf"^(?:baseline|others\.{_PART})\.")  # the same metric of what a run is held against
-_PATTERNS = [(re.compile(re.sub(r"<\w+>", _PART, re.sub(r"\.", r"\\.", name))), r) for name, r in NAMES.items()]
+_PATTERNS = [
+    (re.compile(re.sub(r"<(\w+)>", rf"(?P<\1>{_PART})", re.sub(r"\.", r"\\.", name))), r) for name, r in NAMES.items()
+]
 
 
-def range_of(name: str) -> Range:
-    """The values that the metric called `name` may take, or one sentence with the nearest name."""
+def range_of(name: str, parts: Mapping[str, Collection[str]] = MappingProxyType({})) -> Range:
+    """The values that the metric called `name` may take, or one sentence with the nearest name.
+
+    `parts` are the words that may stand for a part of a name, such as the scores for `<score>`; all others may be any.
+    """
     bare = _OF_ANOTHER.sub("", name)
     for pattern, values in _PATTERNS:
-        if pattern.fullmatch(bare):
+        if found := pattern.fullmatch(bare):
+            for part, word in found.groupdict().items():
+                if part in parts and word not in parts[part]:
+                    raise InputError(f"the metric {name!r} names no {part}: {nearest(word, tuple(parts[part]))}")
             return values
     if _WITH_UNIT.fullmatch(bare):
         return REAL

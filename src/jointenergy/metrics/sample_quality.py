@@ -1,4 +1,5 @@
-"""metrics: how far features of samples lie from those of data: FID, KID, inception score, precision, recall.
+"""metrics: how far features of samples lie from those of data: FID, KID, inception score, precision, recall,
+density, coverage.
 
 torchmetrics computes the distances and the score, here in float64.
 """
@@ -19,6 +20,7 @@ from torchmetrics.image.kid import KernelInceptionDistance
 from jointenergy.errors import InputError
 
 NEAREST = 3  # the neighbor whose distance is the radius of a row's ball (Kynkaanniemi et al., 2019)
+COVERED = 5  # the same of density and coverage (Naeem et al., 2020)
 PIECE = 1024  # rows whose distances to all others are held at once
 SUBSETS, SUBSET = 100, 1000  # over which KID is averaged, and the rows of each
 LEAST = -700.0  # log-probability: what is less would be 0 in float64, and its logarithm infinite
@@ -104,10 +106,40 @@ def precision_and_recall(data: Tensor, samples: Tensor, k: int = NEAREST) -> Man
     return Manifolds(_among(samples, data, k), _among(data, samples, k))
 
 
+@dataclass(frozen=True)
+class Coverage:
+    """`density`: how many balls of data hold a sample, over k (1 for samples that are data, may be above it);
+    `coverage`: the share of data whose ball holds at least one sample."""
+
+    density: float
+    coverage: float
+
+
+def density_and_coverage(data: Tensor, samples: Tensor, k: int = COVERED) -> Coverage:
+    """Density and coverage of features `[n, d]` (Naeem et al., 2020): balls of data reach to the k-th neighbor.
+
+    An outlier among the samples changes neither: only data have balls. Rows of the same distribution, n of both, have
+    density 1 and coverage 1 - (n - 1)...(n - k) / ((2n - 1)...(2n - k)), about 1 - 0.5^k. Compare figures of as many
+    rows of both.
+    """
+    if len(data) <= k or not len(samples):
+        raise InputError(f"coverage needs more than {k} rows of data and a sample, got {len(data)} and {len(samples)}")
+    held, covered = 0, 0
+    for radius, piece in zip(_radii(data, k).split(PIECE), data.split(PIECE), strict=True):
+        inside = _distances(piece, samples) <= radius[:, None]
+        held += int(inside.sum())
+        covered += int(inside.any(1).sum())
+    return Coverage(held / (k * len(samples)), covered / len(data))
+
+
+def _radii(rows: Tensor, k: int) -> Tensor:
+    """Each row's distance to its k-th neighbor; the nearest of a row's own set is the row itself."""
+    return torch.cat([_distances(p, rows).kthvalue(k + 1).values for p in rows.split(PIECE)])
+
+
 def _among(rows: Tensor, others: Tensor, k: int) -> float:
     """The share of rows that lie in the ball of at least one of the others."""
-    # The nearest of a row's own set is the row itself.
-    radius = torch.cat([_distances(p, others).kthvalue(k + 1).values for p in others.split(PIECE)])
+    radius = _radii(others, k)
     held = [(_distances(p, others) <= radius).any(1) for p in rows.split(PIECE)]
     return float(torch.cat(held).double().mean())
 

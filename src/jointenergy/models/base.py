@@ -231,7 +231,10 @@ class JointModel(nn.Module, ABC):
         return tuple(sorted({a for m in self.modules() for a in getattr(m, "own_assumptions", ())}))
 
     def tempered(self, inverse_temperature: float) -> JointModel:
-        """The model with log-density f * inverse_temperature: what a chain of temperature 1 / that samples."""
+        """The model with log-density f * inverse_temperature: the law of chains on (x, y) that move both at that T.
+
+        Not that of a chain on log p(x) at T: labels are summed after the tempering here, and before it there.
+        """
         from jointenergy.models.tempered import Tempered  # it is a JointModel itself
 
         return Tempered(self, inverse_temperature)

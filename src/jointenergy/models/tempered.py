@@ -12,7 +12,12 @@ from jointenergy.models.base import JointModel, LabelLogits
 
 
 class Tempered(JointModel):
-    """The law that chains of temperature 1 / inverse_temperature sample; labels are summed after the tempering."""
+    """f(x, y) / T for an inverse temperature 1 / T; labels are summed after the tempering.
+
+    It is the law of chains on (x, y) that move both at T: p(x, y) proportional to exp(f(x, y) / T), with the marginal
+    sum over y of exp(f(x, y) / T). A chain at T on the marginal, labels summed out of f, samples another law of x:
+    exp(log-sum-exp over y of f(x, y), divided by T). The two are equal at T = 1, and for models without labels.
+    """
 
     def __init__(self, model: JointModel, inverse_temperature: float) -> None:
         if not (is_number(inverse_temperature) and math.isfinite(inverse_temperature) and inverse_temperature > 0):
@@ -30,6 +35,13 @@ class Tempered(JointModel):
     def label_logits(self, x: Tensor) -> LabelLogits:
         closed = self.model.label_logits(x)
         return LabelLogits(closed.bias * self.inverse_temperature, closed.logits * self.inverse_temperature)
+
+    def with_gradient(self, x: Tensor, y: Tensor | None) -> tuple[Tensor, Tensor] | None:
+        offered = None if y is None else self.model.with_gradient(x, y)  # labels are summed after the tempering
+        if offered is None:
+            return None
+        value, gradient = offered
+        return value * self.inverse_temperature, gradient * self.inverse_temperature
 
     def blocks(self) -> list[tuple[JointModel, Tensor]]:
         inner = self.model.blocks()

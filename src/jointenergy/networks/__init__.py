@@ -9,9 +9,7 @@ from jointenergy.networks.gibbs_jem_cnn import GibbsJemCNN
 from jointenergy.networks.igebm_resnet import IgebmResNet
 from jointenergy.networks.image_cnn import ImageCNN
 from jointenergy.networks.mlp import MLP
-from jointenergy.networks.mnist_mlp import MnistMLP
 from jointenergy.networks.nf_wide_resnet import NFWideResNet
-from jointenergy.networks.toy_mlp import ToyMLP
 from jointenergy.networks.wide_resnet import WideResNet
 
 __all__ = [
@@ -23,9 +21,7 @@ __all__ = [
     "GibbsJemCNN",
     "IgebmResNet",
     "ImageCNN",
-    "MnistMLP",
     "NFWideResNet",
-    "ToyMLP",
     "WideResNet",
     "activation",
     "dsprites_head",

@@ -20,13 +20,15 @@ from jointenergy.networks.folding import FoldedConv2d, fixed
 class Accelerated(nn.Module):
     """`network` with its convolutions in `dtype`, its result in float32; `compiled` as one program per shape.
 
-    A compiled network can be differentiated once: what differentiates twice takes one that is not.
+    A network without convolutions gains little in half precision and loses digits: it stays in its own. A compiled
+    network can be differentiated once: what differentiates twice takes one that is not.
     """
 
     def __init__(self, network: nn.Module, dtype: torch.dtype = torch.float32, *, compiled: bool = False) -> None:
         super().__init__()
         self.network = network
-        self.dtype = dtype
+        convolves = any(p.ndim > 2 for p in network.parameters())
+        self.dtype = dtype if convolves else torch.float32
         self.held: dict[str, Tensor] | None = None
         self.known: list[tuple[Tensor, Tensor]] = []
         self.call: Any = self._call

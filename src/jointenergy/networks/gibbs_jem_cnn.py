@@ -6,6 +6,7 @@ from torch import Tensor, nn
 
 from jointenergy.inputs import check_count
 from jointenergy.networks.activations import activation as named_activation
+from jointenergy.networks.layers import Linear
 from jointenergy.networks.mlp import MLP
 
 
@@ -28,12 +29,8 @@ class GibbsJemCNN(nn.Module):
             nn.Conv2d(512, 64, 1),
             nn.Flatten(),
         )
-        self.mlp = MLP((1024, 128, 128, check_count("n_outputs", n_outputs)), activation=activation)
-
-    @classmethod
-    def for_attributes(cls, n_attributes: int, *, activation: str = "silu") -> GibbsJemCNN:
-        """The network for binary attributes: two logits for each."""
-        return cls(2 * check_count("n_attributes", n_attributes), activation=activation)
+        sizes = (1024, 128, 128, check_count("n_outputs", n_outputs))
+        self.mlp = MLP(sizes, activation=activation, linear=Linear)
 
     def forward(self, x: Tensor) -> Tensor:
         logits: Tensor = self.mlp(self.cnn(x))

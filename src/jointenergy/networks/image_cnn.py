@@ -8,7 +8,7 @@ from torch import nn
 
 from jointenergy.inputs import check_count
 from jointenergy.networks.activations import activation as named_activation
-from jointenergy.networks.layers import Layers
+from jointenergy.networks.layers import Layers, Linear
 from jointenergy.networks.mlp import MLP
 
 FEW = 4  # pixels a side, at which the convolutions end
@@ -28,4 +28,4 @@ class ImageCNN(Layers):
             layers += [nn.Conv2d(channels, width, 3, stride=2, padding=1), named_activation(activation)]
             channels, width, sides = width, min(2 * width, MOST), [(side + 1) // 2 for side in sides]
         sizes = (channels * sides[0] * sides[1], *hidden, check_count("n_outputs", n_outputs))
-        super().__init__(*layers, nn.Flatten(), MLP(sizes, activation=activation))
+        super().__init__(*layers, nn.Flatten(), MLP(sizes, activation=activation, linear=Linear))

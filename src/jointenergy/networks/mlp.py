@@ -10,21 +10,22 @@ from torch import nn
 from jointenergy.errors import InputError
 from jointenergy.inputs import check_count
 from jointenergy.networks.activations import activation as named_activation
-from jointenergy.networks.layers import Layers, Linear
+from jointenergy.networks.layers import Layers
 
 
 class MLP(Layers):
     """Linear layers of `sizes` (in, hidden..., out) at 0, 2, 4, ..., an activation between each two of them.
 
-    It takes vectors: put `nn.Flatten()` before it for images (a `PairModel` does so by itself).
+    It takes vectors: put `nn.Flatten()` before it for images (a `PairModel` does so by itself). After convolutions
+    `linear` is `layers.Linear`, which stays in full precision where they do not.
     """
 
-    def __init__(self, sizes: Sequence[int], *, activation: str = "silu") -> None:
+    def __init__(self, sizes: Sequence[int], *, activation: str = "silu", linear: type[nn.Linear] = nn.Linear) -> None:
         if not isinstance(sizes, Sequence) or len(sizes) < 2:
             raise InputError(f"an MLP needs the sizes (in, hidden..., out), at least two of them, got {sizes!r}")
         layers: list[nn.Module] = []
         for i, (n_in, n_out) in enumerate(pairwise(sizes)):
             check_count(f"size {i} of an MLP", n_in)
             check_count(f"size {i + 1} of an MLP", n_out)
-            layers += [Linear(n_in, n_out), named_activation(activation)]
+            layers += [linear(n_in, n_out), named_activation(activation)]
         super().__init__(*layers[:-1])

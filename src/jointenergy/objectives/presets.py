@@ -17,8 +17,9 @@ def JEM() -> Objective:  # noqa: N802 (the paper's name)
 
 
 def GibbsJEM() -> Objective:  # noqa: N802
-    """log p(x, y) with a KL term on the last Langevin step, of Kelly, Zemel and Grathwohl (2021)."""
-    return LogPXY() + KLTerm(0.3)
+    """log p(x, y), with the KL of log p(x) through the last Langevin step and its entropy, of Kelly, Zemel and
+    Grathwohl (2021): the weights of their program, where the paper prints 0.3 for the KL."""
+    return LogPXY() + KLTerm(entropy_weight=0.3)
 
 
 def Mixed() -> Objective:  # noqa: N802

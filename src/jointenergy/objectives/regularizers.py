@@ -49,9 +49,10 @@ class KLTerm(Term):
     """The gradient that contrastive divergence leaves out: the chains' law q is drawn towards the model's p.
 
     KL(q || p) = E_q[-f(x)] - H(q) up to a constant, with the weights of f held and the gradient flowing through x, the
-    recomputed last Langevin step, alone. The entropy H is estimated by `entropy_weight` times the mean log-distance to
-    the nearest of `draws.neighbors`, which must be other samples; the estimate itself has the number of dimensions
-    of x as its factor, the improved contrastive divergence used 0.3. At 0 the entropy is left out.
+    recomputed last Langevin step, alone. f is log p(x), labels summed out, where the draws have no labels; training
+    gives them none unless labels are given or too many to sum. The entropy H is estimated by `entropy_weight` times the
+    mean log-distance to the nearest of `draws.neighbors`, which must be other samples; the estimate itself has the
+    number of dimensions of x as its factor, the improved contrastive divergence used 0.3. At 0 it is left out.
     """
 
     entropy_weight: float = 0.0
@@ -84,7 +85,8 @@ class KLTerm(Term):
         last = values.samples("last_step")
         with torch.enable_grad():
             point = last.x.detach().requires_grad_()
-            f = values.model.log_density_unchecked(point, values.labels_of(last))
+            model = values.model
+            f = model.log_density_of_x(point) if last.y is None else model.log_density_unchecked(point, last.y)
             (slope,) = torch.autograd.grad(f.sum(), point)
         # The value of f, and its gradient through x without one through the weights: f's first-order expansion in x.
         frozen = f.detach() + (slope * (last.x - point.detach())).flatten(1).sum(1)

@@ -29,7 +29,7 @@ from jointenergy.objectives import (
 )
 from jointenergy.recipes.calls import Call, Named, made
 from jointenergy.recipes.data import view_of
-from jointenergy.recipes.networks import model_of
+from jointenergy.recipes.networks import model_of, temperature_of
 from jointenergy.recipes.schema import Recipe
 from jointenergy.recipes.settings import MALASettings
 from jointenergy.starts import ClassGaussians, StartSpec, Uniform
@@ -82,7 +82,6 @@ def described_arguments(recipe: Recipe, data: TrainingData) -> dict[str, Any]:
         "dequantize": recipe.data.dequantize,
         "augment": recipe.data.augment,
         "noise": recipe.data.noise,
-        "noise_clamp": recipe.data.noise_clamp,
         "chain_augment": chain.augment,
         "augment_every": chain.augment_every,
         "keep_labels": chain.keep_labels,
@@ -104,14 +103,17 @@ def kernel_of(recipe: Recipe) -> Kernel:
 
 
 def x_kernel_of(recipe: Recipe) -> Kernel:
-    """The kernel of x: Langevin clamped to the data's bounds if the recipe says so, or MALA."""
-    kernel = recipe.chain.kernel
+    """The kernel of x: Langevin clamped to the data's bounds if the recipe says so, or MALA.
+
+    Where the model is f / T its gradients are 1 / T times those of f, so step sizes are T times those of the recipe.
+    """
+    kernel, unit = recipe.chain.kernel, temperature_of(recipe)
     if isinstance(kernel, MALASettings):
-        return MALA(kernel.step_size, kernel.temperature)
+        return MALA(kernel.step_size * unit, kernel.temperature / unit)
     return Langevin(
-        kernel.step_size,
+        kernel.step_size * unit,
         kernel.noise_scale,
-        gradient_clamp=kernel.gradient_clamp,
+        gradient_clamp=None if kernel.gradient_clamp is None else kernel.gradient_clamp / unit,
         bounds=(recipe.data.low, recipe.data.high) if recipe.chain.clamp else None,
         schedule=None if kernel.schedule is None else PolynomialDecay(kernel.schedule.power, kernel.schedule.offset),
     )
@@ -138,17 +140,23 @@ def objectives_of(recipe: Recipe, data: TrainingData) -> tuple[Objective, ...]:
 
 
 def _described_objectives(recipe: Recipe, data: TrainingData) -> list[Call]:
-    """The terms whose weight is not zero, in one objective, or log p(y | x) in one of its own for separate batches."""
-    weights, label_weights = recipe.objective, None
+    """The terms whose weight is not zero, in one objective, or log p(y | x) in one of its own for separate batches.
+
+    Of a model f / T all weights are in units of f: T times as large, so that losses and gradients are those of f.
+    """
+    weights, label_weights, unit = recipe.objective, None, temperature_of(recipe)
+    joint, marginal, labels = weights.log_p_xy, weights.log_p_x, weights.log_p_y_given_x
+    if recipe.chain.label_temperature == "last":
+        joint, marginal, labels = 0.0, marginal + joint, labels + recipe.chain.kernel.temperature * joint
     if weights.frequency_weights:
         label_weights = Call(frequency_weights, Named("data.y", data.y), Named("data.labels", data.labels))
-    classifier = Call(LogPYGivenX, weight=weights.log_p_y_given_x, label_weights=label_weights)
+    classifier = Call(LogPYGivenX, weight=labels * unit, label_weights=label_weights)
     terms = [
-        Call(LogPX, weight=weights.log_p_x),
-        Call(LogPXY, weight=weights.log_p_xy),
-        Call(LogPXGivenY, weight=weights.log_p_x_given_y),
-        Call(EnergyL2, weight=weights.energy_l2),
-        Call(KLTerm, weight=weights.kl, entropy_weight=weights.entropy),
+        Call(LogPX, weight=marginal * unit),
+        Call(LogPXY, weight=joint * unit),
+        Call(LogPXGivenY, weight=weights.log_p_x_given_y * unit),
+        Call(EnergyL2, weight=weights.energy_l2 * unit**2),
+        Call(KLTerm, weight=weights.kl * unit, entropy_weight=weights.entropy / unit),
     ]
     groups = [terms, [classifier]] if recipe.data.separate_batches else [[*terms, classifier]]
     return [Call(Objective, tuple(t for t in group if t.kwargs["weight"] > 0)) for group in groups]

@@ -10,6 +10,7 @@ from torch import nn
 
 from jointenergy.data.training import TrainingData
 from jointenergy.errors import InputError
+from jointenergy.limits import GIB, memory
 from jointenergy.models import (
     Box,
     Concat,
@@ -20,6 +21,7 @@ from jointenergy.models import (
     Normalizer,
     PairModel,
     Reals,
+    Tempered,
 )
 from jointenergy.networks import (
     MLP,
@@ -45,6 +47,7 @@ from jointenergy.recipes.settings import (
 )
 from jointenergy.streams import seeded
 
+COPIES = 4  # of its weights that a run holds: averaged ones, gradients, the optimizer's
 # Networks of x alone. Of a conditional model they give one energy for each label, side by side.
 CLASSIFIERS = (WideResNetNetwork, NFWideResNetNetwork, ImageCNNNetwork, GibbsJemNetwork)
 
@@ -52,6 +55,7 @@ CLASSIFIERS = (WideResNetNetwork, NFWideResNetNetwork, ImageCNNNetwork, GibbsJem
 def model_of(recipe: Recipe, data: TrainingData, seed: int) -> JointModel:
     """The model with seeded weights; the global random state is left as it was."""
     described = described_model(recipe, data)
+    _check_size(described)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(weights_seed(seed))
         model: JointModel = described.make().to(data.x.device)
@@ -59,13 +63,35 @@ def model_of(recipe: Recipe, data: TrainingData, seed: int) -> JointModel:
     return model.to(memory_format=torch.channels_last)  # type: ignore[call-overload,no-any-return]
 
 
+def _check_size(described: Call) -> None:
+    """Refuse a network that does not fit in memory, before a weight is drawn: its shapes alone are made first."""
+    with torch.random.fork_rng(devices=[]), torch.device("meta"):
+        model: JointModel = described.make()
+    n_bytes = sum(p.numel() * p.element_size() for p in model.parameters())
+    if COPIES * n_bytes > memory():
+        raise InputError(
+            f"a network of {n_bytes / GIB:,.1f} GiB cannot be trained in the {memory() / GIB:,.0f} GiB of memory that "
+            "this machine has: make it smaller"
+        )
+
+
 def weights_seed(seed: int) -> int:
     """What torch is seeded with before the weights of a run are drawn."""
     return int(seeded(seed, "weights").initial_seed())
 
 
+def temperature_of(recipe: Recipe) -> float:
+    """T, where the model is f / T because labels are at the temperature of x; else 1."""
+    return recipe.chain.kernel.temperature if recipe.chain.label_temperature == "same" else 1.0
+
+
 def described_model(recipe: Recipe, data: TrainingData) -> Call:
     """The call that makes the model; only labels and shape of the data matter."""
+    model, temperature = _described_family(recipe, data), temperature_of(recipe)
+    return model if temperature == 1.0 else Call(Tempered, model, 1.0 / temperature)
+
+
+def _described_family(recipe: Recipe, data: TrainingData) -> Call:
     settings, labels = recipe.model, Named("data.labels", data.labels)
     family, n_codes = settings.family, data.labels.n_codes
     box = settings.domain == "box"

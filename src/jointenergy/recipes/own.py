@@ -20,7 +20,7 @@ from jointenergy.recipes import FOLDER
 from jointenergy.recipes.build import trainer_of
 from jointenergy.recipes.data import data_of
 from jointenergy.recipes.schema import Recipe, parse, values_of
-from jointenergy.training.measure import HELD_ROWS
+from jointenergy.training.check import FRESH, GIVEN, LONG, RECOVERED, share_of
 
 SIDES = {"cpu": 32, "cuda": 64}
 """The longest side of images, in pixels, by the kind of device."""
@@ -121,7 +121,8 @@ def _bounds(train: Dataset) -> Table:
 
 
 def _label_terms(values: Table, train: Dataset) -> None:
-    """JEM of one label, Gibbs-JEM of several, the density alone where there is none; and where chains begin."""
+    """JEM's objective, of several labels with chains that move them too and sums over them in the loss; the density
+    alone where there are no labels; and where chains begin."""
     n_labels, objective = len(train.labels), values["objective"]
     if n_labels == 0:
         values["model"]["family"] = "unconditional"
@@ -161,7 +162,7 @@ def with_iterations(values: Table, seconds: float, place: Path, device: torch.de
     recipe = parse({**values, "iterations": MOST}, values["name"])
     data = data_of(recipe, place, device)
     each = seconds_each(recipe, data)
-    checks = CHECKS * _check_cost(recipe, len(data.x_held))
+    checks = CHECKS * _check_cost(recipe)
     enough = min(MOST, max(1000, EPOCHS * len(data.x) // recipe.batch_size))
     n = int(min(enough, max(FEWEST, float(f"{seconds / each - checks:.1e}"))))
     every = -(-n // CHECKS)
@@ -183,10 +184,11 @@ def seconds_each(recipe: Recipe, data: TrainingData) -> float:
     return (time.perf_counter() - began) / MEASURED
 
 
-def _check_cost(recipe: Recipe, n_held: int) -> float:
-    """How many iterations a check of health takes: its chains are ten times as long as those that users draw."""
+def _check_cost(recipe: Recipe) -> float:
+    """How many iterations a check of health takes."""
     chain = recipe.chain
-    return 10 * chain.sampling_steps * min(n_held, HELD_ROWS) / (chain.steps * recipe.batch_size)
+    n_chains = share_of(recipe.batch_size) * (FRESH + 9 * LONG + GIVEN + RECOVERED)
+    return chain.sampling_steps * n_chains / (chain.steps * recipe.batch_size)
 
 
 # What is written.

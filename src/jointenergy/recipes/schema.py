@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from pathlib import Path
@@ -16,8 +15,10 @@ from pydantic import TypeAdapter, ValidationError
 from jointenergy.data import Options, View
 from jointenergy.data.views import BYTES
 from jointenergy.errors import InputError
+from jointenergy.files.reading import reason_of, shortened, toml_file, toml_of
 from jointenergy.labels import nearest
-from jointenergy.objectives import preset
+from jointenergy.limits import DEPTH
+from jointenergy.objectives import KLTerm, preset
 from jointenergy.recipes.settings import (
     NETWORKS,
     X_KERNELS,
@@ -33,7 +34,7 @@ from jointenergy.recipes.settings import (
     WideResNetNetwork,
 )
 from jointenergy.recipes.variants import Size, chosen
-from jointenergy.training.settings import CadenceSettings, Count, EngineSettings, OptimizerSettings, Strict
+from jointenergy.training.settings import CadenceSettings, Count, EngineSettings, Iterations, OptimizerSettings, Strict
 
 
 @dataclass(frozen=True)
@@ -42,7 +43,7 @@ class Recipe(Strict):
 
     name: str
     description: str = ""
-    iterations: Count = 10_000
+    iterations: Iterations = 10_000
     batch_size: Count = 64
     data: DataSettings = field(default_factory=DataSettings)
     model: ModelSettings = field(default_factory=ModelSettings)
@@ -81,13 +82,16 @@ def parse(values: Mapping[str, Any], source: str) -> Recipe:
         raise InputError(f"{source}: {_sentence(error.errors()[0])}") from None
     except InputError as error:
         raise InputError(f"{source}: {error}") from None
+    except (RecursionError, ValueError, TypeError) as error:
+        raise InputError(f"{source} is no recipe: {reason_of(error)}") from None
     return recipe
 
 
 def _weights(name: str) -> dict[str, float]:
     """The weights of a preset objective: `objective = "jem"` is short for its table."""
-    weights = {t.name: t.weight for t in preset(name).terms}
-    return {"log_p_x": 0.0, "log_p_y_given_x": 0.0, **weights}
+    terms = preset(name).terms
+    entropy = sum(t.entropy_weight for t in terms if isinstance(t, KLTerm))
+    return {"log_p_x": 0.0, "log_p_y_given_x": 0.0, "entropy": entropy, **{t.name: t.weight for t in terms}}
 
 
 def _check(recipe: Recipe) -> None:
@@ -115,12 +119,6 @@ def _check(recipe: Recipe) -> None:
     if not isinstance(recipe.chain.kernel, LangevinSettings):
         if objective.kl > 0:
             raise InputError("the KL term is computed by a last Langevin step: set chain.kernel.kind = 'langevin'")
-        hidden = recipe.data.missing_x + recipe.data.missing_labels > 0 or recipe.data.labeled is not None
-        if hidden and recipe.model.domain == "box" and recipe.data.noise > 0 and not recipe.data.noise_clamp:
-            raise InputError(
-                f"{recipe.chain.kernel.kind} completes rows within the box, and noise leaves it: set "
-                "data.noise_clamp = true"
-            )
         if recipe.chain.clamp and recipe.model.domain == "reals":
             raise InputError(
                 f"{recipe.chain.kernel.kind} clamps nothing: set chain.clamp = false, or model.domain = 'box', which "
@@ -130,6 +128,7 @@ def _check(recipe: Recipe) -> None:
         raise InputError(
             "chain.sum_labels is for chains that move labels: set a chain.label_kernel, or set it to false"
         )
+    _check_label_temperature(recipe)
     if isinstance(network, MLPNetwork) and network.labels == "output" and family == "unconditional":
         raise InputError("an unconditional model has no labels: leave model.network.labels out")
     if recipe.chain.keep_labels and family == "unconditional":
@@ -164,6 +163,27 @@ def _check(recipe: Recipe) -> None:
         raise InputError("an unconditional model knows p(x) alone: use objective.log_p_x and no other term")
 
 
+def _check_label_temperature(recipe: Recipe) -> None:
+    """Labels at another temperature than 1 need p(y | x) and a temperature of x; labels that come last chains of x."""
+    chain = recipe.chain
+    if chain.label_temperature == "one":
+        return
+    if recipe.model.family in ("conditional", "unconditional"):
+        raise InputError(
+            f"a {recipe.model.family} model has no p(y | x), so labels have no temperature: leave out "
+            "chain.label_temperature"
+        )
+    if chain.kernel.temperature == 0:
+        raise InputError(
+            "chains without noise have temperature 0, at which there is no law: set chain.kernel.noise_scale"
+        )
+    if chain.label_temperature == "last" and chain.label_kernel != "none":
+        raise InputError(
+            "labels that come last are summed out while x moves: set chain.label_kernel = 'none', or "
+            "chain.label_temperature = 'same'"
+        )
+
+
 def _check_pixels(recipe: Recipe) -> None:
     """Settings of how pixels are seen that contradict each other."""
     data = recipe.data
@@ -173,8 +193,6 @@ def _check_pixels(recipe: Recipe) -> None:
         if {"color", "blur"} & {*data.augment, *recipe.chain.augment}:
             raise InputError("color and blur change pixels and no logits: augment by 'crop' and 'flip' alone")
         View(data.low, data.high, BYTES)
-    if data.noise_clamp and data.noise == 0:
-        raise InputError("data.noise_clamp holds noise within the bounds: set data.noise above 0, or leave it false")
 
 
 def read(path: Path, overrides: Sequence[str] = (), *, variant: str = "", size: Size = "full") -> Recipe:
@@ -193,14 +211,9 @@ def values_of(path: Path, overrides: Sequence[str] = (), *, variant: str = "", s
 
 def contents(path: Path) -> dict[str, Any]:
     """All that a file says: the recipe, its variants and its smaller sizes."""
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise InputError(f"there is no recipe file {path}") from None
-    except OSError as error:
-        raise InputError(f"the recipe file {path} cannot be read: {error.strerror}") from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} is not valid TOML: {error}") from None
+    if not path.exists():
+        raise InputError(f"there is no recipe file {path}")
+    return toml_file(path, "the recipe file")
 
 
 def write(recipe: Recipe) -> str:
@@ -211,17 +224,19 @@ def write(recipe: Recipe) -> str:
 def _override(values: dict[str, Any], override: str) -> None:
     key, equals, text = override.partition("=")
     if not equals or not key:
-        raise InputError(f"--set needs key=value, as in chain.steps=20, got {override!r}")
+        raise InputError(f"--set needs key=value, as in chain.steps=20, got {shortened(override, 80)!r}")
     try:
-        value = tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
+        (value,) = toml_of(f"value = {text}").values()
+    except ValueError:
         value = text  # a bare word is a string
     *path, last = key.strip().split(".")
+    if len(path) > DEPTH:
+        raise InputError(f"--set {shortened(override, 80)}: no table lies that deep")
     table = values
     for part in path:
         table = table.setdefault(part, {})
         if not isinstance(table, dict):
-            raise InputError(f"--set {override}: {part!r} is a value, not a table")
+            raise InputError(f"--set {shortened(override, 80)}: {part!r} is a value, not a table")
     if key.strip() in _UNIONS and table.get(last) != value:
         table.clear()
     table[last] = value
@@ -229,7 +244,7 @@ def _override(values: dict[str, Any], override: str) -> None:
 
 def _sentence(error: Mapping[str, Any]) -> str:
     """pydantic's first error in one sentence; tags of unions are no part of a key."""
-    location = [str(p) for p in error["loc"] if p not in _KINDS]
+    location = [shortened(str(p), 80) for p in error["loc"] if p not in _KINDS]
     key = ".".join(location)
     if error["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
         known = _keys_beside(error["loc"])
@@ -238,7 +253,7 @@ def _sentence(error: Mapping[str, Any]) -> str:
         return f"the key {key!r} is missing"
     if error["type"] == "value_error":  # a sentence of our own, from a table that checks itself
         return f"{key}: {error['ctx']['error']}"
-    return f"{key!r} got {error['input']!r}: {str(error['msg'])[0].lower()}{str(error['msg'])[1:]}"
+    return f"{key!r} got {shortened(repr(error['input']), 80)}: {str(error['msg'])[0].lower()}{str(error['msg'])[1:]}"
 
 
 def _keys_beside(location: Sequence[str | int]) -> list[str]:

@@ -8,9 +8,13 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from jointenergy.data import Options
-from jointenergy.training.settings import Count, CountOrNone, Fraction, NotNegative, Positive, Share, Strict
+from jointenergy.limits import LAYERS, SLOTS, WIDTH
+from jointenergy.training.settings import Count, CountOrNone, Finite, Fraction, NotNegative, Positive, Share, Strict
 
 Augmentation = Literal["crop", "flip", "color", "blur"]
+Width = Annotated[int, Field(ge=1, le=WIDTH)]
+Widths = Annotated[tuple[Width, ...], Field(max_length=LAYERS)]
+Layers = Annotated[int, Field(ge=1, le=LAYERS)]
 
 
 @dataclass(frozen=True)
@@ -22,21 +26,21 @@ class DataSettings(Strict):
     `labeled` is the number of training rows that keep their labels, as many of each class as can be, chosen by the
     seed; the terms that need labels then see those rows alone where they have batches of their own.
     `options` are those of the data set: `data.Options` describes them. With `transform = "logit"` x is the logit of
-    dequantized pixels, and `low` and `high` are bounds of logits. Noise may leave the bounds unless `noise_clamp`.
+    dequantized pixels, and `low` and `high` are bounds of logits. Noise is
+    clamped to the bounds wherever chains are.
     """
 
     name: str = "digits"
     options: Options = field(default_factory=Options)
-    low: float = -1.0
-    high: float = 1.0
-    validation: Annotated[float, Field(gt=0, lt=0.5)] = 0.1
+    low: Finite = -1.0
+    high: Finite = 1.0
+    validation: Annotated[float, Field(gt=0, lt=0.5, allow_inf_nan=False)] = 0.1
     dequantize: Literal["none", "bytes", "binary"] = "none"
     transform: Literal["none", "logit"] = "none"
-    augment: tuple[Augmentation, ...] = ()
+    augment: Annotated[tuple[Augmentation, ...], Field(max_length=LAYERS)] = ()
     separate_batches: bool = False
     noise: NotNegative = 0.0
-    noise_clamp: bool = False
-    labeled: Count | None = None
+    labeled: Annotated[int, Field(ge=1)] | None = None
     missing_labels: Share = 0.0
     missing_x: Share = 0.0
 
@@ -49,7 +53,7 @@ class MLPNetwork(Strict):
     """
 
     kind: Literal["mlp"] = "mlp"
-    hidden: tuple[Count, ...] = (256, 256)
+    hidden: Widths = (256, 256)
     activation: str = "silu"
     labels: Literal["input", "output"] = "input"
 
@@ -59,8 +63,8 @@ class BilinearNetwork(Strict):
     """g(x)^T h(y) of the mixed joint EBM, an MLP each with `features` outputs: for labels that are a structure."""
 
     kind: Literal["bilinear"] = "bilinear"
-    hidden: tuple[Count, ...] = (256,)
-    features: Count = 128
+    hidden: Widths = (256,)
+    features: Width = 128
     activation: str = "silu"
 
 
@@ -72,8 +76,8 @@ class WideResNetNetwork(Strict):
     """
 
     kind: Literal["wide-resnet"] = "wide-resnet"
-    depth: Count = 28
-    width: Count = 10
+    depth: Layers = 28
+    width: Layers = 10
     norm: Literal["none", "group", "batch"] = "none"
     activation: str = "leaky_relu"
     residual_gain: Positive | None = None
@@ -87,8 +91,8 @@ class NFWideResNetNetwork(Strict):
     """
 
     kind: Literal["nf-wide-resnet"] = "nf-wide-resnet"
-    depth: Count = 28
-    width: Count = 10
+    depth: Layers = 28
+    width: Layers = 10
     activation: str = "silu"
     alpha: Positive = 0.2
     residual_gain: NotNegative = 1.0
@@ -99,7 +103,7 @@ class ImageCNNNetwork(Strict):
     """Convolutions that halve an image of any size until it is small, then an MLP: cheap enough for a CPU."""
 
     kind: Literal["image-cnn"] = "image-cnn"
-    hidden: tuple[Count, ...] = (256,)
+    hidden: Widths = (256,)
     activation: str = "silu"
 
 
@@ -125,7 +129,7 @@ class IgebmNetwork(Strict):
 
     kind: Literal["igebm-resnet"] = "igebm-resnet"
     plan: Literal["a", "b", "c", "d"] = "a"
-    width: Positive = 1.0
+    width: Annotated[float, Field(gt=0, le=LAYERS, allow_inf_nan=False)] = 1.0
     activation: str = "leaky_relu"
 
 
@@ -203,6 +207,11 @@ class LangevinSettings(Strict):
     gradient_clamp: Positive | None = None
     schedule: PolynomialSettings | None = None
 
+    @property
+    def temperature(self) -> float:
+        """x moves on f / temperature."""
+        return self.noise_scale**2 / (2.0 * self.step_size)
+
 
 @dataclass(frozen=True)
 class MALASettings(Strict):
@@ -224,8 +233,17 @@ class ChainSettings(Strict):
     `augment` changes chains when they are drawn from the buffer, and every `augment_every` steps when a trained model
     is sampled (0: never). `completion_steps` are the steps that complete a row's missing labels and masked x. With
     `keep_labels` each chain has the label that it began with and moves on p(x | y); the objective does not see it. So
-    negatives of log p(x) are drawn class by class (JEM, appendix A, method 1). With `sum_labels` chains move their
-    labels, and the gradient at a chain is its average over all labels: the same in the mean, with less noise.
+    negatives of log p(x) are drawn class by class (JEM, appendix A, method 1).
+
+    With `sum_labels` chains move their labels, and the loss averages over labels at the x that it scores, as if each
+    were drawn there. The chain's own label was drawn at x before its last moves: in the mean the two agree where x
+    moves at temperature 1, and not where it moves colder. log p(x, y) with labels summed at its chains is JEM's
+    objective, log p(x) + log p(y | x), with another chain.
+
+    `label_temperature` says at which temperature labels are, where x moves at T (see `docs/models.md`). "one" is the
+    papers' way: labels at 1; where chains move both there is no joint law. "same": labels at T too; the model is f / T,
+    in predictions, cross-entropy and chains alike. "last": x moves at T on log p(x), and labels follow at 1;
+    log_p_xy is then log p(x) + T log p(y | x), T times the log-likelihood of that law.
     """
 
     steps: Count = 20
@@ -235,10 +253,11 @@ class ChainSettings(Strict):
     label_kernel: Literal["none", "exact", "single-site", "gibbs-with-gradients"] = "none"
     x_steps: Count = 1
     completion_steps: Count = 10
-    augment: tuple[Augmentation, ...] = ()
+    augment: Annotated[tuple[Augmentation, ...], Field(max_length=LAYERS)] = ()
     augment_every: CountOrNone = 0
     keep_labels: bool = False
     sum_labels: bool = False
+    label_temperature: Literal["one", "same", "last"] = "one"
 
 
 @dataclass(frozen=True)
@@ -246,7 +265,7 @@ class BufferSettings(Strict):
     """`kind = "none"` starts every chain afresh: short-run chains."""
 
     kind: Literal["replay", "reservoir", "none"] = "replay"
-    size: Count = 10_000
+    size: Annotated[int, Field(ge=1, le=SLOTS)] = 10_000
     restart: Fraction = 0.05
 
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 from jointenergy.errors import InputError
+from jointenergy.files.reading import shortened
 from jointenergy.labels import nearest
 
 Size = Literal["full", "quick", "smoke"]
@@ -29,7 +30,7 @@ def chosen(values: Mapping[str, Any], variant: str, size: Size, source: str) -> 
     for room, name, table in tables:
         if not isinstance(table, dict):
             where = f"{room}.{name}" if room else name
-            raise InputError(f"{source}: {where!r} must be a table of changes, got {table!r}")
+            raise InputError(f"{source}: {where!r} must be a table of changes, got {shortened(repr(table), 80)}")
     recipe = {key: value for key, value in values.items() if key != "variants"}
     if variant:
         known = variants_of(values)
@@ -62,5 +63,5 @@ def changed(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, 
 def _table(values: Mapping[str, Any], key: str, source: str) -> dict[str, Any]:
     table = values.get(key, {})
     if not isinstance(table, dict):
-        raise InputError(f"{source}: {key!r} must be a table of tables, got {table!r}")
+        raise InputError(f"{source}: {key!r} must be a table of tables, got {shortened(repr(table), 80)}")
     return table

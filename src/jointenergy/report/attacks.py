@@ -5,6 +5,7 @@ It imports foolbox, which is an extra: import it where an attack is asked for.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
@@ -25,6 +26,7 @@ from foolbox.models.pytorch import PyTorchModel
 from foolbox.types import Bounds
 from torch import Tensor, nn
 
+from jointenergy.data.fitting import image_form
 from jointenergy.inference import predict, predict_proba
 from jointenergy.labels import MISSING, constant
 from jointenergy.report.attack_target import NORMS, Budget, Defended, Gradient, Norm, distance
@@ -74,10 +76,18 @@ def search(
     stood = torch.zeros_like(found)
 
     def attack(rows: Tensor, radius: Tensor) -> None:
-        defended = closest.defended.rows(rows)
-        x = best_of_restarts(defended, norm, radius * closest.unit, budget, gradient, generator=generator)
-        wrong = closest.offer(rows, x, within=(norm, radius))
-        stood[rows[~wrong]] = radius[~wrong]
+        """Some restarts at a time, on the rows that those before have not made wrong."""
+        for first in range(0, budget.restarts, AT_ONCE):
+            defended = closest.defended.rows(rows)
+            numbers = range(first, min(first + AT_ONCE, budget.restarts))
+            x = best_of_restarts(
+                defended, norm, radius * closest.unit, budget, gradient, numbers=numbers, generator=generator
+            )
+            wrong = closest.offer(rows, x, within=(norm, radius))
+            rows, radius = rows[~wrong], radius[~wrong]
+            if not len(rows):
+                return
+        stood[rows] = radius
 
     for limit in sorted(radii):
         rows = (found > limit).nonzero()[:, 0]
@@ -89,28 +99,36 @@ def search(
             attack(rows, (stood[rows] + found[rows]) / 2)
 
 
+AT_ONCE = 4  # restarts that run side by side
+
+
 def best_of_restarts(
-    defended: Defended, norm: Norm, radius: Tensor, budget: Budget, gradient: Gradient, *, generator: torch.Generator
+    defended: Defended,
+    norm: Norm,
+    radius: Tensor,
+    budget: Budget,
+    gradient: Gradient,
+    *,
+    numbers: Sequence[int],
+    generator: torch.Generator,
 ) -> Tensor:
-    """Each row changed by at most its own radius (in units of x): the restart that makes it wrong, by least if many."""
-    many = defended.repeated(budget.restarts)
+    """Each row changed by at most its own radius (in units of x): the restart that makes it wrong, by least if many.
+
+    `numbers` are those of the restarts: the first of all begins at the row, and every second follows the margin.
+    """
+    times, n = len(numbers), len(defended)
+    many, each = defended.repeated(times), radius.repeat(times)
+    restart = torch.tensor(list(numbers), device=defended.x.device).repeat_interleave(n)
     copies = budget.draws * (max(1, defended.steps) if gradient == "through" else 1)
     x = torch.cat(
         [
-            descend(many.rows(piece), norm, radius.repeat(budget.restarts)[piece], budget, gradient, numbers, generator)
-            for piece, numbers in _numbered(many, len(defended), copies)
+            descend(many.rows(piece), norm, each[piece], budget, gradient, restart[piece], generator)
+            for piece in many.pieces(copies)
         ]
     )
     length = distance(x - many.x, norm).masked_fill(~many.wrong(x), torch.inf)
-    best = length.view(budget.restarts, -1).argmin(0)
-    return x.view(budget.restarts, *defended.x.shape)[best, torch.arange(len(defended), device=x.device)]
-
-
-def _numbered(many: Defended, n: int, copies: int) -> Iterator[tuple[slice, Tensor]]:
-    """Pieces of repeated rows, and which repetition each row is of."""
-    numbers = torch.arange(len(many), device=many.x.device) // n
-    for piece in many.pieces(copies):
-        yield piece, numbers[piece]
+    best = length.view(times, -1).argmin(0)
+    return x.view(times, *defended.x.shape)[best, torch.arange(n, device=x.device)]
 
 
 def descend(
@@ -219,23 +237,60 @@ def _over(rows: Tensor, x: Tensor) -> Tensor:
 
 def boundary(closest: Closest, starts: Tensor, rows: Tensor, *, steps: int, generator: torch.Generator) -> None:
     """The boundary attack, which sees decisions alone, on rows that are wrong at their `starts`."""
-    _walk_back(closest, BoundaryAttack(steps=steps), starts, rows, generator)
-
-
-def pointwise(closest: Closest, starts: Tensor, rows: Tensor, *, generator: torch.Generator) -> None:
-    """The pointwise attack, which sees decisions alone: entry after entry goes back from the start towards the row."""
-    _walk_back(closest, PointwiseAttack(), starts, rows, generator)
-
-
-def _walk_back(
-    closest: Closest, attack: BoundaryAttack | PointwiseAttack, starts: Tensor, rows: Tensor, generator: torch.Generator
-) -> None:
     if len(rows) == 0:
         return
-    defended = closest.defended.rows(rows)
+    defended, attack = closest.defended.rows(rows), BoundaryAttack(steps=steps)
     with own_randomness(defended.x.device, generator):
         x = changed(defended, lambda model, right: attack.run(model, defended.x, right, starting_points=starts.clone()))
     closest.offer(rows, x)
+
+
+def cells_of(event_shape: tuple[int, ...], most: int) -> Tensor:
+    """Which cell each entry of x is in: blocks of neighboring pixels with all their channels, or of entries in a row.
+
+    There are `most` cells at the most; of x with no more entries each is a cell of its own.
+    """
+    size = math.prod(event_shape)
+    if size <= most:
+        return torch.arange(size)
+    form = image_form(event_shape)
+    if form is None:
+        return torch.arange(size) // -(-size // most)
+    channels, height, width = form
+    side = next(s for s in range(1, max(height, width) + 1) if -(-height // s) * -(-width // s) <= most)
+    rows, columns = (torch.arange(n) // side for n in (height, width))
+    cells = rows[:, None] * -(-width // side) + columns
+    return cells.expand(channels, height, width).flatten()
+
+
+class _Mixed(nn.Module):
+    """Rows between x and their starts: an entry of z, for each cell of x, is how far the cell is from x."""
+
+    def __init__(self, defended: Defended, starts: Tensor, cells: Tensor) -> None:
+        super().__init__()
+        self.defended, self.starts, self.cells = defended, starts, cells.to(starts.device)
+
+    def rows(self, z: Tensor) -> Tensor:
+        x = self.defended.x
+        share = z[:, self.cells].view_as(x)
+        return torch.where(share == 1, self.starts, x + share * (self.starts - x))
+
+    def forward(self, z: Tensor) -> Tensor:
+        wrong = self.defended.wrong(self.rows(z))
+        return torch.stack((~wrong, wrong), 1).to(z.dtype)
+
+
+def pointwise(closest: Closest, starts: Tensor, rows: Tensor, *, cells: Tensor, generator: torch.Generator) -> None:
+    """The pointwise attack, which sees decisions alone: cell after cell goes back from the start towards the row."""
+    if len(rows) == 0:
+        return
+    mixed = _Mixed(closest.defended.rows(rows), starts, cells)
+    model = PyTorchModel(mixed.eval(), bounds=(0.0, 1.0), device=starts.device)
+    right = torch.zeros(len(rows), dtype=torch.int64, device=starts.device)
+    far = starts.new_ones(len(rows), int(cells.max()) + 1)
+    with own_randomness(starts.device, generator):
+        z = PointwiseAttack().run(model, torch.zeros_like(far), Misclassification(right), starting_points=far)
+    closest.offer(rows, mixed.rows(z))
 
 
 def top_two_starts(defended: Defended, data: Tensor) -> tuple[Tensor, Tensor]:

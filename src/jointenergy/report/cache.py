@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict
@@ -14,6 +15,9 @@ from pathlib import Path
 from safetensors.torch import save
 from torch import Tensor, nn
 
+from jointenergy.errors import InputError
+from jointenergy.files.reading import content_of, json_of
+from jointenergy.limits import IMAGE_BYTES
 from jointenergy.report import provenance
 from jointenergy.report.ood_sets import Outside
 from jointenergy.report.sections import Picture, Rows, Section, Subject, Suite, Table
@@ -30,7 +34,11 @@ def key_of(subject: Subject, suite: Suite) -> str:
     parts += [f"{rows.name} {_set(rows)}" for rows in subject.outside]
     if subject.extractor is not None:
         networks = (subject.extractor.features, subject.extractor.logits)
-        parts += [subject.extractor.name, *(weights_digest(n) for n in networks if n is not None)]
+        parts += [
+            subject.extractor.name,
+            subject.extractor.reference,
+            *(weights_digest(n) for n in networks if n is not None),
+        ]
     return hashlib.sha256("\n".join(parts).encode()).hexdigest()
 
 
@@ -80,8 +88,10 @@ def keep(folder: Path, key: str, section: Section | None, seconds: float) -> Non
     part.mkdir()
     pictures = () if section is None else section.pictures
     for drawn in pictures:
-        (part / f"{drawn.name}.png").write_bytes(drawn.png)
-    plain = None if section is None else {**asdict(section), "pictures": [[p.name, p.caption] for p in pictures]}
+        (part / f"{plain_name(drawn.name)}.png").write_bytes(drawn.png)
+    plain = (
+        None if section is None else {**asdict(section), "pictures": [[p.name, p.caption, p.folded] for p in pictures]}
+    )
     (part / SECTION).write_text(json.dumps({"key": key, "seconds": seconds, "section": plain}, indent=1))
     shutil.rmtree(folder, ignore_errors=True)
     part.replace(folder)
@@ -90,11 +100,11 @@ def keep(folder: Path, key: str, section: Section | None, seconds: float) -> Non
 def found(folder: Path, key: str) -> tuple[Section | None, float] | None:
     """The section with the seconds it took, or None where there is none of this key, whole and readable."""
     try:
-        plain = json.loads((folder / SECTION).read_text())
+        plain = json_of(folder / SECTION)
         if plain["key"] != key:
             return None
         return _section(folder, plain["section"]), float(plain["seconds"])
-    except (OSError, ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, AssertionError, AttributeError):
         return None
 
 
@@ -109,10 +119,21 @@ def _section(folder: Path, plain: dict[str, object] | None) -> Section | None:
         str(plain["title"]),
         tuple(_list(plain["says"])),
         dict(plain["metrics"]),  # type: ignore[call-overload]
-        tuple(Table(t["title"], tuple(t["columns"]), tuple(tuple(r) for r in t["rows"])) for t in tables),
-        tuple(Picture(name, caption, (folder / f"{name}.png").read_bytes()) for name, caption in pictures),
+        tuple(Table(t["title"], tuple(t["columns"]), tuple(tuple(r) for r in t["rows"]), t["folded"]) for t in tables),
+        tuple(
+            Picture(name, caption, content_of(folder / f"{plain_name(name)}.png", IMAGE_BYTES), folded)
+            for name, caption, folded in pictures
+        ),
         dict(plain["protocols"]),  # type: ignore[call-overload]
+        tuple(_list(plain["lead"])),
     )
+
+
+def plain_name(name: str) -> str:
+    """The name of a picture, which is a file in its folder and nowhere else."""
+    if not isinstance(name, str) or not re.fullmatch(r"[\w.-]+", name) or name.startswith("."):
+        raise InputError(f"a picture is named by letters, digits, '_', '-' and '.', got {name!r}")
+    return name
 
 
 def _list(value: object) -> Sequence[str]:

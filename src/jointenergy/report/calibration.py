@@ -7,13 +7,12 @@ from dataclasses import dataclass
 
 import torch
 
+from jointenergy import inference
 from jointenergy.data import Dataset
 from jointenergy.errors import InputError
-from jointenergy.inference.rows import pieces
 from jointenergy.labels import MISSING
 from jointenergy.metrics.calibration import (
     LEVEL,
-    TEMPERATURES,
     Band,
     bins_of,
     bootstrap,
@@ -21,13 +20,12 @@ from jointenergy.metrics.calibration import (
     classwise_error,
     equal_mass_bins,
     expected_calibration_error,
-    fit_temperature,
     if_calibrated,
     risk_coverage,
 )
 from jointenergy.metrics.classification import Answers, Told
 from jointenergy.report import classification_plots
-from jointenergy.report.predictors import label_log_probs, predictors, prefix, rows_of, shown, told_by
+from jointenergy.report.predictors import predictors, prefix, shown, told_by
 from jointenergy.report.sections import Cell, Section, Subject, Suite, Table
 from jointenergy.runs import Run
 
@@ -115,18 +113,72 @@ def calibration(subject: Subject, suite: Suite) -> Section:
     for name, values in found.items():
         metrics |= _metrics(name, values)
     plain = {name: a for name, a in answers.items() if not name.endswith(SCALED)}
+    sets, covered = prediction_sets({name: able[name] for name in plain}, subject, sizes.held_rows)
+    metrics |= covered
     return Section(
         "calibration",
         "Calibration",
-        (*_how_measured(answers, bool(temperatures)), *says),
+        (*_how_measured(answers, bool(temperatures)), *([SETS] if sets.rows else []), *says),
         metrics,
-        (_table(found, temperatures, several=len(subject.run.labels) > 1),),
+        (_table(found, temperatures, several=len(subject.run.labels) > 1), *([sets] if sets.rows else [])),
         (
             classification_plots.reliability_diagrams(answers, {name: f.ece for name, f in found.items()}),
             classification_plots.risk_against_coverage(plain),
             classification_plots.confidence_histograms(plain),
         ),
     )
+
+
+SETS = (
+    "A prediction set holds values of a label in the order of their probability until the stated share of rows like "
+    "the held-out ones is covered (adaptive prediction sets, conformal). Sets always hold the most probable value, so "
+    "they cover at least as often as stated; randomized ones cover as often and no more, and may be empty."
+)
+COVERAGES = (0.9, 0.95, 0.99)
+
+
+def prediction_sets(runs: Mapping[str, Run], subject: Subject, most: int) -> tuple[Table, dict[str, float | None]]:
+    """How often sets that were fitted to held-out rows hold the truth of test rows, and how large they are."""
+    rows: list[tuple[Cell, ...]] = []
+    metrics: dict[str, float | None] = {}
+    for name, run in runs.items():
+        try:
+            x, y = run.data.x_held[:most], run.data.y_held[:most]
+        except InputError:
+            continue
+        for coverage in COVERAGES:
+            try:
+                plain, chance = (_covered(run, subject, x, y, coverage, randomized=r) for r in (False, True))
+            except InputError:  # too few held-out rows for so much
+                continue
+            (covered, size, single), (randomized, _, _) = plain, chance
+            at = f"{100 * coverage:.0f}"
+            metrics |= {
+                f"{prefix(name)}set_coverage.{at}": covered,
+                f"{prefix(name)}set_coverage_randomized.{at}": randomized,
+                f"{prefix(name)}set_size.{at}": size,
+            }
+            rows.append((name, f"{at} %", covered, size, single, randomized))
+    columns = ("", "stated", "covered", "values in a set", "sets of one value", "covered, randomized")
+    return Table("Prediction sets", columns, tuple(rows)), metrics
+
+
+def _covered(
+    run: Run, subject: Subject, x: torch.Tensor, y: torch.Tensor, coverage: float, *, randomized: bool
+) -> tuple[float, float, float]:
+    """The share of observed labels in their sets, the mean size of a set, and the share of sets of one value."""
+    fitting, drawing = (torch.Generator().manual_seed(2 * subject.seed + i) for i in (0, 1))
+    fitted = inference.conform(run.model, run.rows(x), y, coverage, randomized=randomized, generator=fitting)
+    by_name = {f.label: f for f in fitted}
+    found = inference.prediction_set(run.model, run.rows(subject.test.x), by_name, generator=drawing)
+    held, sizes = [], []
+    for k, members in enumerate(found.members.values()):
+        truth = subject.test.y[:, k].to(members.device)
+        known = truth != MISSING
+        held.append(members[known].gather(1, truth[known, None])[:, 0])
+        sizes.append(members.sum(1))
+    size = torch.cat(sizes).double()
+    return float(torch.cat(held).double().mean()), float(size.mean()), float((size == 1).double().mean())
 
 
 def scaled_figures(run: Run, test: Dataset) -> dict[str, float] | str:
@@ -224,22 +276,7 @@ def _temperature(run: Run, most: int) -> float | str:
     known = (data.y_held != MISSING).any(1).nonzero()[:most, 0]
     if len(known) == 0:
         return "its held-out rows have no labels"
-    held = Dataset(data.x_held[known], data.y_held[known], run.labels, "held-out rows")
-    tables: list[list[torch.Tensor]] = [[] for _ in run.labels]
-    truths: list[list[torch.Tensor]] = [[] for _ in run.labels]
     try:
-        with torch.no_grad():
-            for x, y in rows_of(run, held):
-                for piece in pieces(run.model, torch.full_like(y, MISSING)):
-                    for k, z in enumerate(label_log_probs(run.model, x[piece])):
-                        seen = y[piece, k] != MISSING
-                        tables[k].append(z[seen].cpu())
-                        truths[k].append(y[piece, k][seen].cpu())
+        return inference.calibrate(run.model, run.rows(data.x_held[known]), data.y_held[known]).value
     except InputError as error:
         return str(error)
-    found = fit_temperature([torch.cat(t) for t in tables], [torch.cat(t) for t in truths])
-    low, high = TEMPERATURES
-    if low * 1.01 < found < high / 1.01:
-        return found
-    # Where all held-out rows are right no temperature is the best, and the end of the search would be an accident.
-    return f"its {len(known)} held-out rows do not determine a temperature between {low:g} and {high:g}"

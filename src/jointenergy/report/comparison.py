@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+
+from pydantic import TypeAdapter
 
 from jointenergy.errors import InputError
+from jointenergy.files.schema import read_json
 from jointenergy.report.sections import Cell, Table
 from jointenergy.report.suite import METRICS
 
@@ -26,6 +27,24 @@ class EvaluatedRun:
     data: str
 
 
+@dataclass(frozen=True)
+class _EvaluationAbout:
+    data: str
+
+
+@dataclass(frozen=True)
+class _StoredMetrics:
+    """What is read of the file of metrics."""
+
+    suite: str
+    headline: str
+    metrics: dict[str, float | None]
+    about: _EvaluationAbout
+
+
+_STORED = TypeAdapter(_StoredMetrics)
+
+
 def folder_of(run: Path) -> Path:
     """Where the evaluation of a run lies: inside its folder, or beside its exported file."""
     return run / FOLDER if run.is_dir() else run.with_name(f"{run.stem}-{FOLDER}")
@@ -37,11 +56,10 @@ def read(path: Path) -> EvaluatedRun:
     if file is None:
         raise InputError(f"{path} has not been evaluated: run `jointenergy evaluate {path}` first")
     try:
-        plain: dict[str, Any] = json.loads(file.read_text())
-        about = plain["about"]
-        return EvaluatedRun(str(path), plain["suite"], plain["headline"], dict(plain["metrics"]), about["data"])
-    except (ValueError, KeyError, TypeError):
+        found = read_json(_STORED, file, "")
+    except InputError:
         raise InputError(f"{file} is damaged: run `jointenergy evaluate {path}` again") from None
+    return EvaluatedRun(str(path), found.suite, found.headline, found.metrics, found.about.data)
 
 
 def compare(found: Sequence[EvaluatedRun]) -> tuple[Table, tuple[str, ...]]:

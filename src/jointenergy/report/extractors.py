@@ -17,6 +17,7 @@ from jointenergy.data import View
 from jointenergy.data.registry import VARIABLE
 from jointenergy.data.torchscript import is_torchscript, torchscript_tensors
 from jointenergy.errors import InputError
+from jointenergy.inference import penultimate
 from jointenergy.models import LogitModel
 from jointenergy.networks.cifar_resnet import MEAN, STD, CifarResNet
 from jointenergy.networks.inception import Inception, is_inception
@@ -35,20 +36,8 @@ class Penultimate(nn.Module):
         super().__init__()
         self.network = network
 
-    @torch.no_grad()
     def forward(self, x: Tensor) -> Tensor:
-        seen: list[Tensor] = []
-        layers = [m for m in self.network.modules() if isinstance(m, nn.Linear)]
-        # The last that is called, which need not be the last that was made.
-        hooks = [layer.register_forward_pre_hook(lambda _, args: seen.append(args[0])) for layer in layers]
-        try:
-            self.network(x)
-        finally:
-            for hook in hooks:
-                hook.remove()
-        if not seen:
-            raise InputError("the network has no linear layer, whose input would be its features")
-        return seen[-1].flatten(1)
+        return penultimate(self.network, x)
 
 
 class Rescaled(nn.Module):
@@ -272,7 +261,7 @@ def inception_of(tensors: Mapping[str, Tensor], run: Run, path: Path) -> Extract
     if as_images(torch.zeros(1, *run.event_shape)) is None:  # refused here, not after all chains have run
         raise InputError(f"Inception takes images of 1 or 3 channels, and x has rows of shape {run.event_shape}")
     logits = None if network.head is None else InceptionInput(network, run.bounds, logits=True)
-    return Extractor(INCEPTION, features, logits, PROTOCOL, costly=True)
+    return Extractor(INCEPTION, features, logits, PROTOCOL, costly=True, reference="train")
 
 
 @torch.no_grad()

@@ -3,50 +3,79 @@
 from __future__ import annotations
 
 import csv
-import json
 from pathlib import Path
 from typing import Any
 
 from matplotlib.axes import Axes
 
 from jointenergy.errors import InputError
+from jointenergy.files.reading import told
+from jointenergy.metrics.looks import TAILS
 from jointenergy.report.drawings import COLORS, drawing, picture
 from jointenergy.report.sections import Cell, Picture, Section, Subject, Suite, Table
 from jointenergy.training import health as limits
 from jointenergy.training.health import Health
+from jointenergy.training.journal import EVENTS, read_events
 from jointenergy.training.loop import INTERVENTIONS
 
-EVENTS = {"rollback": COLORS[3], "purge": COLORS[4], "skip": COLORS[4], "steps": COLORS[2], "rate": COLORS[2]}
+COLUMNS = ("check", "found", "healthy")
+MARKS = {"rollback": COLORS[3], "purge": COLORS[4], "skip": COLORS[4], "steps": COLORS[2], "rate": COLORS[2]}
 
 
 def health(subject: Subject, suite: Suite) -> Section:
     """What the guard of training asks, asked of the loaded function once more."""
-    del suite  # it costs a second
+    del suite  # it costs seconds
     title = "Health of the chains"
     try:
         found = subject.run.health()
     except InputError as error:
         return Section("health", title, (f"Not judged: {error}.",))
     verdict = "Healthy: every check below holds." if found.healthy else "Not healthy."
-    says = (verdict, *(f"{c[0].upper()}{c[1:]}." for c in found.complaints), *subject.run.notes)
+    said = [*found.complaints, *(f"warning: {w}" for w in found.warnings)]
+    says = (verdict, *(f"{c[0].upper()}{c[1:]}." for c in said), *subject.run.notes)
     metrics: dict[str, float | None] = {"healthy": float(found.healthy)}
-    return Section("health", title, says, metrics, (_table(found),))
+    tables = (_energies(found), *_looks(found))
+    return Section("health", title, says, metrics, tables)
 
 
-def _table(found: Health) -> Table:
+def _energies(found: Health) -> Table:
     low, high = limits.AUROC_PERSISTENT
     fresh = limits.AUROC_FRESH
     rows: tuple[tuple[Cell, ...], ...] = (
         ("all values are finite", "yes" if found.finite else "no", "yes"),
         ("data score above the persistent chains (AUROC)", found.auroc_persistent, f"{low} to {high}"),
         ("gap between data and persistent chains, in sd", found.gap, f"below {limits.GAP:g} either way"),
-        ("data score above uniform noise (AUROC)", found.auroc_noise, f"above {limits.AUROC_NOISE}"),
         ("data score above fresh chains (AUROC)", found.auroc_fresh, f"{fresh[0]} to {fresh[1]}"),
         ("the same at ten times the length", found.auroc_fresh_long, f"{fresh[0]} to {fresh[1]}"),
-        ("diversity of fresh samples over the data's", found.diversity, f"at least {limits.DIVERSITY}"),
+        ("data score above uniform noise (AUROC)", found.auroc_noise, f"a warning up to {limits.AUROC_NOISE}"),
         ("values at the bounds, more than in the data", found.at_bounds, f"at most {limits.AT_BOUNDS}"),
+        ("noised data brought back", found.recovery, f"at least {limits.RECOVERY}"),
+        ("samples show the label that was given", found.agreement, f"at least {limits.AGREEMENT}"),
     )
-    return Table("On held-out rows, with the function that is loaded", ("check", "found", "healthy"), rows)
+    return Table("Energies and movement, on held-out rows, with the function that is loaded", COLUMNS, rows)
+
+
+def _looks(found: Health) -> list[Table]:
+    """What samples look like, a column for each set of them."""
+    sets = {name: getattr(found, name) for name in limits.SETS}
+    sets = {name: looks for name, looks in sets.items() if looks is not None}
+    if not sets:
+        return []
+    rows: list[tuple[Cell, ...]] = []
+    for name, what, limit in (
+        ("distance", "distance from data (MMD)", f"at most {limits.DISTANCE}, more with few rows"),
+        ("coverage", "share of data covered (data: 0.97)", f"at least {limits.COVERAGE}"),
+        ("unlike", "share unlike any row of data", f"at most {limits.UNLIKE}"),
+        ("copies", "share that are copies of training rows", f"at most {limits.COPIES}"),
+    ):
+        rows.append((what, *(getattr(looks, name) for looks in sets.values()), limit))
+    for tail in next(iter(sets.values())).tails:
+        words = TAILS[tail][2]
+        rows.append(
+            (f"share that {words}", *(looks.tails[tail] for looks in sets.values()), f"at most {limits.TAILED}")
+        )
+    columns = ("check", *(limits.SETS[name] for name in sets), "healthy")
+    return [Table("What samples look like; shares are beyond what data have themselves", columns, tuple(rows))]
 
 
 def training(subject: Subject, suite: Suite) -> Section | None:
@@ -56,7 +85,12 @@ def training(subject: Subject, suite: Suite) -> Section | None:
     if checkpoint is None:
         return None
     folder = checkpoint.parent.parent
-    metrics, checks, events = _rows(folder / "metrics.csv"), _rows(folder / "checks.csv"), _events(folder)
+    with told(f"what {folder} tells of training is damaged: `jointenergy resume` repairs it"):
+        return _told_training(folder)
+
+
+def _told_training(folder: Path) -> Section | None:
+    metrics, checks, events = _rows(folder / "metrics.csv"), _rows(folder / "checks.csv"), read_events(folder / EVENTS)
     if not metrics:
         return None
     said = [f"Iteration {e['iteration']}: {e['says']}." for e in events]
@@ -84,7 +118,7 @@ def _curves(metrics: list[dict[str, str]], checks: list[dict[str, str]], events:
         for axis in axes:
             axis.set_xlabel("iteration")
             for event in events:
-                axis.axvline(int(event["iteration"]), color=EVENTS.get(event["event"], "#777777"), lw=0.8, ls=":")
+                axis.axvline(int(event["iteration"]), color=MARKS.get(event["event"], "#777777"), lw=0.8, ls=":")
         marked = " Dotted lines are events of the guard, told above." if events else ""
         return picture("training", f"How the run was trained.{marked}", figure)
 
@@ -100,11 +134,3 @@ def _rows(path: Path) -> list[dict[str, str]]:
             return list(csv.DictReader(file))
     except FileNotFoundError:
         return []
-
-
-def _events(folder: Path) -> list[dict[str, Any]]:
-    try:
-        lines = (folder / "events.jsonl").read_text().splitlines()
-    except FileNotFoundError:
-        return []
-    return [json.loads(line) for line in lines]

@@ -277,6 +277,7 @@ def section(facts: Facts, scan: Sequence[Bounds], found: Sequence[Bounds], peers
         NAME,
         TITLE,
         says=(_in_words(last, peers), *_method(facts, last), *_warnings(facts, scan, last)),
+        lead=(_in_words(last, peers),),
         metrics={k: None if v is not None and math.isnan(v) else v for k, v in metrics.items()},
         tables=(_densities(facts, last, peers), _annealing(facts, found), _scanned(facts, scan)),
         pictures=(_temperatures(scan, last.temperature), _convergence(found, peers), _weights(last)),
@@ -284,9 +285,20 @@ def section(facts: Facts, scan: Sequence[Bounds], found: Sequence[Bounds], peers
 
 
 def _in_words(last: Bounds, peers: Mapping[str, float]) -> str:
-    """The finding for a person who has never met a nat: higher is better, and what a simple density reaches."""
-    low = "no known lower end" if last.lower is None else f"at least {last.lower:.1f}"
-    say = f"How well the model expects new rows, higher is better: {low}, at most {last.upper:.1f} nats a row."
+    """One finding: no bound where the weights have collapsed, an upper one alone where the two cross, else both."""
+    if last.collapsed:
+        return (
+            f"The log-likelihood is not bounded: {100 * last.share:.0f} % of the annealed chains carry all weight, so "
+            "no figure of this model below is a bound. A slower annealing may find one (--suite full)."
+        )
+    if last.lower is None:
+        say = (
+            f"Mean log-likelihood of a test row: at most {last.upper:.1f} nats. There is no lower bound: annealing "
+            f"back from test rows gives {last.annealed:.1f}, above the upper one: it was too fast to draw from the "
+            "model."
+        )
+    else:
+        say = f"Mean log-likelihood of a test row: between {last.lower:.1f} and {last.upper:.1f} nats; more is better."
     if "gaussian" not in peers:
         return say
     gaussian = peers["gaussian"]
@@ -296,7 +308,7 @@ def _in_words(last: Bounds, peers: Mapping[str, float]) -> str:
         verdict = "so as a density the model is better than it"
     else:
         verdict = "and which of the two is better these figures do not tell"
-    return f"{say} A plain Gaussian fitted to the same rows reaches {gaussian:.1f}, {verdict}."
+    return f"{say} A Gaussian fitted to the same rows reaches {gaussian:.1f}, {verdict}."
 
 
 def _method(facts: Facts, last: Bounds) -> list[str]:
@@ -332,18 +344,7 @@ def _method(facts: Facts, last: Bounds) -> list[str]:
 
 def _warnings(facts: Facts, scan: Sequence[Bounds], last: Bounds) -> list[str]:
     says = []
-    if last.collapsed:
-        says.append(
-            f"The weights have collapsed: {100 * last.share:.0f} % of the chains count, so the upper figure is too "
-            "high by an unknown amount."
-        )
-    if last.crossed:
-        says.append(
-            f"No lower figure: going back from test rows gives {last.annealed:.1f} nats, above the upper one. The "
-            "annealing is too fast to draw from the model, and what it draws is likelier to give the test rows than "
-            "the model is. The upper figure holds all the same."
-        )
-    elif last.upper - last.annealed > max(5.0, 4 * last.error):
+    if not last.collapsed and not last.crossed and last.upper - last.annealed > max(5.0, 4 * last.error):
         says.append(f"The bounds are loose: {last.upper - last.annealed:.0f} nats lie between them.")
     coldest, hottest = min(b.temperature for b in scan), max(b.temperature for b in scan)
     if last.temperature in (coldest, hottest):
@@ -356,6 +357,8 @@ def _warnings(facts: Facts, scan: Sequence[Bounds], last: Bounds) -> list[str]:
 def _densities(facts: Facts, last: Bounds, peers: Mapping[str, float]) -> Table:
     rows: list[tuple[Cell, ...]] = []
     own = {"this model, at least": last.lower, "this model, at most": last.upper}
+    if last.collapsed:
+        own = dict.fromkeys(own)
     others = {PEERS[name]: peers[name] for name in PEERS if name in peers}
     for name, nats in {**own, **others}.items():
         values = None if nats is None or facts.log_cell is None else nats + facts.log_cell

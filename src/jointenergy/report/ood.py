@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -26,7 +26,7 @@ from jointenergy.runs import Run
 from jointenergy.streams import seeded
 
 SHOWN = 10  # rows of each set that a person sees
-TITLE = "Unlike the data"
+TITLE = "Out-of-distribution detection"
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class DataRows:
 
 def ood(subject: Subject, suite: Suite) -> Section:
     """Out-of-distribution detection by each score of the table."""
-    sizes = FULL if suite == "full" else QUICK
+    sizes = QUICK if suite == "quick" else FULL
     runs = subject.classifiers()
     recipe = subject.run.recipe
     noise = recipe.data.noise if sizes.noised and recipe is not None else 0.0
@@ -80,6 +80,10 @@ def ood(subject: Subject, suite: Suite) -> Section:
         _metrics(told, control),
         tuple(_tables(told, control, counts, len(next(iter(data.values()))))),
         tuple(_pictures(subject, sets, asked, data, found, told, noise)),
+        lead=(
+            "How well log p(x) separates test rows from rows unlike the data: an AUROC of 1 separates all, 0.5 is "
+            "chance, and less prefers the set to the data.",
+        ),
     )
 
 
@@ -140,24 +144,36 @@ def _tables(
     counts: Mapping[str, int],
     n_test: int,
 ) -> Iterator[Table]:
-    titles = {
-        "auroc": "AUROC: the share of pairs, a test row and a row of the set, in which the test row scores higher",
-        "aupr": "AUPR: average precision with the test rows as positives, both sets counting alike",
-        "fpr95": "FPR at 95 % TPR: the share of the set that passes where 95 % of the test rows do (less is better)",
-    }
-    for what, title in titles.items():
-        for noised in (False, True) if what == "auroc" else (False,):
-            asked = sorted((a for a in control if a.noised == noised), key=lambda a: list(SCORES).index(a.kind))
-            if not asked:
-                continue
-            columns = [SCORES[a.kind].symbol + ("" if a.who == "run" else f", {a.who}") for a in asked]
-            rows: list[tuple[Cell, ...]] = [
-                (name.replace("_", " "), counts[name], *(finite_or_none(getattr(figures[a], what)) for a in asked))
-                for name, figures in told.items()
-            ]
-            halves = (finite_or_none(getattr(control[a], what)) for a in asked)
-            rows.append(("control: held-out rows like the data", n_test // 2, *halves))
-            yield Table(title + (", noise added to all rows" if noised else ""), ("set", "rows", *columns), tuple(rows))
+    """Detection by log p(x) of the run and its baseline; then, folded, every score of each classifier."""
+    main = [a for a in control if a.kind == "log_density" and not a.noised and a.who in ("run", "baseline")]
+    if main:
+        columns = [f"{w}{_of(a.who)}" for a in main for w in ("AUROC", "FPR at 95 % TPR")]
+        rows: list[tuple[Cell, ...]] = [
+            (name.replace("_", " "), *(finite_or_none(v) for a in main for v in (figures[a].auroc, figures[a].fpr95)))
+            for name, figures in told.items()
+        ]
+        yield Table("Detection by log p(x)", ("set", *columns), tuple(rows))
+    titles = {"auroc": "AUROC", "fpr95": "FPR at 95 % TPR (less is better)", "aupr": "AUPR, test rows as positives"}
+    for who in dict.fromkeys(a.who for a in control):
+        for what, title in titles.items():
+            for noised in (False, True) if what == "auroc" else (False,):
+                asked = [a for a in control if a.who == who and a.noised == noised]
+                if not asked:
+                    continue
+                rows = [
+                    (name.replace("_", " "), counts[name], *(finite_or_none(getattr(figures[a], what)) for a in asked))
+                    for name, figures in told.items()
+                ]
+                rows.append((CONTROL, n_test // 2, *(finite_or_none(getattr(control[a], what)) for a in asked)))
+                named = title + _of(who) + (", data noise added to all rows" if noised else "")
+                yield Table(named, ("set", "rows", *(SCORES[a.kind].symbol for a in asked)), tuple(rows), folded=True)
+
+
+def _of(who: str) -> str:
+    return "" if who == "run" else f", {who}"
+
+
+CONTROL = "control: test rows"
 
 
 def _sentences(
@@ -171,8 +187,9 @@ def _sentences(
 ) -> Iterator[str]:
     scores = "; ".join(f"{score.symbol}, {score.description}" for score in SCORES.values())
     yield (
-        f"Each score should be larger for rows that are like the data: {scores}. An AUROC of 1 separates every row of "
-        "a set from the test rows, 0.5 is chance, and less than 0.5 prefers the set to the data."
+        f"Each score should be larger for rows that are like the data: {scores}. AUROC is the share of pairs, a test "
+        "row and a row of the set, in which the test row scores higher; FPR at 95 % TPR is the share of the set that "
+        "passes where 95 % of the test rows do; AUPR is average precision, both sets counting alike."
     )
     free = [shown(who) for who, run in subject.classifiers().items() if run.is_cross_entropy]
     if free:
@@ -186,7 +203,7 @@ def _sentences(
             f"Figures are of rows as they are. Those called noised add the recipe's data noise, of standard deviation "
             f"{noise:g}, to test rows and sets alike, as the publication of JEM scores."
         )
-    elif suite == "full" and recipe is not None:
+    elif suite != "quick" and recipe is not None:
         yield "Rows are scored as they are: the recipe adds no noise to its data."
     else:
         yield "Rows are scored as they are, without data noise."
@@ -210,7 +227,7 @@ def _about(sets: Sequence[Rows]) -> Iterator[str]:
     for rows in sets:
         if isinstance(rows, Outside | Made):
             yield rows.says
-    yield "The control is held-out rows like the data: half of the test rows against the other half."
+    yield "The control is one half of the test rows against the other half."
 
 
 def _pictures(
@@ -224,11 +241,12 @@ def _pictures(
 ) -> Iterator[Picture]:
     for a in (a for a in asked if a.kind == "log_density" and a.who in ("run", "baseline")):
         panels = {name: (values[a], told[name][a].auroc) for name, values in found.items()}
-        yield histograms(data[a], panels, who=a.who, noise=noise if a.noised else 0.0)
+        drawn = histograms(data[a], panels, who=a.who, noise=noise if a.noised else 0.0)
+        yield replace(drawn, folded=a.who != "run" or a.noised)
     first = {rows.name: next(rows.batches(SHOWN), None) for rows in [DataRows(subject.test.x), *sets]}
     seen = examples({name: x for name, x in first.items() if x is not None}, subject.run)
     if seen is not None:
-        yield seen
+        yield replace(seen, folded=True)
 
 
 AT_ONCE = 500  # rows of a batch

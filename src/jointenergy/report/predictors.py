@@ -11,10 +11,9 @@ import torch
 from torch import Tensor
 
 from jointenergy import inference
-from jointenergy import labels as label_room
 from jointenergy.data import Dataset
 from jointenergy.errors import EnumerationError, InputError
-from jointenergy.inference.density import log_table
+from jointenergy.inference.density import label_log_probs
 from jointenergy.inference.rows import pieces
 from jointenergy.labels import MISSING
 from jointenergy.metrics.calibration import calibration_error
@@ -148,27 +147,6 @@ def tell(model: JointModel, rows: Iterable[tuple[Tensor, Tensor]], temperatures:
     if begin == 0 or not nll:
         raise InputError("the rows have no observed label to be told")
     return Told(tuple(c.answers() for c in collected), torch.cat(nll).double().cpu(), torch.cat(exact).cpu())
-
-
-def label_log_probs(model: JointModel, x: Tensor) -> list[Tensor]:
-    """log p(y_k | x) of each variable k, `[n, cardinality]`, in float64: the improbable is not rounded to 0."""
-    y = model.labels.given(None, len(x), x.device)
-    model.check_summable(y)
-    if model.factorized:
-        blocks = model.label_logits(model.check_x(x)).logits.double().split(model.labels.cardinalities, dim=1)
-        return [b.log_softmax(1) for b in blocks]
-    parts = model.blocks()
-    if len(parts) > 1:
-        found = {
-            k: z for block, columns in parts for k, z in zip(columns.tolist(), label_log_probs(block, x), strict=True)
-        }
-        return [found[k] for k in range(len(model.labels))]
-    n_labels = len(model.labels)
-    if model.labels.n_states > label_room.ENUMERATION_LIMIT:
-        model.labels.enumerate()  # says that they are too many, before memory is asked for all of them
-    table = log_table(model, model.check_x(x), y, range(n_labels)).double()
-    others = [[1 + j for j in range(n_labels) if j != k] for k in range(n_labels)]
-    return [(table.logsumexp(o) if o else table).log_softmax(1) for o in others]
 
 
 @dataclass(frozen=True)

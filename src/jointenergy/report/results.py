@@ -5,7 +5,6 @@ from __future__ import annotations
 import datetime
 import json
 import math
-import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,6 +14,10 @@ from typing import Any, ClassVar
 from pydantic import ConfigDict, TypeAdapter, ValidationError
 
 from jointenergy.errors import InputError
+from jointenergy.files.reading import content_of
+from jointenergy.files.writing import write_text
+from jointenergy.inference import SCORES
+from jointenergy.limits import JSON_BYTES
 from jointenergy.metrics.registry import Metric, check_value, range_of
 from jointenergy.report import provenance
 
@@ -53,7 +56,7 @@ class Result:
         if not self.metrics:
             raise InputError(f"result {self.name!r} has no metric: give at least one")
         for name, metric in self.metrics.items():
-            range_of(name)
+            range_of(name, {"score": SCORES})
             if len(metric.values) != len(self.seeds):
                 raise InputError(
                     f"{name} of result {self.name!r} has {len(metric.values)} value(s) where {len(self.seeds)} seed(s) "
@@ -93,7 +96,7 @@ class Result:
             if not isinstance(figure, str):
                 raise InputError(f"the paper's {SOURCE!r} in result {self.name!r} is a text, got {figure!r}")
             return
-        range_of(key)
+        range_of(key, {"score": SCORES})
         if isinstance(figure, str):
             raise InputError(f"the paper's {key} in result {self.name!r} is a number, got {figure!r}")
         check_value(key, figure, " of the paper")
@@ -148,12 +151,7 @@ def write(result: Result, folder: Path = FOLDER) -> Path:
         )
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{result.name}.json"
-    temporary = folder / f".{result.name}.{os.getpid()}.part"
-    with temporary.open("w") as file:
-        file.write(text_of(result))
-        file.flush()
-        os.fsync(file.fileno())
-    temporary.replace(path)
+    write_text(path, text_of(result))
     return path
 
 
@@ -205,9 +203,7 @@ _STORED = TypeAdapter(_Stored)
 def read(path: Path) -> Result:
     """A result file, checked as if it were written now; means that are not those of their values are refused."""
     try:
-        stored = _STORED.validate_json(path.read_bytes())
-    except FileNotFoundError:
-        raise InputError(f"there is no result file {path}") from None
+        stored = _STORED.validate_json(content_of(path, JSON_BYTES, "the result file"))
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(str(p) for p in first["loc"]) or "the file"

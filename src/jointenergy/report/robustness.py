@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from jointenergy.data import View
+from jointenergy.kernels import Langevin
 from jointenergy.labels import MISSING
 from jointenergy.report.attack_target import NORMS, Budget, Defended, Gradient, Norm, units
 from jointenergy.report.predictors import predictors, prefix, shown
@@ -29,7 +30,7 @@ from jointenergy.report.drawings import COLORS, drawing, picture
 from jointenergy.report.sections import Table
 from jointenergy.runs.film import as_images
 
-NAME, TITLE = "robustness", "Robustness: small changes made on purpose"
+NAME, TITLE = "robustness", "Robustness"
 REFINED: Mapping[str, Gradient] = {"gradient": "through", "identity": "identity"}
 HIDDEN = 0.05  # the share of rows on which attacks without gradients may be the closer ones before it is said
 STARTS = 2000  # rows of data among which attacks without gradients look for a start, at the most
@@ -47,8 +48,8 @@ class RobustnessSizes:
     """Draws of the chain that decide, with refinement."""
     boundary_steps: int = 0
     """Steps of the boundary attack; 0: no attack without gradients is run."""
-    pointwise_entries: int = 0
-    """The most entries of x for which the pointwise attack is run, which goes through them one by one."""
+    pointwise_cells: int = 1024
+    """The most cells of x that the pointwise attack goes through one by one: of larger x each is a block of entries."""
 
 
 QUICK = RobustnessSizes(
@@ -65,9 +66,17 @@ FULL = RobustnessSizes(
     budget=Budget(steps=40, restarts=4, halvings=6, draws=2),
     votes=8,
     boundary_steps=2000,
-    pointwise_entries=1024,
 )
-SIZES: Mapping[Suite, RobustnessSizes] = {"quick": QUICK, "full": FULL}
+# JEM (Grathwohl et al., 2020): PGD with 20 restarts, the best kept, through the steps of refinement.
+PAPER = RobustnessSizes(
+    rows=300,
+    refinements=(0, 1, 10),
+    radii={"linf": (1, 2, 4, 8, 12, 16), "l2": (16, 32, 64, 96, 128, 256)},
+    budget=Budget(steps=100, restarts=20, halvings=0, draws=1),
+    votes=8,
+    boundary_steps=2000,
+)
+SIZES: Mapping[Suite, RobustnessSizes] = {"quick": QUICK, "full": FULL, "paper": PAPER}
 
 
 def attack(
@@ -90,9 +99,9 @@ def attack(
         begin, rows = attacks.top_two_starts(defended, starts)
         found["boundary"] = attacks.Closest(defended, unit)
         attacks.boundary(found["boundary"], begin, rows, steps=sizes.boundary_steps, generator=generator_of(seed))
-        if x[0].numel() <= sizes.pointwise_entries:
-            found["pointwise"] = attacks.Closest(defended, unit)
-            attacks.pointwise(found["pointwise"], begin, rows, generator=generator_of(seed))
+        found["pointwise"] = attacks.Closest(defended, unit)
+        cells = attacks.cells_of(tuple(x.shape[1:]), sizes.pointwise_cells)
+        attacks.pointwise(found["pointwise"], begin, rows, cells=cells, generator=generator_of(seed))
     return found
 
 
@@ -115,7 +124,11 @@ def robustness(subject: Subject, suite: Suite, sizes: RobustnessSizes | None = N
     found = []
     for name, run in able.items():
         x, data = run.rows(rows.x), run.rows(starts)
-        for steps in sizes.refinements if name == "run" else (0,):
+        refinements = (0,) if name == "baseline" else sizes.refinements
+        if not isinstance(run.sampling.x_kernel, Langevin):
+            refinements = (0,)
+            said.append(f"{_capital(shown(name))} was not refined: its chains move by {run.sampling.x_kernel!r}.")
+        for steps in refinements:
             each = attack(run, x, rows.y, steps=steps, sizes=sizes, starts=data, seed=subject.seed)
             found.append(_attacked(name, run, steps, each))
     x = subject.run.rows(rows.x)
@@ -126,11 +139,12 @@ def robustness(subject: Subject, suite: Suite, sizes: RobustnessSizes | None = N
         metrics_of(found, sizes.radii),
         tables_of(found, sizes.radii),
         tuple(_pictures(found, sizes, subject.run, x.cpu(), rows.y)),
+        lead=tuple(_half(each) for each in found if each.steps == 0),
     )
 
 
 def _attacked(name: str, run: Run, steps: int, found: Mapping[str, Closest]) -> Attacked:
-    called = name if name != "run" or steps == 0 else f"run, {steps} refinement step{'s' * (steps > 1)}"
+    called = name if steps == 0 else f"{name}, {steps} refinement step{'s' * (steps > 1)}"
     radii = {a: {norm: c.radius[norm].cpu() for norm in NORMS} for a, c in found.items()}
     x = {a: {norm: c.x[norm].cpu() for norm in NORMS} for a, c in found.items()}
     return Attacked(called, prefix(name), steps, radii, x, run.predict)
@@ -138,11 +152,7 @@ def _attacked(name: str, run: Run, steps: int, found: Mapping[str, Closest]) -> 
 
 def _says(found: Sequence[Attacked], sizes: RobustnessSizes, entries: int) -> Iterator[str]:
     n, budget = len(found[0].smallest("linf")), sizes.budget
-    for each in found:
-        yield (
-            f"{_capital(each.name)}: half of the rows stay right until each entry may change by "
-            f"{_length(each, 'linf')} (L-inf), or all together by a length of {_length(each, 'l2')} (L2)."
-        )
+    yield from map(_half, found)
     yield (
         f"Changes are counted in ranges of an entry: 1 is from its lowest to its highest value. {n} random test rows, "
         f"the same for all: a share of them is uncertain by up to {196 * math.sqrt(0.25 / n):.0f} points. A row that "
@@ -167,8 +177,11 @@ def _says(found: Sequence[Attacked], sizes: RobustnessSizes, entries: int) -> It
         )
     if not sizes.boundary_steps:
         yield "Attacks without gradients (boundary, pointwise) belong to the full suite."
-    elif entries > sizes.pointwise_entries:
-        yield f"The pointwise attack was not run: x has {entries} entries, and it goes through them one by one."
+    elif entries > sizes.pointwise_cells:
+        yield (
+            f"The pointwise attack goes through cells one by one: x has {entries} entries, so each cell is a block of "
+            f"them, {sizes.pointwise_cells} at the most."
+        )
     for each in found:
         blind = [a for a in each.radii if a in ("boundary", "pointwise")]
         if blind:
@@ -179,6 +192,13 @@ def _says(found: Sequence[Attacked], sizes: RobustnessSizes, entries: int) -> It
                     f"{_capital(each.name)}: on {n_closer} of {n} rows attacks without gradients came "
                     "closer (L2) than those with: its gradients mislead, and the true radii may be smaller still."
                 )
+
+
+def _half(each: Attacked) -> str:
+    return (
+        f"{_capital(each.name)}: half of the rows stay right until each entry may change by "
+        f"{_length(each, 'linf')} (L-inf), or all together by a length of {_length(each, 'l2')} (L2)."
+    )
 
 
 def _capital(name: str) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 from collections import deque
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -17,22 +17,27 @@ from jointenergy.metrics.registry import finite_or_none
 from jointenergy.report import cache, extractors
 from jointenergy.report.conditional_samples import conditional_samples
 from jointenergy.report.drawings import grids
+from jointenergy.report.likelihood import evenly
 from jointenergy.report.long_chains import long_chains
-from jointenergy.report.sample_sets import MANY, Sets, passed, sets_of, variety
+from jointenergy.report.sample_sets import MANY, Sets, at_once, passed, sets_of, variety
 from jointenergy.report.sections import Cell, Extractor, Picture, Section, Subject, Suite, Table
 from jointenergy.runs import Run
+from jointenergy.starts import FrequencyLabels
 
 COLUMNS = 8
 
 
 @dataclass(frozen=True)
 class SampleSizes:
-    """How much is drawn: fresh samples, rows of precision and recall, values or pairs of labels asked for, samples of
+    """How much is drawn: fresh samples, rows of a training set that they are compared with (None: all), rows of
+    precision and recall, whether samples of classes are compared too, values or pairs of labels asked for, samples of
     each (and of each where the best tenth is kept), chains that grow old, how many times as long as in training, and
     samples whose neighbors are sought."""
 
     samples: int
+    reference: int | None
     manifold: int
+    conditional: bool
     patterns: int
     per: int
     per_selected: int
@@ -41,9 +46,29 @@ class SampleSizes:
     neighbors: int
 
 
-QUICK = SampleSizes(samples=500, manifold=500, patterns=10, per=20, per_selected=3, chains=64, times=10, neighbors=100)
+QUICK = SampleSizes(
+    samples=500,
+    reference=500,
+    manifold=500,
+    conditional=False,
+    patterns=10,
+    per=20,
+    per_selected=3,
+    chains=64,
+    times=10,
+    neighbors=100,
+)
 FULL = SampleSizes(
-    samples=10_000, manifold=3_000, patterns=25, per=100, per_selected=20, chains=256, times=100, neighbors=1_000
+    samples=10_000,
+    reference=None,
+    manifold=3_000,
+    conditional=True,
+    patterns=25,
+    per=100,
+    per_selected=20,
+    chains=256,
+    times=100,
+    neighbors=1_000,
 )
 
 
@@ -54,9 +79,10 @@ def samples(subject: Subject, suite: Suite) -> Section:
     generator = torch.Generator().manual_seed(subject.seed)
     sets = sets_of(subject, sizes.samples, generator)
     extractor, said = extractors.choose(subject)
+    conditional = conditional_rows(subject, len(sets.samples), sets.steps) if sizes.conditional else None
     parts = [
         Section("samples", "", (*sets.says, *said), variety(sets), (), _shown(run, sets)),
-        features(subject, sets, extractor, sizes.manifold),
+        features(subject, sets, extractor, sizes, conditional=conditional),
         conditional_samples(subject, sets, patterns=sizes.patterns, per=sizes.per, per_selected=sizes.per_selected),
         long_chains(subject, sets, chains=sizes.chains, times=sizes.times),
         neighbors(run, sets, extractor, sizes.neighbors),
@@ -95,9 +121,12 @@ def _cost(run: Run, sets: Sets) -> Section:
     n = sum(p.numel() for p in run.model.parameters())
     trained = _training_seconds(run)
     rows: list[tuple[Cell, ...]] = [
-        ("parameters", n),
-        ("training, minutes", None if trained is None else trained / 60),
-        (f"{MANY:,} samples of {sets.steps} steps, minutes (from {len(sets.samples):,})", sets.seconds / 60),
+        ("parameters", f"{n:,}"),
+        ("training, minutes", None if trained is None else f"{trained / 60:.2g}"),
+        (
+            f"{MANY:,} samples of {sets.steps} steps, minutes (from {len(sets.samples):,})",
+            f"{sets.seconds / 60:.2g}",
+        ),
     ]
     metrics: dict[str, float | None] = {"parameters": float(n), "samples_50000_seconds": sets.seconds}
     if trained is not None:
@@ -123,77 +152,127 @@ def _training_seconds(run: Run) -> float | None:
 
 
 TENTH = 10  # published scores keep one of so many chains
-COMPARED = ("fresh", "train", "buffer", "buffer_filtered", "start", "noise")  # the last part of a metric's name
-REPORTED = ("fresh", "train", "buffer")  # whose KID, precision and recall are told too
+COMPARED = ("fresh", "conditional", "train", "test", "buffer", "buffer_filtered", "start", "noise")
+REPORTED = ("fresh", "conditional", "train", "test", "buffer")  # whose KID, precision and so on are told too
 SHOWN, NEAREST = 8, 5  # samples that are shown with their neighbors, and how many of these
 
 
 def features(
-    subject: Subject, sets: Sets, extractor: Extractor, manifold: int, *, chosen: Collection[str] = COMPARED
+    subject: Subject,
+    sets: Sets,
+    extractor: Extractor,
+    sizes: SampleSizes,
+    *,
+    chosen: Collection[str] = COMPARED,
+    conditional: Tensor | None = None,
 ) -> Section:
-    """FID, KID and class score of the `chosen` sets against test rows, with precision and recall.
+    """FID, KID and class score of the `chosen` sets against the extractor's reference, with precision, recall, density
+    and coverage.
 
-    Precision and recall look at `manifold` rows at the most: their cost grows with the square.
+    These four look at few rows, taken evenly: their cost grows with the square. `conditional` are samples of the
+    classes, each class as often as training rows have it.
     """
-    run, data = subject.run, subject.test.name
-    name = extractor.name
+    run, name = subject.run, extractor.name
+    x_reference, against = _reference(subject, sets, extractor, sizes.reference)
     says = [
-        f"{len(sets.samples):,} fresh chains of {sets.steps} steps, none left out, against {len(sets.test):,} test "
-        f"rows. Features are those of {name} ({extractor.protocol}); distances of other extractors are not comparable. "
-        "Fewer rows give a larger FID, so read it beside that of real training rows, of which there are as many."
+        f"{len(sets.samples):,} fresh chains of {sets.steps} steps, none left out, against {against}. Features are "
+        f"those of {name} ({extractor.protocol}); distances of other extractors are not comparable. Fewer rows give a "
+        "larger FID, so read it beside that of real rows, of which there are as many."
     ]
-    reference = features_of_real(run, extractor, sets.test)
+    reference = features_of_real(run, extractor, x_reference)
     metrics: dict[str, float | None] = {}
     protocols: dict[str, str] = {}
     table: list[tuple[Cell, ...]] = []
-    for which, (title, x) in _compared(run, sets).items():
+    for which, (title, x) in _compared(run, sets, extractor, conditional).items():
         if which not in chosen:
             continue
-        how = f"{len(x):,} rows, {title}, against {len(sets.test):,} test rows of {data}; {extractor.protocol}"
+        how = f"{len(x):,} rows, {title}, against {against} of {subject.test.name}; {extractor.protocol}"
         protocols[f"fid.{name}.{which}"] = how
         if len(x) < 2:
             metrics[f"fid.{name}.{which}"] = None
             continue
-        seen = features_of_real(run, extractor, x) if which == "train" else _passed(extractor, x)
+        seen = features_of_real(run, extractor, x) if which in ("train", "test") else _passed(extractor, x)
         distance = metrics[f"fid.{name}.{which}"] = finite_or_none(sample_quality.frechet_distance(reference, seen))
         kernel, score = None, None
-        near: tuple[float | None, float | None] = (None, None)
+        near: Mapping[str, float | None] = dict.fromkeys(MANIFOLDS)
         if which in REPORTED:
             kernel = metrics[f"kid.{name}.{which}"] = finite_or_none(
                 sample_quality.kernel_distance(reference, seen, seed=subject.seed)
             )
             protocols[f"kid.{name}.{which}"] = f"{how}; {_subsets(len(reference), len(seen))}"
-            near = _manifolds(reference[:manifold], seen[:manifold])
+            n = min(len(reference), len(seen), sizes.manifold)
+            near = _manifolds(reference[evenly(len(reference), n)], seen[evenly(len(seen), n)])
+            metrics |= {f"{what}.{name}.{which}": value for what, value in near.items()}
+            rows = f"{how}; {n:,} rows of both, taken evenly"
+            protocols |= {f"{what}.{name}.{which}": f"{rows}, {k} neighbors" for what, k in MANIFOLDS.items()}
         if extractor.logits is not None:
             score = finite_or_none(sample_quality.inception_score(passed(extractor.logits, x)))
-        table.append((title, len(x), distance, kernel, *near, score))
-        if which in ("fresh", "train"):
-            key = "" if which == "fresh" else "_train"
-            metrics[f"precision{key}.{name}"], metrics[f"recall{key}.{name}"] = near
+        table.append((title, len(x), distance, kernel, *near.values(), score))
         if which == "fresh" and extractor.logits is not None:
             metrics[f"inception_score.{name}"] = score
             protocols[f"inception_score.{name}"] = f"{how}; one group"
     if extractor.logits is not None:
         score = sample_quality.inception_score(passed(extractor.logits, sets.test))
         metrics[f"inception_score_test.{name}"] = score
-        table.append(("test rows themselves", len(sets.test), None, None, None, None, score))
+        table.append(("test rows themselves", len(sets.test), *(None,) * (2 + len(MANIFOLDS)), score))
         says.append(
             "The class score is high, up to the number of classes, where each row is of one class for sure and all "
             "classes are met (the inception score, by the classes of this extractor)."
         )
-    columns = ("compared with test rows", "rows", f"FID ({name})", f"KID ({name})", "precision", "recall")
     says.append(
-        f"Precision: the share of rows that lie among test rows, no further than their "
-        f"{sample_quality.NEAREST}rd neighbor does. Recall: the share of test rows that lie so among them."
+        "Precision: the share of samples within balls of data, each reaching to the 3rd neighbor; recall: the share of "
+        "data within balls of samples. Density and coverage have balls of data alone, to the 5th neighbor: the number "
+        "of balls that hold a sample, over 5, and the share of balls with a sample; real rows have about 1 and 0.97."
     )
-    tables = (Table("Samples against data", (*columns, "class score"), tuple(table)),)
-    return Section("features", "", tuple(says), metrics, tables, protocols=protocols)
+    columns = (f"against {against}", "rows", f"FID ({name})", f"KID ({name})", *MANIFOLDS, "class score")
+    return Section("features", "", tuple(says), metrics, (_filled_columns(columns, table),), protocols=protocols)
 
 
-def _compared(run: Run, sets: Sets) -> dict[str, tuple[str, Tensor]]:
-    """What is compared with test rows, under the last part of its metrics' names, with what a reader is told of it."""
+def _filled_columns(columns: Sequence[str], rows: Sequence[tuple[Cell, ...]]) -> Table:
+    """Without the columns that have no value at all, as of an extractor that knows no classes."""
+    kept = [i for i in range(len(columns)) if i == 0 or any(row[i] is not None for row in rows)]
+    return Table(
+        "Samples against data", tuple(columns[i] for i in kept), tuple(tuple(row[i] for i in kept) for row in rows)
+    )
+
+
+def _reference(subject: Subject, sets: Sets, extractor: Extractor, most: int | None) -> tuple[Tensor, str]:
+    """The rows that all others are compared with, and what sentences call them."""
+    if extractor.reference == "test":
+        return sets.test, f"{len(sets.test):,} test rows"
+    try:
+        data = subject.run.data
+    except InputError as error:
+        raise InputError(f"the reference is the training set: {error}; or take --reference test") from None
+    x = torch.cat((data.x, data.x_held))
+    if most is not None:
+        x = x[evenly(len(x), most)]
+    return x, f"{len(x):,} training rows"
+
+
+def conditional_rows(subject: Subject, n: int, steps: int) -> Tensor | None:
+    """Fresh chains of classes, each as often as training rows have it; None where there is no one class to give."""
+    run = subject.run
+    if len(run.labels) != 1:
+        return None
+    try:
+        labels = FrequencyLabels.fit(run.data.y, run.labels)
+    except InputError:
+        return None
+    given = labels.draw(n, generator=torch.Generator().manual_seed(subject.seed))
+    size = at_once(run.event_shape, run.origin.device)
+    x = run.sample(n, given, steps=steps, batch_size=size, seed=subject.seed).x
+    return x[x.isfinite().flatten(1).all(1)]
+
+
+def _compared(run: Run, sets: Sets, extractor: Extractor, conditional: Tensor | None) -> dict[str, tuple[str, Tensor]]:
+    """What is compared, under the last part of its metrics' names, with what a reader is told of it."""
     rows = {"fresh": (f"fresh chains of {sets.steps} steps, unfiltered", sets.samples)}
-    if sets.train is not None:
+    if conditional is not None:
+        rows["conditional"] = (f"fresh chains given classes, {sets.steps} steps, unfiltered", conditional)
+    if extractor.reference == "train":
+        rows["test"] = ("test rows (real data)", sets.test)
+    elif sets.train is not None:
         rows["train"] = ("training rows (real data)", sets.train)
     if sets.buffer is not None:
         own = sets.buffer.x[torch.linspace(0, len(sets.buffer.x) - 1, len(sets.test)).long().unique()]
@@ -263,12 +342,22 @@ def neighbors(run: Run, sets: Sets, extractor: Extractor, n: int) -> Section:
     return Section("neighbors", "", says, metrics, (), () if drawn is None else (drawn,))
 
 
-def _manifolds(data: Tensor, seen: Tensor) -> tuple[float | None, float | None]:
+MANIFOLDS = {  # and the neighbor that balls reach to
+    "precision": sample_quality.NEAREST,
+    "recall": sample_quality.NEAREST,
+    "density": sample_quality.COVERED,
+    "coverage": sample_quality.COVERED,
+}
+
+
+def _manifolds(data: Tensor, seen: Tensor) -> Mapping[str, float | None]:
     try:
-        found = sample_quality.precision_and_recall(data, seen)
+        near = sample_quality.precision_and_recall(data, seen)
+        covered = sample_quality.density_and_coverage(data, seen)
     except InputError:  # too few rows to have neighbors
-        return None, None
-    return found.precision, found.recall
+        return dict.fromkeys(MANIFOLDS)
+    found = (near.precision, near.recall, covered.density, covered.coverage)
+    return dict(zip(MANIFOLDS, found, strict=True))
 
 
 def _surest(run: Run, x: Tensor) -> Tensor | None:

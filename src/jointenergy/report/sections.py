@@ -13,7 +13,8 @@ from jointenergy.data import Dataset
 from jointenergy.errors import InputError
 from jointenergy.runs import Run
 
-Suite = Literal["quick", "full"]
+Suite = Literal["quick", "full", "paper"]
+Reference = Literal["train", "test"]
 Cell = str | float | int | None
 
 
@@ -39,7 +40,9 @@ class Extractor:
     protocol: str = "x as it is, not rounded"
     """How x becomes what the network sees: part of the record of every figure that rests on it."""
     costly: bool = False
-    """Whether features of real rows are worth a cache, and all training rows too many to pass."""
+    """Whether features of real rows are worth a cache, and all training rows too many to pass for neighbors."""
+    reference: Reference = "test"
+    """What samples are compared with: the whole training set, or as many test rows as there are samples."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,27 +78,33 @@ class Subject:
 
 @dataclass(frozen=True)
 class Picture:
-    """A drawing as a PNG file; the caption says what is seen, in words for someone who sees it the first time."""
+    """A drawing as a PNG file; the caption says what is seen, in words for someone who sees it the first time.
+
+    What is `folded` is shown to who asks for details.
+    """
 
     name: str
     caption: str
     png: bytes
+    folded: bool = False
 
 
 @dataclass(frozen=True)
 class Table:
-    """Rows under columns. Numbers are shown with four digits, None as a dash."""
+    """Rows under columns. The numbers of a column are shown in one form, None as a dash."""
 
     title: str
     columns: tuple[str, ...]
     rows: tuple[tuple[Cell, ...], ...]
+    folded: bool = False
 
 
 @dataclass(frozen=True)
 class Section:
     """One part of the page. `metrics` are flat names, as published results have them, with NaN as None.
 
-    `says` are sentences: how it was measured, what must be known to read it, and what is wrong.
+    `lead` is what a reader must know, in a sentence or two, and what is wrong; `says` are the sentences on how it was
+    measured and how to read it, for who asks.
     """
 
     name: str
@@ -106,6 +115,7 @@ class Section:
     pictures: tuple[Picture, ...] = ()
     protocols: Mapping[str, str] = field(default_factory=dict)
     """How a metric was taken, by its name, where figures of another protocol cannot be compared with it."""
+    lead: tuple[str, ...] = ()
 
 
 class Part(Protocol):

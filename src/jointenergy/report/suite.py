@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import json
 import shutil
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -13,11 +12,13 @@ from typing import Any
 
 from jointenergy.data import Dataset
 from jointenergy.errors import InputError
+from jointenergy.files.writing import write_json
 from jointenergy.labels import LabelSpace
 from jointenergy.recipes.data import dataset_of
 from jointenergy.recipes.schema import write as recipe_text
 from jointenergy.report import cache, provenance
 from jointenergy.report.calibration import calibration
+from jointenergy.report.distal import distal
 from jointenergy.report.health import health, training
 from jointenergy.report.likelihood import likelihood
 from jointenergy.report.ood import ood
@@ -30,11 +31,12 @@ from jointenergy.runs import Run
 # In the order of the page.
 PARTS: Mapping[str, Part] = {
     "health": health,
+    "samples": samples,
     "prediction": prediction,
     "calibration": calibration,
     "ood": ood,
     "robustness": robustness,
-    "samples": samples,
+    "distal": distal,
     "likelihood": likelihood,
     "training": training,
 }
@@ -167,7 +169,7 @@ def _write(result: RunEvaluation, folder: Path) -> None:
         "seconds": {name: round(s, 2) for name, s in result.seconds.items()},
         "about": result.about,
     }
-    (folder / METRICS).write_text(json.dumps(plain, indent=2) + "\n")
+    write_json(folder / METRICS, plain, indent=2)
 
 
 def headline(metrics: Mapping[str, float | None], named: Iterable[str] = ()) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -43,7 +44,7 @@ def shaped(x: Tensor, event_shape: tuple[int, ...]) -> Tensor:
         return x.permute(0, 3, 1, 2).contiguous()  # channels last, as most programs keep colors
     own, wanted = ([s for s in shape if s != 1] for shape in (x.shape[1:], event_shape))
     # A flattened picture of colors has no one order of its values, so it is not guessed.
-    grey = len(wanted) == 1 and len(own) <= 2 and x[0].numel() == wanted[0]
+    grey = len(wanted) == 1 and len(own) <= 2 and math.prod(x.shape[1:]) == wanted[0]
     return x.reshape(len(x), *event_shape) if own == wanted or grey else x
 
 

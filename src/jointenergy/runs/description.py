@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 from dataclasses import fields, is_dataclass
@@ -12,8 +13,12 @@ import torch
 from torch import Tensor, nn
 
 from jointenergy.buffers import Buffer, ReplayBuffer, ReservoirBuffer
+from jointenergy.data import ColorJitter, GaussianBlur, GaussianNoise, RandomCrop, RandomFlip
 from jointenergy.data.training import TrainingData
+from jointenergy.data.views import DequantizeRows
 from jointenergy.errors import InputError
+from jointenergy.files.reading import json_of, shortened
+from jointenergy.files.writing import write_json
 from jointenergy.kernels import (
     MALA,
     BlockGibbs,
@@ -38,9 +43,13 @@ KNOWN: dict[str, type[Any]] = {
         Box,
         CadenceSettings,
         ClassGaussians,
+        ColorJitter,
+        DequantizeRows,
         EngineSettings,
         EnergyL2,
         ExactGibbs,
+        GaussianBlur,
+        GaussianNoise,
         GibbsWithGradients,
         KLTerm,
         Langevin,
@@ -50,6 +59,8 @@ KNOWN: dict[str, type[Any]] = {
         LogPYGivenX,
         OptimizerSettings,
         PolynomialDecay,
+        RandomCrop,
+        RandomFlip,
         Reals,
         SingleSiteGibbs,
         Uniform,
@@ -100,8 +111,10 @@ def rebuild(plain: Any, what: str) -> Any:  # noqa: ANN401
         if kind in ("ReplayBuffer", "ReservoirBuffer"):
             return {"ReplayBuffer": ReplayBuffer, "ReservoirBuffer": ReservoirBuffer}[kind](**values)
         return KNOWN[str(kind)](**values)
-    except (KeyError, TypeError) as error:
-        raise InputError(f"the {what} of the run, {kind!r}, is of another version of jointenergy: {error}") from None
+    except (KeyError, TypeError, ValueError) as error:
+        raise InputError(
+            f"the {what} of the run, {shortened(repr(kind), 60)}, is of another version of jointenergy: {error}"
+        ) from None
 
 
 def of_optimizer(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
@@ -130,19 +143,15 @@ def digest(data: TrainingData) -> str:
 def write(folder: Path, known: dict[str, Any]) -> None:
     """Write what a run is made of, whole or not at all."""
     folder.mkdir(parents=True, exist_ok=True)
-    part = folder / f".{FILE}.part"
-    part.write_text(json.dumps(known, indent=1))
-    part.replace(folder / FILE)
+    write_json(folder / FILE, known, indent=1)
 
 
 def read(folder: Path) -> dict[str, Any]:
     """What the run of a folder is made of, or one sentence."""
-    try:
-        found = json.loads((folder / FILE).read_text())
+    with contextlib.suppress(InputError):
+        found = json_of(folder / FILE)
         if isinstance(found, dict) and found.get("format") == 1 and set(found) >= NEEDED:
             return found
-    except (OSError, ValueError):
-        pass
     raise InputError(f"{folder} holds no run of fit: {FILE} is missing or damaged")
 
 

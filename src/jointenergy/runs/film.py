@@ -11,6 +11,7 @@ from torch import Tensor
 
 from jointenergy.data import image_grid, picture_of
 from jointenergy.errors import InputError
+from jointenergy.files.writing import whole
 from jointenergy.inputs import check_count
 from jointenergy.kernels import State
 
@@ -45,7 +46,8 @@ class Film:
             raise InputError("the film has no frames: pass it as frames= to sample, inpaint or compose")
         pictures = [p.convert("P", palette=Image.Palette.ADAPTIVE) for p in pictures]
         times = [milliseconds] * (len(pictures) - 1) + [WAIT * milliseconds]
-        pictures[0].save(path, "GIF", save_all=True, append_images=pictures[1:], duration=times, loop=0)
+        with whole(Path(path)) as part:
+            pictures[0].save(part, "GIF", save_all=True, append_images=pictures[1:], duration=times, loop=0)
 
 
 def picture(x: Tensor, bounds: tuple[float, float], columns: int | None = None) -> Image.Image:

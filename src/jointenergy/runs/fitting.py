@@ -7,7 +7,7 @@ import signal
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -20,6 +20,8 @@ from jointenergy.data import View
 from jointenergy.data.augmentations import Change
 from jointenergy.data.training import Pixels, TrainingData
 from jointenergy.errors import InputError
+from jointenergy.files.locks import is_free, only_writer
+from jointenergy.files.reading import told
 from jointenergy.inference import Aids
 from jointenergy.inputs import check_count, is_number
 from jointenergy.kernels import BlockGibbs, Kernel, Langevin
@@ -72,7 +74,6 @@ def fit(
     dequantize: Pixels = "none",
     augment: Sequence[str | Change] = (),
     noise: float | None = None,
-    noise_clamp: bool | None = None,
     chain_augment: Sequence[str | Change] = (),
     augment_every: int = 0,
     keep_labels: bool = False,
@@ -180,7 +181,6 @@ def fit(
         dequantize=dequantize,
         augment=augment,
         noise=numbers["noise"] if noise is None else noise,
-        noise_clamp=numbers["noise_clamp"] if noise_clamp is None else noise_clamp,
         chain_augment=chain_augment,
         augment_every=augment_every,
         keep_labels=keep_labels,
@@ -195,13 +195,30 @@ def fit(
     if not isinstance(settings, OptimizerSettings):
         plan = replace(plan, optimizer=OptimizerSettings(ema=numbers["optimizer"].ema if ema is None else ema))
     place = None if folder is None else Path(folder)
-    loop = _loop(plan, place, known, spec)
-    loop.callbacks = [*callbacks, *([Printed("fit")] if verbose else [])]
-    if verbose:
-        _say(known, plan, spec, where, loop)
-    if not loop.ended:
-        _train(loop)
+    with nullcontext() if place is None else only_writer(place):
+        loop = _loop(plan, place, known, spec)
+        loop.callbacks = [*callbacks, *([Printed("fit")] if verbose else [])]
+        if verbose:
+            _say(known, plan, spec, where, loop)
+        if not loop.ended and (diverged := _trained(loop)) is not None:
+            if loop.last_healthy == FIRST:
+                raise diverged
+            warnings.warn(f"{diverged}; the run returned has its last healthy weights", stacklevel=2)
     return _run(loop, spec, place)
+
+
+def train_plan(
+    plan: Plan, *, callbacks: Sequence[Callback] = (), prepare: Callable[[Trainer], None] = lambda _: None
+) -> tuple[Loop, Diverged | None]:
+    """Train in memory as `fit` does below its arguments; why it could not be kept healthy, if it could not.
+
+    `prepare` gives the trainer what an earlier training has left.
+    """
+    trainer = Trainer(plan)
+    prepare(trainer)
+    loop = Loop(trainer, callbacks=list(callbacks))
+    loop.begin()
+    return loop, _trained(loop)
 
 
 def _check_arguments(**given: Any) -> None:  # noqa: ANN401 (whatever a user passes)
@@ -428,7 +445,7 @@ def _loop(plan: Plan, folder: Path | None, known: _Known, spec: StartSpec | XSta
     """A new run, or that of the folder where it stands."""
     loop = Loop(Trainer(plan), folder)
     about = _description(known, plan, spec, loop.trainer.update.optimizer)
-    if folder is None or not folder.exists() or not any(folder.iterdir()):
+    if folder is None or is_free(folder):
         if folder is not None:
             description.write(folder, about)
         loop.begin()
@@ -438,7 +455,8 @@ def _loop(plan: Plan, folder: Path | None, known: _Known, spec: StartSpec | XSta
         raise InputError(f"{folder} holds another run ({other}): choose another folder, or pass what that run had")
     if not loop.store.names():
         loop.begin()
-    else:
+        return loop
+    with told(f"the checkpoints of {folder} are damaged, or of another version of jointenergy"):
         loop.resume()
     return loop
 
@@ -461,16 +479,16 @@ def _saved_on_interrupt(loop: Loop) -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
-def _train(loop: Loop) -> None:
+def _trained(loop: Loop) -> Diverged | None:
+    """Train to the end; why the run could not be kept healthy, if it could not."""
     try:
         with _saved_on_interrupt(loop):
             loop.fit()
     except Interrupted as stopped:
         raise KeyboardInterrupt(f"{stopped}; the same call of fit goes on from there") from None
     except Diverged as diverged:
-        if loop.last_healthy == FIRST:
-            raise
-        warnings.warn(f"{diverged}; the run returned has its last healthy weights", stacklevel=3)
+        return diverged
+    return None
 
 
 def _say(known: _Known, plan: Plan, spec: object, device: torch.device, loop: Loop) -> None:
@@ -508,7 +526,14 @@ def _run(loop: Loop, spec: StartSpec | XStart | Start, folder: Path | None) -> R
         "the run of fit" if folder is None else f"the run {folder}",
         path,
         lambda: store.load(name).tensors,
-        [*notes, *loop.trainer.warnings],
+        [*notes, *loop.trainer.warnings, *_unhealthy(loop)],
+    )
+
+
+def _unhealthy(loop: Loop) -> list[str]:
+    verdict = loop.verdict
+    return (
+        [] if verdict is None or verdict.healthy else [f"the chains are not healthy: {'; '.join(verdict.complaints)}"]
     )
 
 

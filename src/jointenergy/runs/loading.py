@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import copy
 import warnings
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +15,7 @@ from jointenergy.data import Dataset, View
 from jointenergy.data.augmentations import augmentation
 from jointenergy.data.training import TrainingData
 from jointenergy.errors import InputError
+from jointenergy.files.reading import told
 from jointenergy.inference import Aids
 from jointenergy.inference.chains import NONE
 from jointenergy.inputs import is_number
@@ -28,6 +29,7 @@ from jointenergy.recipes import run_folder
 from jointenergy.recipes.build import kernel_of, x_start_of
 from jointenergy.recipes.data import data_of, view_of
 from jointenergy.recipes.networks import model_of
+from jointenergy.recipes.run_folder import About
 from jointenergy.recipes.schema import Recipe, read
 from jointenergy.runs import description, portable
 from jointenergy.runs.fitting import best_of
@@ -57,15 +59,19 @@ def load(
     Its weights are the averaged ones of the best healthy checkpoint; where no checkpoint was healthy those of the
     newest, with a warning.
 
-    A run of `fit` takes the `network` (or model) that `fit` took, whose weights come from the folder, and the `kernel`
-    and `start` where these were your own. `data` are the rows that `fit` took, for what needs them: thresholds,
-    health, nearest neighbors and starts in the classes. Of a run of a recipe `data` is the folder of its data, should
-    it have moved.
+    A run of `fit`, or an exported one of your own network, takes the `network` (or model) that `fit` or `wrap` took,
+    whose weights come from the folder or file, and the `kernel` and `start` where these were your own. `data` are the
+    rows that `fit` took, for what needs them: thresholds, health, nearest neighbors and starts in the classes. Of a run
+    of a recipe `data` is the folder of its data, should it have moved.
     """
     if not Path(path).exists():
         raise InputError(f"there is no run folder and no exported file {path}")
     if Path(path).is_dir() and (Path(path) / description.FILE).exists():
         run = _from_fit(Path(path), network, kernel, start, data, device_of(device))
+    elif Path(path).is_file() and (found := portable.read(Path(path))).recipe is None:
+        if data is not None:
+            raise InputError(f"{path} has no recipe, whose data would lie in a folder: leave data out")
+        run = _from_own_file(Path(path), found, network, kernel, start, device_of(device))
     elif network is not None or kernel is not None or start is not None:
         raise InputError(f"{path} is the run of a recipe, which has its own network, kernel and start: leave them out")
     elif data is None or isinstance(data, str | Path):
@@ -82,10 +88,7 @@ def open_run(path: Path | str, *, data: Path | str | None = None, device: str = 
     path, where = Path(path), device_of(device)
     folder = None if data is None else Path(data)
     if path.is_dir() and (path / description.FILE).exists():
-        raise InputError(
-            f"{path} holds a run of fit, whose network only your code has: open it with "
-            f"jointenergy.load({str(path)!r}, network=...)"
-        )
+        raise InputError(_own(path))
     if path.is_dir():
         return _from_folder(path, folder, where)
     if path.is_file():
@@ -96,17 +99,15 @@ def open_run(path: Path | str, *, data: Path | str | None = None, device: str = 
 def _from_folder(folder: Path, data_folder: Path | None, device: torch.device) -> Run:
     known = run_folder.about(folder)
     recipe = read(folder / "recipe.toml")
-    if data_folder is None and known["data"] is not None and Path(known["data"]).exists():
-        data_folder = Path(known["data"])
+    if data_folder is None and known.data_folder is not None and known.data_folder.exists():
+        data_folder = known.data_folder
     labels, event_shape = _labels_and_shape(known, recipe, data_folder)
     best, checkpoint, notes = best_of(FolderStore(folder / "checkpoints"), str(folder))
     path = folder / "checkpoints" / best
-    model = _model(recipe, labels, event_shape, under(checkpoint.tensors, "ema/"), device)
-    origin = Origin.of_recipe(
-        f"the run {folder}", labels, event_shape, device, recipe, known["seed"], data_folder, path
-    )
+    model = _model(recipe, labels, event_shape, under(checkpoint.tensors, "ema/"), device, f"the run {folder}")
+    origin = Origin.of_recipe(f"the run {folder}", labels, event_shape, device, recipe, known.seed, data_folder, path)
     thresholds = Thresholds(folder, checkpoints.checksum(path))
-    return _run_of(model, origin, recipe, thresholds, [*notes, *known["warnings"]])
+    return _run_of(model, origin, recipe, thresholds, [*notes, *known.warnings])
 
 
 def _from_fit(
@@ -143,19 +144,25 @@ def _from_fit(
         read_data=None
         if data is None
         else lambda: _rows_of_fit(data, labels, model.domain, bounds, shape, known["data"], device),
-        make_plan=lambda rows: make_plan(
-            model,
-            rows,
-            objective=Objective(tuple(description.rebuild(t, "objective") for t in known["objectives"][0])),
-            kernel=moves,
-            bounds=bounds,
-            iterations=known["iterations"],
-            batch_size=known["batch_size"],
-            steps=known["steps"],
-            sampling_steps=known["sampling_steps"],
-            buffer=description.rebuild(known["buffer"], "buffer"),
-            start=begins,
-            seed=known["seed"],
+        make_plan=lambda rows: replace(
+            make_plan(
+                model,
+                rows,
+                objective=Objective(tuple(description.rebuild(t, "objective") for t in known["objectives"][0])),
+                kernel=moves,
+                bounds=bounds,
+                iterations=known["iterations"],
+                batch_size=known["batch_size"],
+                steps=known["steps"],
+                sampling_steps=known["sampling_steps"],
+                buffer=description.rebuild(known["buffer"], "buffer"),
+                start=begins,
+                seed=known["seed"],
+            ),
+            changes=tuple(  # a change of the user's own is not known here
+                tuple(description.rebuild(c, "change") for c in changes if "own" not in c)
+                for changes in known["changes"]
+            ),
         ),
         read_tensors=lambda: checkpoints.load(path).tensors,
     )
@@ -165,9 +172,15 @@ def _from_fit(
 
 
 def _model_of_fit(
-    network: nn.Module, family: str, labels: LabelSpace, shape: tuple[int, ...], domain: Domain, normalizer: Normalizer
+    network: nn.Module,
+    family: str,
+    labels: LabelSpace,
+    shape: tuple[int, ...],
+    domain: Domain,
+    normalizer: Normalizer,
+    single_logit: SingleLogit = "zero",
 ) -> JointModel:
-    """A copy of the user's network as the model that `fit` made of it."""
+    """A copy of the user's network as the model that `fit` or `wrap` made of it."""
     if not isinstance(network, nn.Module):
         raise InputError(f"network= takes a torch module, got {type(network).__name__}")
     if family == "model":
@@ -182,11 +195,12 @@ def _model_of_fit(
             own.eval()(torch.zeros(1, *shape))
     if family == "energy":
         return EnergyModel(own, domain=domain, event_shape=shape)
-    return LogitModel(own, labels, domain=domain, event_shape=shape, normalizer=normalizer)
+    return LogitModel(own, labels, single_logit=single_logit, domain=domain, event_shape=shape, normalizer=normalizer)
 
 
 def _load_weights(model: JointModel, tensors: dict[str, Tensor], whose: str) -> None:
     """Load weights, or name the first tensor in which the network differs from that of the run."""
+    _check_finite(tensors, whose)
     own = model.state_dict()
     for name in {**tensors, **own}:
         if name not in own or name not in tensors or own[name].shape != tensors[name].shape:
@@ -218,13 +232,51 @@ def _rows_of_fit(
     return found.to(device)
 
 
+def _from_own_file(
+    path: Path,
+    found: portable.Portable,
+    network: nn.Module | None,
+    kernel: Kernel | None,
+    start: StartSpec | XStart | Start | None,
+    device: torch.device,
+) -> Run:
+    """The run of an exported file whose network only the user has."""
+    if network is None:
+        raise InputError(_own(path))
+    own, labels, shape = found.own, found.labels, found.event_shape
+    assert own is not None
+    with told(f"{path} is damaged"):
+        bounds, domain = View(*own.bounds, own.levels), description.rebuild(own.domain, "domain")
+        model = _model_of_fit(network, own.family, labels, shape, domain, own.normalizer, own.single_logit)
+        _load_weights(model, found.tensors, str(path))
+        sampling = Sampling(
+            kernel or description.rebuild(own.kernel, "kernel"),
+            description.rebuild(own.label_kernel, "kernel"),
+            own.x_steps,
+            own.steps,
+            start=start or description.rebuild(own.start, "start"),
+        )
+    origin = Origin(f"the file {path}", labels, shape, device, seed=found.seed, density=own.density)
+    model = model.to(device).requires_grad_(False).eval()
+    return Run(model, origin, sampling, bounds, Thresholds(fitted=found.fitted), found.notes)
+
+
+def _own(path: Path) -> str:
+    return (
+        f"{path} holds a run of fit or wrap, whose network only your code has: open it with "
+        f"jointenergy.load({str(path)!r}, network=...)"
+    )
+
+
 def _from_file(path: Path, data_folder: Path | None, device: torch.device) -> Run:
     found = portable.read(path)
-    model = _model(found.recipe, found.labels, found.event_shape, found.tensors, device)
+    if found.recipe is None:
+        raise InputError(_own(path))
+    model = _model(found.recipe, found.labels, found.event_shape, found.tensors, device, f"the file {path}")
     origin = Origin.of_recipe(
         f"the file {path}", found.labels, found.event_shape, device, found.recipe, found.seed, data_folder
     )
-    return _run_of(model, origin, found.recipe, Thresholds(known=found.thresholds), found.notes)
+    return _run_of(model, origin, found.recipe, Thresholds(fitted=found.fitted), found.notes)
 
 
 def _run_of(model: JointModel, origin: Origin, recipe: Recipe, thresholds: Thresholds, notes: Sequence[str]) -> Run:
@@ -235,12 +287,10 @@ def _run_of(model: JointModel, origin: Origin, recipe: Recipe, thresholds: Thres
     return Run(model, origin, sampling, bounds, thresholds, notes)
 
 
-def _labels_and_shape(
-    known: Mapping[str, Any], recipe: Recipe, data_folder: Path | None
-) -> tuple[LabelSpace, tuple[int, ...]]:
+def _labels_and_shape(known: About, recipe: Recipe, data_folder: Path | None) -> tuple[LabelSpace, tuple[int, ...]]:
     """Labels and shape of x as the run noted them; an older run did not, and its data are asked."""
-    if "labels" in known and "event_shape" in known:
-        return LabelSpace(known["labels"]), tuple(known["event_shape"])
+    if known.labels is not None and known.event_shape is not None:
+        return LabelSpace(known.labels), known.event_shape
     data = data_of(recipe, data_folder)
     return data.labels, data.event_shape
 
@@ -251,15 +301,27 @@ def _model(
     event_shape: tuple[int, ...],
     tensors: dict[str, Tensor],
     device: torch.device,
+    whose: str,
 ) -> JointModel:
     """The recipe's network with these weights; only the form of the data is needed to build it."""
-    x, y = torch.empty(0, *event_shape, device=device), torch.empty(0, len(labels), dtype=torch.int64, device=device)
-    model = model_of(recipe, TrainingData(x, y, x, y, labels), seed=0)
+    _check_finite(tensors, whose)
+    with told(f"{whose} is damaged: its labels, shape and recipe make no network"):
+        x = torch.empty(0, *event_shape, device=device)
+        y = torch.empty(0, len(labels), dtype=torch.int64, device=device)
+        model = model_of(recipe, TrainingData(x, y, x, y, labels), seed=0)
     try:
         model.load_state_dict(tensors)
     except RuntimeError:
         raise InputError("the weights are of another network than the recipe's") from None
     return model.requires_grad_(False).eval()
+
+
+def _check_finite(tensors: dict[str, Tensor], whose: str) -> None:
+    for name, tensor in tensors.items():
+        if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
+            raise InputError(
+                f"{name!r} of {whose} has values that are not finite: train it again, or load an older copy"
+            )
 
 
 def wrap(

@@ -1,29 +1,68 @@
-"""runs: a run in one portable file: averaged weights as safetensors, the rest as text in its metadata."""
+"""runs: a run in one portable file: averaged weights as safetensors, the rest as text in its metadata.
+
+A run of a recipe is rebuilt from the recipe. Of a network of the user's own the file has the weights and how they are
+read, and `load` takes the network: no code is stored.
+"""
 
 from __future__ import annotations
 
 import json
-import os
-import tomllib
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any, ClassVar, Literal
 
+from pydantic import ConfigDict, TypeAdapter
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from jointenergy.data import View
 from jointenergy.errors import InputError
-from jointenergy.inference import Threshold
+from jointenergy.files.reading import check_plain, told, toml_of
+from jointenergy.files.schema import STRICT, Number, Seed, Shape, of_json
+from jointenergy.files.writing import whole
 from jointenergy.labels import LabelSpace
-from jointenergy.models import JointModel
+from jointenergy.models import EnergyModel, JointModel, LogitModel
+from jointenergy.models.base import Normalizer
+from jointenergy.models.logits import SingleLogit
 from jointenergy.recipes.schema import Recipe, parse
 from jointenergy.recipes.schema import write as recipe_text
-from jointenergy.runs.origin import Origin
-from jointenergy.runs.thresholds import Thresholds
+from jointenergy.runs.description import describe
+from jointenergy.runs.origin import Origin, Sampling
+from jointenergy.runs.thresholds import Fitted, Thresholds
+from jointenergy.training.settings import Count, CountOrNone
 
 ENDING = ".safetensors"
 FORMAT = "1"
+_LABELS: TypeAdapter[Mapping[str, int | Sequence[str]]] = TypeAdapter(dict[str, tuple[str, ...]])
+_SHAPE: TypeAdapter[tuple[int, ...]] = TypeAdapter(Shape)
+_SEED: TypeAdapter[int] = TypeAdapter(Seed)
+_NOTES = TypeAdapter(tuple[str, ...])
+_FITTED = TypeAdapter(Fitted)
+
+
+@dataclass(frozen=True)
+class OwnNetwork:
+    """How `load` makes a run of the user's network: plain values, as in the folder of a run of `fit`."""
+
+    family: Literal["logits", "energy", "model"]
+    single_logit: SingleLogit
+    normalizer: Normalizer
+    domain: dict[str, Any]
+    bounds: tuple[Number, Number]
+    levels: Count | None
+    kernel: dict[str, Any]
+    label_kernel: dict[str, Any] | None
+    x_steps: Count
+    steps: CountOrNone | None
+    start: Any
+    density: bool
+
+    __pydantic_config__: ClassVar[ConfigDict] = STRICT
+
+
+_OWN = TypeAdapter(OwnNetwork)
 
 
 @dataclass(frozen=True)
@@ -31,23 +70,52 @@ class Portable:
     """What an exported file holds."""
 
     tensors: dict[str, Tensor]
-    recipe: Recipe
+    recipe: Recipe | None
+    own: OwnNetwork | None
+    """How a network of the user's own is read, where there is no recipe."""
     labels: LabelSpace
     event_shape: tuple[int, ...]
     seed: int
-    thresholds: list[Threshold]
+    fitted: Fitted
     notes: tuple[str, ...]
 
 
-def write(model: JointModel, origin: Origin, thresholds: Thresholds, notes: Sequence[str], path: Path) -> Path:
+def own_network(model: JointModel, sampling: Sampling, bounds: tuple[float, float], density: bool) -> OwnNetwork:
+    """What `load` needs beside the user's network."""
+    view = View.of(bounds)
+    return OwnNetwork(
+        family="logits" if type(model) is LogitModel else "energy" if type(model) is EnergyModel else "model",
+        single_logit=model.single_logit if isinstance(model, LogitModel) else "zero",
+        normalizer=model.normalizer,
+        domain=describe(model.domain),
+        bounds=(view[0], view[1]),
+        levels=view.levels,
+        kernel=describe(sampling.x_kernel),
+        label_kernel=describe(sampling.y_kernel),
+        x_steps=sampling.x_steps,
+        steps=sampling.steps,
+        start=describe(sampling.start),
+        density=density,
+    )
+
+
+def write(
+    model: JointModel,
+    origin: Origin,
+    sampling: Sampling,
+    bounds: tuple[float, float],
+    thresholds: Thresholds,
+    notes: Sequence[str],
+    path: Path,
+) -> Path:
     """Whole or not at all; an older file of that name is replaced."""
-    recipe = origin.need_recipe("an exported file holds the recipe that rebuilds the network")
     if path.suffix != ENDING:
         raise InputError(f"an exported file ends in {ENDING}, got {path.name!r}")
     labels = dict(zip(origin.labels.names, origin.labels.values, strict=True))
     metadata = {
         "jointenergy": FORMAT,
-        "recipe": recipe_text(recipe),
+        "recipe": "" if origin.recipe is None else recipe_text(origin.recipe),
+        "own": json.dumps(None if origin.recipe else asdict(own_network(model, sampling, bounds, origin.density))),
         "labels": json.dumps(labels),
         "event_shape": json.dumps(origin.event_shape),
         "seed": str(origin.seed),
@@ -55,35 +123,34 @@ def write(model: JointModel, origin: Origin, thresholds: Thresholds, notes: Sequ
         "notes": json.dumps(list(notes)),
     }
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    # Copies: two names of one tensor cannot be written.
+    tensors = {k: v.detach().cpu().clone().contiguous() for k, v in model.state_dict().items()}
     try:
-        # Copies: two names of one tensor cannot be written.
-        save_file({k: v.detach().cpu().clone().contiguous() for k, v in model.state_dict().items()}, part, metadata)
-        part.replace(path)
-    except (OSError, SafetensorError) as error:
-        part.unlink(missing_ok=True)
-        raise error if isinstance(error, OSError) else InputError(f"{path} cannot be written: {error}") from None
+        with whole(path) as part:
+            save_file(tensors, part, metadata)
+    except SafetensorError as error:
+        raise InputError(f"{path} cannot be written: {error}") from None
     return path
 
 
 def read(path: Path) -> Portable:
     """An exported file, or one sentence about what is wrong with it."""
-    try:
+    damaged = f"{path} is no exported run, or is damaged"
+    check_plain(path)
+    with told(damaged):
         with safe_open(path, "pt") as file:
             known = file.metadata() or {}
             if known.get("jointenergy") != FORMAT:
                 raise InputError(f"{path} is no file that `jointenergy export` has written")
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (the file is no mapping)
+        recipe = parse(toml_of(known["recipe"]), path.name) if known["recipe"] else None
         return Portable(
             tensors,
-            parse(tomllib.loads(known["recipe"]), path.name),
-            LabelSpace(json.loads(known["labels"])),
-            tuple(json.loads(known["event_shape"])),
-            int(known["seed"]),
-            [Threshold.from_dict(t) for t in json.loads(known["thresholds"])],
-            tuple(json.loads(known["notes"])),
+            recipe,
+            None if recipe else of_json(_OWN, known["own"], f"{damaged}: its own network"),
+            LabelSpace(of_json(_LABELS, known["labels"], f"{damaged}: its labels")),
+            of_json(_SHAPE, known["event_shape"], f"{damaged}: its event_shape"),
+            of_json(_SEED, known["seed"], f"{damaged}: its seed"),
+            of_json(_FITTED, known["thresholds"], f"{damaged}: its thresholds"),
+            of_json(_NOTES, known["notes"], f"{damaged}: its notes"),
         )
-    except (SafetensorError, OSError, KeyError, ValueError) as error:
-        if isinstance(error, InputError):
-            raise
-        raise InputError(f"{path} is no exported run, or is damaged: {error}") from None

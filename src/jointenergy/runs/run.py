@@ -45,12 +45,13 @@ from jointenergy.starts import (
     UniformStart,
     XStart,
 )
-from jointenergy.training import measure
+from jointenergy.training.check import check
 from jointenergy.training.health import Health
 from jointenergy.training.plan import clamped
 
 By = Literal["energy", "sampling", "search"]
 StartName = Literal["noise", "class", "buffer"]
+COVERAGE = 0.9  # of prediction sets, unless said
 QUANTILE = 0.05  # the share of validation rows that a threshold leaves out, unless said
 
 
@@ -80,6 +81,7 @@ class Run:
         weight = next((p for p in model.parameters() if p.is_floating_point()), torch.empty(0))
         # An empty tensor of the weights' dtype and device, which inputs are brought to.
         self._like = torch.empty(0, dtype=weight.dtype, device=weight.device)
+        self._reference: inference.Reference | None = None
 
     def __repr__(self) -> str:
         return f"<Run of {self.origin.name}: x of {self.event_shape} in {self.bounds}, {self.labels!r}>"
@@ -134,7 +136,14 @@ class Run:
 
     def score(self, x: Array, name: str = "log_density", *, given: Labels = None) -> Tensor:
         """Score x for out-of-distribution detection, `[n]`: larger is more like the data. Names: `inference.SCORES`."""
-        return inference.score(self.model, self._checked(x), name, given_of(given))
+        rows = self._checked(x)
+        return inference.score(self.model, rows, name, given_of(given), reference=self._reference_of(name))
+
+    def fit_features(self, x: Array, y: Labels = None) -> None:
+        """Take training rows of your own for the scores that compare features (`mahalanobis`, `knn`); not stored."""
+        rows = self._checked(x)
+        labels = self.labels.given(given_of(y), len(rows), rows.device)
+        self._reference = inference.Reference.fit(self.model, rows, labels)
 
     # Labels of x.
 
@@ -174,13 +183,20 @@ class Run:
         by: By = "energy",
         refine: int = 0,
         mask: Array | None = None,
+        calibrated: bool = False,
         n_chains: int = 10,
         steps: int = 200,
         seed: int = 0,
     ) -> dict[str, Tensor]:
-        """Compute p(label | x, given) of each label variable, `[n, cardinality]`; by sampling: the shares of chains."""
+        """Compute p(label | x, given) of each label variable, `[n, cardinality]`; by sampling: the shares of chains.
+
+        `calibrated` takes them at the temperature that `calibrate` has stored, or fits it to the held-out rows.
+        """
         if by == "energy" and mask is None:
-            return inference.predict_proba(self.model, self._refined_rows(x, given, refine, seed), given_of(given))
+            probs = inference.predict_proba(self.model, self._refined_rows(x, given, refine, seed), given_of(given))
+            return inference.at_temperature(probs, self._temperature().value) if calibrated else probs
+        if calibrated:
+            raise InputError("a temperature belongs to p(label | x) by energy, without a mask: leave calibrated out")
         return self._drawn_labels(x, given, by, refine, mask, n_chains, steps, seed).shares
 
     def predict_by_sampling(
@@ -200,6 +216,54 @@ class Run:
     def compatibility(self, x: Array, y: Labels, *, given: Labels = None) -> inference.Compatibility:
         """Compute the probability of labels given x, and their rank among all labelings."""
         return inference.compatibility(self.model, self._checked(x), given_of(y), given_of(given))
+
+    # Calibration and prediction sets.
+
+    def calibrate(self, x: Array | None = None, y: Labels = None) -> inference.Temperature:
+        """Fit one temperature of p(label | x) to validation rows and store it; without rows, to the held-out ones.
+
+        `predict_proba(x, calibrated=True)` uses it. Predicted labels stay as they are.
+        """
+        rows, labels = self._validation(x, y, "run.calibrate(x, y)")
+        return self.thresholds.keep_temperature(inference.calibrate(self.model, rows, labels))
+
+    def conform(
+        self,
+        x: Array | None = None,
+        y: Labels = None,
+        *,
+        coverage: float = COVERAGE,
+        randomized: bool = False,
+        seed: int = 0,
+    ) -> dict[str, inference.Conformal]:
+        """Fit prediction sets of a stated coverage to validation rows and store them; without rows, to the held-out
+        ones.
+
+        Sets are adaptive (APS). The coverage is that of new rows which are exchangeable with the validation rows, on
+        average over both and over all x: not for each class or kind of x, and not where the data drift. Held-out rows
+        have chosen the checkpoint; for a strict guarantee pass rows that nothing has seen.
+        """
+        rows, labels = self._validation(x, y, f"run.conform(x, y, coverage={round(coverage, 12)})")
+        fitted = inference.conform(
+            self.model, rows, labels, coverage, randomized=randomized, generator=generator_of(seed)
+        )
+        return self.thresholds.keep_conformal(fitted)
+
+    def predict_set(
+        self, x: Array, *, coverage: float = COVERAGE, randomized: bool = False, seed: int = 0
+    ) -> inference.PredictionSet:
+        """Predict a set of values of each label that holds the true one with probability `coverage`.
+
+        A set holds the most probable value and covers at least as often as stated; `randomized` sets cover as often as
+        stated and no more, and may be empty. The sets of `conform` are used, or fitted to the held-out rows.
+        """
+        rows = self._checked(x)
+        fitted = self.thresholds.find_conformal(coverage, randomized=randomized)
+        if not fitted:
+            fitted = self.conform(coverage=coverage, randomized=randomized)
+        # Not the stream of `conform`: chance must be independent of that of the validation rows.
+        generator = streams.seeded(check_count("seed", seed, least=0), "prediction sets")
+        return inference.prediction_set(self.model, rows, fitted, generator=generator)
 
     # Out-of-distribution detection and abstention.
 
@@ -227,7 +291,8 @@ class Run:
 
     def detect(self, x: Array, *, score: str = "log_density", quantile: float = QUANTILE) -> inference.Detected:
         """Detect out-of-distribution x: by a threshold that rejects the share `quantile` of held-out rows."""
-        return inference.detect(self.model, self._checked(x), self.threshold(score, quantile))
+        threshold = self.threshold(score, quantile)
+        return inference.detect(self.model, self._checked(x), threshold, reference=self._reference_of(score))
 
     def abstain(self, x: Array, *, coverage: float = 0.95, given: Labels = None) -> inference.Abstention:
         """Predict where the model is confident enough, MISSING elsewhere: on held-out rows a share `coverage`."""
@@ -439,16 +504,27 @@ class Run:
         plan = self.origin.plan
         if not plan.uses_chains:
             raise InputError(f"{self.origin.name} was trained without chains, so that it has no health to judge")
-        return measure.check(plan, self.model, None if plan.buffer is None else self.buffer)
+        return check(plan, self.model, None if plan.buffer is None else self.buffer)
 
     def export(self, path: Path | str) -> Path:
-        """Write weights, recipe, labels and thresholds to one safetensors file, which `jointenergy.load` opens."""
+        """Write weights, labels and what was fitted to validation rows to one safetensors file.
+
+        `jointenergy.load` opens it: a run of a recipe, which the file holds, by itself; a run of your own network, by
+        `fit` or `wrap`, with `network=` as it was given there.
+        """
         if self.model.assumptions:
             raise InputError("an assumption is not exported: export the run without it, and make it where it is loaded")
         for score in (*SCORES, CONFIDENCE) if self.origin.read_data is not None else ():
             with suppress(InputError):  # where the data are not at hand, or the model has no such score
                 self.threshold(score)
-        return portable.write(self.model, self.origin, self.thresholds, self.notes, Path(path))
+        if self.origin.read_data is not None:
+            with suppress(InputError):
+                self._temperature()
+            with suppress(InputError):
+                self.predict_set(self.data.x_held[:1])
+        return portable.write(
+            self.model, self.origin, self.sampling, self.bounds, self.thresholds, self.notes, Path(path)
+        )
 
     def assuming_equal_constants(self) -> Run:
         """Return a conditional run as a joint one: the labels' unknown constants are taken as equal, as `notes` says.
@@ -465,6 +541,35 @@ class Run:
     def with_weights_of(self, model: JointModel) -> Run:
         """Return the same run with another model of its recipe, such as weights that are newer than its best."""
         return Run(model, self.origin, self.sampling, self.bounds, Thresholds(), self.notes)
+
+    # What was fitted to validation rows.
+
+    def _validation(self, x: Array | None, y: Labels, call: str) -> tuple[Tensor, Tensor]:
+        """Validation rows with their labels: the user's own, or the held-out ones."""
+        if x is None:
+            if self.origin.read_data is None:
+                raise InputError(
+                    f"this rests on validation rows, and {self.origin.name} has none: pass yours to {call}"
+                )
+            return self.data.x_held, self.data.y_held
+        rows = self._checked(x)
+        return rows, self.labels.given(given_of(y), len(rows), rows.device)
+
+    def _reference_of(self, score: str) -> inference.Reference | None:
+        """Features of training rows where a score needs them, computed once."""
+        if score not in SCORES or SCORES[score].by_features is None:
+            return None
+        if self._reference is None:
+            if self.origin.read_data is None:
+                raise InputError(
+                    f"features are compared with those of training rows, which {self.origin.name} does not know: pass "
+                    "them to run.fit_features(x, y)"
+                )
+            self._reference = inference.Reference.fit(self.model, self.data.x, self.data.y)
+        return self._reference
+
+    def _temperature(self) -> inference.Temperature:
+        return self.thresholds.temperature or self.calibrate()
 
     # Inputs, checked.
 

@@ -1,26 +1,56 @@
-"""runs: thresholds from validation scores, kept in the run folder beside the weights that they belong to."""
+"""runs: what was fitted to validation rows, kept in the run folder beside the weights that it belongs to."""
 
 from __future__ import annotations
 
-import json
+import contextlib
 import math
-import os
 from collections.abc import Iterable
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
+
+from pydantic import ConfigDict, TypeAdapter
 
 from jointenergy.errors import InputError
-from jointenergy.inference import Threshold
+from jointenergy.files.schema import STRICT, read_json
+from jointenergy.files.writing import write_json
+from jointenergy.inference import Conformal, Temperature, Threshold
 
 FILE = "thresholds.json"
 
 
-class Thresholds:
-    """What was fitted so far. `folder` is where it is kept (None: in memory alone), `weights` what it was fitted to."""
+@dataclass(frozen=True)
+class Fitted:
+    """What can be fitted to validation rows."""
 
-    def __init__(self, folder: Path | None = None, weights: str = "", known: Iterable[Threshold] = ()) -> None:
+    thresholds: tuple[Threshold, ...]
+    temperature: Temperature | None
+    conformal: tuple[Conformal, ...]
+
+    __pydantic_config__: ClassVar[ConfigDict] = STRICT
+
+
+@dataclass(frozen=True)
+class _Kept(Fitted):
+    """What the file holds."""
+
+    weights: str
+
+
+_KEPT = TypeAdapter(_Kept)
+NOTHING = Fitted((), None, ())
+
+
+class Thresholds:
+    """Thresholds of scores, the temperature of probabilities, and prediction sets, as they were fitted so far.
+
+    `folder` is where they are kept (None: in memory alone), `weights` what they were fitted to.
+    """
+
+    def __init__(self, folder: Path | None = None, weights: str = "", fitted: Fitted | None = None) -> None:
         self.folder, self.weights = folder, weights
-        self.known = [*known, *self._read()]
+        found = self._read() if fitted is None else fitted
+        self.known, self.temperature, self.conformal = list(found.thresholds), found.temperature, list(found.conformal)
 
     def find(self, score: str, quantile: float) -> Threshold | None:
         same = (t for t in self.known if t.score == score and math.isclose(t.quantile, quantile, abs_tol=1e-9))
@@ -30,26 +60,46 @@ class Thresholds:
         """Remembered, in place of one of the same score and quantile."""
         before = self.find(threshold.score, threshold.quantile)
         self.known = [t for t in self.known if t is not before] + [threshold]
-        if self.folder is not None:
-            path = self.folder / FILE
-            part = path.with_suffix(f".{os.getpid()}.part")
-            try:
-                part.write_text(json.dumps({"weights": self.weights, "thresholds": self.plain()}, indent=1))
-                part.replace(path)
-            except OSError:
-                part.unlink(missing_ok=True)  # a folder that is only read: the threshold can be fitted again
+        self._write()
         return threshold
 
-    def plain(self) -> list[dict[str, Any]]:
-        return [t.to_dict() for t in self.known]
+    def keep_temperature(self, temperature: Temperature) -> Temperature:
+        """Remembered, in place of the one before."""
+        self.temperature = temperature
+        self._write()
+        return temperature
 
-    def _read(self) -> list[Threshold]:
-        """Those of these weights; others, and a damaged file, are as good as none, as all can be fitted again."""
+    def find_conformal(self, coverage: float, *, randomized: bool) -> dict[str, Conformal]:
+        """The prediction sets of one coverage, by the names of the labels; empty where none were fitted."""
+        return {c.label: c for c in self.conformal if _same(c, coverage, randomized)}
+
+    def keep_conformal(self, fitted: Iterable[Conformal]) -> dict[str, Conformal]:
+        """Remembered, in place of those of the same coverage and kind."""
+        kept = tuple(fitted)
+        first = kept[0]
+        rest = [c for c in self.conformal if not _same(c, first.coverage, first.randomized)]
+        self.conformal = [*rest, *kept]
+        self._write()
+        return {c.label: c for c in kept}
+
+    def plain(self) -> dict[str, Any]:
+        return asdict(Fitted(tuple(self.known), self.temperature, tuple(self.conformal)))
+
+    def _write(self) -> None:
+        if self.folder is not None:
+            with contextlib.suppress(OSError):  # a folder that is only read: all can be fitted again
+                write_json(self.folder / FILE, {"weights": self.weights, **self.plain()}, indent=1)
+
+    def _read(self) -> Fitted:
+        """What the folder has of these weights; other weights', and a damaged file, are as good as none."""
         if self.folder is None:
-            return []
+            return NOTHING
         try:
-            kept = json.loads((self.folder / FILE).read_text())
-            own = kept["weights"] == self.weights
-            return [Threshold.from_dict(t) for t in kept["thresholds"]] if own else []
-        except (OSError, ValueError, KeyError, TypeError, InputError):
-            return []
+            kept = read_json(_KEPT, self.folder / FILE, FILE)
+        except InputError:
+            return NOTHING
+        return kept if kept.weights == self.weights else NOTHING
+
+
+def _same(fitted: Conformal, coverage: float, randomized: bool) -> bool:
+    return fitted.randomized == randomized and math.isclose(fitted.coverage, coverage, abs_tol=1e-9)

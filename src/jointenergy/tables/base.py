@@ -29,7 +29,7 @@ from jointenergy.tables.training import (
     TrainingState,
     bound_of,
     shares,
-    table_trainer,
+    table_plan,
     train,
     training_data,
 )
@@ -120,7 +120,7 @@ class TableEstimator(BaseEstimator):  # type: ignore[misc]
         settings = self._fit_settings(len(rest), labeled, x.shape[1], decay=decay)
         progress = None if before is None else getattr(self, "_progress", None)
         seed = seed if progress is None else progress.next_seed(seed)
-        trainer = table_trainer(
+        plan = table_plan(
             settings,
             data,
             seed,
@@ -134,9 +134,8 @@ class TableEstimator(BaseEstimator):  # type: ignore[misc]
         if len(held):
             every = max(1, settings.iterations // LOOKS)
             stopping = EarlyStopping(score_of(data, n_targets), every, self.n_iter_no_change, shares(rows[held]))
-        n_before = 0 if progress is None else progress.iterations
         shown = [Printed(type(self).__name__)] if self.verbose else []
-        result = train(trainer, reference, n_before=n_before, stopping=stopping, callbacks=shown)
+        result = train(plan, reference, before=before, progress=progress, stopping=stopping, callbacks=shown)
         self._density, self.health_ = result.density, result.health
         self.n_iter_: int = result.n_iter + (0 if before is None else self.n_iter_)
         self.loss_curve_: list[float] = [*([] if before is None else self.loss_curve_), *result.losses]

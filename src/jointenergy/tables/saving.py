@@ -4,29 +4,44 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import asdict, fields
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, ClassVar, Literal, TypeVar, get_args
 
 import numpy as np
 import torch
-from safetensors import SafetensorError, safe_open
+from pydantic import ConfigDict, Field, TypeAdapter
+from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
 from jointenergy.errors import InputError
+from jointenergy.files.reading import check_plain, told
+from jointenergy.files.schema import Natural, Shape, of_json
+from jointenergy.files.writing import whole
 from jointenergy.labels import LabelSpace
+from jointenergy.limits import LARGEST, LAYERS, WIDTH
 from jointenergy.tables.columns import Columns, plain
 from jointenergy.tables.density import TableDensity
 from jointenergy.tables.gaussians import Gaussians
 from jointenergy.tables.model import Corrections, empty_model
-from jointenergy.tables.targets import Targets
+from jointenergy.tables.targets import Kind, Targets
 from jointenergy.training.health import Health
 from jointenergy.training.state import under
 
 FORMAT = "1"
-RESULTS = ("n_iter_", "loss_curve_", "validation_scores_", "transduction_", "offset_")
-INPUTS = ("n_features_in_", "feature_names_in_")
+Left = Literal[
+    "n_iter_",
+    "loss_curve_",
+    "validation_scores_",
+    "transduction_",
+    "offset_",
+    "n_features_in_",
+    "feature_names_in_",
+]
+"""What else a fit leaves."""
+_Dtype = Annotated[str, Field(pattern=r"^[<>|=]?([biuf][0-9]{1,2}|[US][0-9]{1,5}|O)$")]
+_Plain = bool | int | float | str
 E = TypeVar("E")
 
 
@@ -57,58 +72,108 @@ def save(estimator: Any, path: Path) -> Path:
             "event_shape": density.model.event_shape,
         },
         "step_size": density.step_size,
-        "health": None if estimator.health_ is None else asdict(estimator.health_),
-        "left": {k: _as_json(v, k) for k, v in vars(estimator).items() if k in RESULTS + INPUTS},
+        "health": None if estimator.health_ is None else estimator.health_.state(),
+        "left": {k: _as_json(v, k) for k, v in vars(estimator).items() if k in get_args(Left)},
     }
     path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name}.part")
-    whole = {k: v.detach().cpu().clone().contiguous() for k, v in tensors.items()}
-    save_file(whole, part, {"jointenergy": FORMAT, "estimator": json.dumps(known)})
-    part.replace(path)
+    plain_tensors = {k: v.detach().cpu().clone().contiguous() for k, v in tensors.items()}
+    with whole(path) as part:
+        save_file(plain_tensors, part, {"jointenergy": FORMAT, "estimator": json.dumps(known)})
     return path
+
+
+@dataclass(frozen=True)
+class _Columns:
+    n_columns: Natural
+    numbers: tuple[Natural, ...]
+    n_rows: Natural
+    names: tuple[str, ...] | None
+
+
+@dataclass(frozen=True)
+class _Targets:
+    kind: Kind
+    classes: tuple[tuple[_Dtype, tuple[_Plain, ...]], ...]
+    missing_label: Any
+
+
+@dataclass(frozen=True)
+class _Model:
+    hidden: Annotated[tuple[Annotated[int, Field(ge=1, le=WIDTH)], ...], Field(max_length=LAYERS)]
+    n_targets: Natural
+    spaces: dict[str, tuple[str, ...]]
+    event_shape: Shape
+
+
+@dataclass(frozen=True)
+class _StoredEstimator:
+    """The JSON of a file."""
+
+    estimator: str
+    params: dict[str, Any]
+    columns: _Columns
+    categories: tuple[tuple[Natural, list[_Plain]], ...]
+    targets: _Targets | None
+    model: _Model
+    step_size: Annotated[float, Field(gt=0, le=LARGEST)]
+    health: Health | None
+    left: dict[Left, Any]
+
+    __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
+
+
+_STORED = TypeAdapter(_StoredEstimator)
+_DTYPE: TypeAdapter[str] = TypeAdapter(_Dtype)
 
 
 def load(cls: type[E], path: Path) -> E:
     """The estimator of a file, or one sentence about what is wrong with it."""
-    try:
+    damaged = f"{path} is no saved estimator, or is damaged"
+    with told(damaged, also_ours=True):
+        check_plain(path)
+    with told(damaged):
         with safe_open(path, "pt") as file:
             metadata = file.metadata() or {}
             if metadata.get("jointenergy") != FORMAT or "estimator" not in metadata:
                 raise InputError(f"{path} is no file that an estimator's save has written")
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (the file is no mapping)
-        known = json.loads(metadata["estimator"])
-    except (SafetensorError, OSError, ValueError) as error:
-        if isinstance(error, InputError):
-            raise
-        raise InputError(f"{path} is no saved estimator, or is damaged: {error}") from None
-    if known["estimator"] != cls.__name__:
-        raise InputError(f"{path} holds a {known['estimator']}: open it with {known['estimator']}.load")
-    estimator: Any = cls(**{k: _from_json(v) for k, v in known["params"].items()})
-    form = known["columns"]
+        known = of_json(_STORED, metadata["estimator"], damaged)
+        if known.estimator != cls.__name__:
+            raise InputError(f"{path} holds a {known.estimator}: open it with {known.estimator}.load")
+        return _made(cls, known, tensors)
+
+
+def _made(cls: type[E], known: _StoredEstimator, tensors: dict[str, Tensor]) -> E:
+    estimator: Any = cls(**{k: _from_json(v) for k, v in known.params.items()})
+    form = known.columns
     estimator._columns = Columns(
-        form["n_columns"],
-        tuple(form["numbers"]),
-        dict(known["categories"]),
+        form.n_columns,
+        form.numbers,
+        dict(known.categories),
         tensors["columns/mean"].numpy(),
         tensors["columns/scale"].numpy(),
-        form["n_rows"],
-        None if form["names"] is None else tuple(form["names"]),
+        form.n_rows,
+        form.names,
     )
-    if known["targets"] is not None:
-        classes = [np.array(values, dtype=np.dtype(kind)) for kind, values in known["targets"]["classes"]]
-        estimator._targets = Targets(known["targets"]["kind"], classes, _from_json(known["targets"]["missing_label"]))
+    if known.targets is not None:
+        classes = [np.array(values, dtype=np.dtype(kind)) for kind, values in known.targets.classes]
+        estimator._targets = Targets(known.targets.kind, classes, _from_json(known.targets.missing_label))
         estimator.classes_ = estimator._targets.public()
-    form = known["model"]
-    shape, labels = tuple(form["event_shape"]), LabelSpace(form["spaces"])
-    model = empty_model(tuple(form["hidden"]), shape, labels, form["n_targets"]).double()
-    model.load_state_dict(under(tensors, "model/"))
+    weights, labels = under(tensors, "model/"), LabelSpace(known.model.spaces)
+    sizes = known.model.hidden, known.model.event_shape, labels, known.model.n_targets
+    with torch.device("meta"):  # its shapes alone, which may be larger than any memory
+        shapes = {k: v.shape for k, v in empty_model(*sizes).state_dict().items()}
+    if shapes != {k: v.shape for k, v in weights.items()}:
+        raise ValueError("its weights are of another network")
+    model = empty_model(*sizes).double()
+    model.load_state_dict(weights)
     gaussians = Gaussians(*(tensors[f"gaussians/{f.name}"] for f in fields(Gaussians)))
     estimator._density = TableDensity(
-        model.requires_grad_(False).eval(), gaussians, known["step_size"], tensors["chains/x"], tensors["chains/y"]
+        model.requires_grad_(False).eval(), gaussians, known.step_size, tensors["chains/x"], tensors["chains/y"]
     )
     estimator._scores = tensors["scores"].numpy()
-    estimator.health_ = None if known["health"] is None else Health(**known["health"])
-    for name, value in known["left"].items():
+    estimator.health_ = known.health
+    for name, value in known.left.items():
         setattr(estimator, name, _from_json(value))
     restored: E = estimator
     return restored
@@ -152,7 +217,7 @@ def _as_json(value: Any, name: str) -> Any:
 
 def _from_json(value: Any) -> Any:
     if isinstance(value, dict) and "dtype" in value:
-        return np.array(value["values"], dtype=np.dtype(value["dtype"]))
+        return np.array(value["values"], dtype=np.dtype(_DTYPE.validate_python(value["dtype"])))
     if isinstance(value, dict) and "tuple" in value:
         return tuple(_from_json(v) for v in value["tuple"])
     return [_from_json(v) for v in value] if isinstance(value, list) else value

@@ -1,4 +1,4 @@
-"""tables: a table's joint density, trained by the library's own trainer, loop and guard, in memory."""
+"""tables: a table's joint density: what is trained, and how; `runs.fitting` trains it, in memory."""
 
 from __future__ import annotations
 
@@ -20,16 +20,18 @@ from jointenergy.kernels import BlockGibbs, PreconditionedMALA
 from jointenergy.labels import MISSING, LabelSpace
 from jointenergy.models import TiltedGaussianModel
 from jointenergy.objectives import LogPTargetsGivenRest, LogPXY, Objective
+from jointenergy.runs.fitting import train_plan
 from jointenergy.starts import FrequencyLabels, MissingLabels, Start
 from jointenergy.streams import seeded
 from jointenergy.tables.density import FEW_STATES, X_STEPS, TableDensity, mover_of, x_kernel
 from jointenergy.tables.early_stopping import EarlyStopping
 from jointenergy.tables.gaussians import Gaussians
 from jointenergy.tables.model import GaussianStart, tilted_model
-from jointenergy.training import measure, state
+from jointenergy.training import state
 from jointenergy.training.callbacks import Callback
+from jointenergy.training.check import check_trainer
 from jointenergy.training.health import Health
-from jointenergy.training.loop import Diverged, Loop
+from jointenergy.training.loop import Loop
 from jointenergy.training.plan import Plan
 from jointenergy.training.settings import CadenceSettings, EngineSettings, OptimizerSettings
 from jointenergy.training.step import Outcome
@@ -125,7 +127,7 @@ def bound_of(x: Tensor) -> float:
     return float(x.abs().max().clamp(min=1.0)) * max(2.0, float(SMALL_SHARE ** (1 / n_features)))
 
 
-def table_trainer(
+def table_plan(
     settings: FitSettings,
     data: TrainingData,
     seed: int,
@@ -135,8 +137,8 @@ def table_trainer(
     n_targets: int,
     before: TableDensity | None = None,
     progress: TrainingState | None = None,
-) -> Trainer:
-    """The trainer of a tilted Gaussian: MALA at temperature 1, whose step size follows what is accepted.
+) -> Plan:
+    """How a tilted Gaussian is trained: MALA at temperature 1, whose step size follows what is accepted.
 
     The objective is log p(x, y) of what is observed plus more of log p(targets | the rest). Rows are noised in the
     shape of the reference. Training continues from a density `before`, and from its `progress` where that is given.
@@ -163,7 +165,7 @@ def table_trainer(
     changes = tuple((CorrelatedNoise(root * noise),) if data.mask is None else () for noise in noises)
     frequent, n_before = FrequencyLabels.fit(data.y, labels), 0 if progress is None else progress.iterations
     decay, half = 0.99, max(100, settings.iterations // 2)
-    plan = Plan(
+    return Plan(
         model=model,
         data=data,
         objectives=objectives,
@@ -196,7 +198,10 @@ def table_trainer(
         engine=EngineSettings(record="off", compile="off", precision="float32"),
         seed=seed,
     )
-    trainer = Trainer(plan)
+
+
+def go_on(trainer: Trainer, before: TableDensity | None, progress: TrainingState | None) -> None:
+    """Give a trainer the averaged weights, the chains and the optimizer of earlier calls."""
     buffer = trainer.chains.buffer
     if before is not None and buffer is not None:
         trainer.ema.load_state_dict(before.model.state_dict())
@@ -205,7 +210,6 @@ def table_trainer(
         buffer.load_state_dict(chains)
     if progress is not None:
         state.restore_optimizer(trainer, progress.optimizer)
-    return trainer
 
 
 def compared_labels(y: Tensor, n_targets: int, frequencies: Tensor) -> Tensor:
@@ -283,20 +287,20 @@ class FitResult:
 
 
 def train(
-    trainer: Trainer,
+    plan: Plan,
     gaussians: Gaussians,
     *,
-    n_before: int = 0,
+    before: TableDensity | None = None,
+    progress: TrainingState | None = None,
     stopping: EarlyStopping | None = None,
     callbacks: Sequence[Callback] = (),
 ) -> FitResult:
     """To the end, or to where early stopping ends it; a run that could not be kept healthy warns and is taken as is."""
     losses, set_back = LossCurve(), False
-    loop = Loop(trainer, callbacks=[StepSizeTuning(), losses, *([] if stopping is None else [stopping]), *callbacks])
-    loop.begin()
-    try:
-        loop.fit()
-    except Diverged:
+    watching = [StepSizeTuning(), losses, *([] if stopping is None else [stopping]), *callbacks]
+    loop, diverged = train_plan(plan, callbacks=watching, prepare=lambda trainer: go_on(trainer, before, progress))
+    trainer = loop.trainer
+    if diverged is not None:
         trainer.ema.load_state_dict(state.under(loop.store.load(loop.last_healthy).tensors, "ema/"))
         set_back = True
         warnings.warn(
@@ -309,7 +313,7 @@ def train(
     if stopping is not None and stopping.worse and stopping.kept is not None:
         trainer.ema.load_state_dict(stopping.kept)
         set_back = True
-        health = measure.check_trainer(trainer)
+        health = check_trainer(trainer)
     model = copy.deepcopy(trainer.ema).cpu().double()
     assert isinstance(model, TiltedGaussianModel)
     buffer = trainer.chains.buffer
@@ -318,5 +322,5 @@ def train(
     density = TableDensity(model, gaussians, mala_of(trainer).step_size, chains["x"].cpu(), chains["y"].cpu())
     kept = [losses.of[i] for i in sorted(losses.of) if i <= trainer.iteration]
     scores = [] if stopping is None else stopping.scores
-    progress = TrainingState.of(trainer, n_before, set_back=set_back)
-    return FitResult(density, health, trainer.iteration, kept, scores, progress)
+    reached = TrainingState.of(trainer, 0 if progress is None else progress.iterations, set_back=set_back)
+    return FitResult(density, health, trainer.iteration, kept, scores, reached)

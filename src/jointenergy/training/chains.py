@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from jointenergy.buffers import Buffer, Drawn, restart
+from jointenergy.buffers import Buffer, Drawn
 from jointenergy.data.augmentations import Change
 from jointenergy.errors import InputError
 from jointenergy.kernels import BlockGibbs, Info, Kernel, Langevin, State, Target, last
@@ -24,21 +24,19 @@ FAR = 3.0  # widths of the data's range outside of it
 
 @dataclass(frozen=True)
 class Moved:
-    """Chains after their steps: where they began, the state before the last step, where they are, and who is sick."""
+    """Chains after their steps: where they began, where they are, which have diverged, and where x last moved from."""
 
     drawn: Drawn
-    before_last: State
     state: State
     sick: Tensor
     fresh: Drawn
     """Where each chain would begin anew."""
+    x: Tensor
+    """Where the chains are; a sick one stays where it began."""
     acceptance: Tensor | None = None
     """Of each chain's last move of x; None where the kernel accepts all."""
-
-    @property
-    def x(self) -> Tensor:
-        """Where the chains are; a sick one stays where it began."""
-        return torch.where(over(self.sick, self.state.x), self.drawn.x, self.state.x)
+    moved_from: State | None = None
+    """The state before the last Langevin step: inside the last block of a kernel that moves labels too."""
 
 
 @dataclass
@@ -90,10 +88,11 @@ class Chains:
             drawn, unmatched = self.buffer.draw_matching(given, generator=self.generator)
         for change in self.augmentation:
             drawn = replace(drawn, x=change(drawn.x, generator=self.generator))
-        drawn = restart(drawn, fresh, self.buffer.restart, generator=self.generator)
-        lost = self.lost(drawn.x)
+        anew = torch.rand(n, generator=self.generator, device=self.generator.device) < self.buffer.restart
+        lost = self.lost(drawn.x) & ~anew
         self.n_purged += lost.sum()
-        return self.replace(drawn, lost if unmatched is None else lost | unmatched, fresh), fresh
+        anew |= lost if unmatched is None else lost | unmatched
+        return drawn.replaced(anew, fresh), fresh
 
     def fresh(self, n: int, given: Tensor | None = None) -> Drawn:
         return Drawn.fresh(*self.start.draw(n, generator=self.generator, given=given))
@@ -107,23 +106,15 @@ class Chains:
         distance = (x.flatten(1) - (low + high) / 2).abs().amax(1)
         return ~(distance < (0.5 + FAR) * (high - low))
 
-    @staticmethod
-    def replace(drawn: Drawn, sick: Tensor, fresh: Drawn) -> Drawn:
-        """Restart the diverged chains in their own slots."""
-        return Drawn(
-            torch.where(over(sick, drawn.x), fresh.x, drawn.x),
-            torch.where(sick[:, None], fresh.y, drawn.y),
-            torch.where(sick, fresh.age, drawn.age),
-            drawn.slots,
-        )
-
     def move(self, target: Target, drawn: Drawn, fresh: Drawn, *, known: Known) -> Moved:
         """The chains after their steps; `known` says which of their labels are missing."""
-        before = state = self.kernel.init_unchecked(target, drawn.x, drawn.y, known=known, generator=self.generator)
+        state = self.kernel.init_unchecked(target, drawn.x, drawn.y, known=known, generator=self.generator)
         info = Info()
         for later, said in run_unchecked(self.kernel, target, state, self.steps):
-            before, state, info = state, later, said
-        return Moved(drawn, before, state, self.sick(state.x, info.log_density), fresh, info.x_acceptance)
+            state, info = later, said
+        sick = self.sick(state.x, info.log_density)
+        x = torch.where(over(sick, state.x), drawn.x, state.x)
+        return Moved(drawn, state, sick, fresh, x, info.x_acceptance, info.moved_from)
 
     def sick(self, x: Tensor, log_density: Tensor | None) -> Tensor:
         """Lost chains, and those whose log-density lies far from all the others': they would rule the gradient."""
@@ -138,8 +129,8 @@ class Chains:
         if self.buffer is None:
             return
         self.n_purged += moved.sick.sum()
-        after = moved.drawn.after(moved.state.x, moved.state.y, self.steps)
-        self.buffer.store_unchecked(self.replace(after, moved.sick, moved.fresh), generator=self.generator)
+        after = Drawn(moved.state.x, moved.state.y, moved.drawn.age + self.steps, moved.drawn.slots)
+        self.buffer.store_unchecked(after.replaced(moved.sick, moved.fresh), generator=self.generator)
 
     def sweep(self) -> None:
         """Begin afresh every chain of the buffer that is lost, not only those of the last draw."""

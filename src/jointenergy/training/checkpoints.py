@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import hashlib
-import json
 import os
+import re
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,10 +18,13 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from jointenergy.errors import InputError
+from jointenergy.files.reading import json_of, opened, shortened, told
+from jointenergy.files.writing import sync, write_json
 
 TENSORS, VALUES, SUMS = "tensors.safetensors", "values.json", "sha256.json"
 BEST = "best.json"
 OLD = ".old"
+_NAME = re.compile("iteration-[0-9]{8}")
 
 
 @dataclass(frozen=True)
@@ -51,7 +55,7 @@ def save(folder: Path, checkpoint: Checkpoint) -> Path:
         shutil.rmtree(old, ignore_errors=True)
         final.rename(old)
     temporary.rename(final)
-    _sync(folder)
+    sync(folder)
     shutil.rmtree(old, ignore_errors=True)
     return final
 
@@ -63,12 +67,11 @@ def _write(folder: Path, checkpoint: Checkpoint) -> None:
     shared = {k for k, v in plain.items() if v.numel() and first.setdefault(v.data_ptr(), k) != k}
     save_file({k: v.clone() if k in shared else v for k, v in plain.items()}, folder / TENSORS)
     values = {"iteration": checkpoint.iteration, **checkpoint.values}
-    (folder / VALUES).write_text(json.dumps(values))
+    write_json(folder / VALUES, values)
     sums = {file: _sha256(folder / file) for file in (TENSORS, VALUES)}
-    (folder / SUMS).write_text(json.dumps(sums))
-    for file in (TENSORS, VALUES, SUMS):
-        _sync(folder / file)
-    _sync(folder)
+    write_json(folder / SUMS, sums)
+    sync(folder / TENSORS)
+    sync(folder)
 
 
 def mark_best(folder: Path, path: Path | None) -> None:
@@ -76,43 +79,37 @@ def mark_best(folder: Path, path: Path | None) -> None:
     if path is None:
         (folder / BEST).unlink(missing_ok=True)
         return
-    temporary = folder / f".{BEST}.part"
-    temporary.write_text(json.dumps({"checkpoint": path.name}))
-    _sync(temporary)
-    temporary.replace(folder / BEST)
-    _sync(folder)
+    write_json(folder / BEST, {"checkpoint": path.name})
+    sync(folder)
 
 
 def best(folder: Path) -> Path | None:
-    """The checkpoint that was marked, if one was."""
+    """The checkpoint of this folder that was marked, if one was."""
     try:
-        return folder / str(json.loads((folder / BEST).read_text())["checkpoint"])
-    except (OSError, KeyError, TypeError, ValueError):
+        name = str(json_of(folder / BEST)["checkpoint"])
+    except (KeyError, TypeError, InputError):
         return None
+    return folder / name if _NAME.fullmatch(name) else None
 
 
 def load(path: Path) -> Checkpoint:
     """A checkpoint that is whole and unaltered, or one sentence."""
-    try:
-        sums: Mapping[str, str] = json.loads((path / SUMS).read_text())
+    with told(f"the checkpoint {path} is damaged", also_ours=True):
+        sums = json_of(path / SUMS)
         for file in (TENSORS, VALUES):
             if _sha256(path / file) != sums[file]:
-                raise InputError(f"the checkpoint {path} is damaged: {file} does not match its checksum")
-        values = json.loads((path / VALUES).read_text())
-        tensors = load_file(path / TENSORS)
-    except (OSError, KeyError, TypeError, ValueError, SafetensorError) as error:
-        if isinstance(error, InputError):
-            raise
-        raise InputError(f"the checkpoint {path} is damaged: {error}") from None
-    return Checkpoint(values.pop("iteration"), tensors, values)
+                raise ValueError(f"{file} does not match its checksum")
+        values = json_of(path / VALUES)
+        iteration = values.pop("iteration")
+        if type(iteration) is not int or name_of(iteration) != path.name:
+            raise ValueError(f"it says that it is of iteration {shortened(repr(iteration), 40)}")
+        return Checkpoint(iteration, load_file(path / TENSORS), values)
 
 
 def checksum(path: Path) -> str:
     """That of a checkpoint's tensors, by which its weights are recognized."""
-    try:
-        return str(json.loads((path / SUMS).read_text())[TENSORS])
-    except (OSError, KeyError, TypeError, ValueError):
-        raise InputError(f"the checkpoint {path} is damaged: {SUMS} cannot be read") from None
+    with told(f"the checkpoint {path} is damaged: {SUMS} cannot be read"):
+        return str(json_of(path / SUMS)[TENSORS])
 
 
 def path_of(folder: Path, iteration: int) -> Path:
@@ -126,8 +123,10 @@ def name_of(iteration: int) -> str:
 
 
 def remove(path: Path) -> None:
-    """Remove a checkpoint."""
-    shutil.rmtree(path)
+    """Remove a checkpoint: at once for all who look, so that a crash leaves no half of it to be found damaged."""
+    gone = path.with_name(f".{path.name}.{os.getpid()}.part")
+    path.rename(gone)
+    shutil.rmtree(gone)
 
 
 def all_in(folder: Path) -> list[Path]:
@@ -140,7 +139,8 @@ def newest(folder: Path) -> tuple[Checkpoint | None, list[str]]:
     messages: list[str] = []
     for old in folder.glob(f"iteration-*{OLD}"):  # a crash came between the two renames of `save`
         if not old.with_suffix("").exists():
-            old.rename(old.with_suffix(""))
+            with contextlib.suppress(OSError):  # a folder that is only read
+                old.rename(old.with_suffix(""))
     for path in reversed(all_in(folder)):
         try:
             return load(path), messages
@@ -153,22 +153,14 @@ def prune(folder: Path, keep: int, spare: Sequence[str] = ()) -> None:
     """Remove all but the best, those to `spare` and the newest `keep` checkpoints, and what crashes left behind."""
     for path in all_in(folder)[:-keep]:
         if path != best(folder) and path.name not in spare:
-            shutil.rmtree(path)
+            remove(path)
     for path in [*folder.glob(".*.part"), *folder.glob(f"iteration-*{OLD}")]:
         shutil.rmtree(path, ignore_errors=True)
 
 
 def _sha256(path: Path) -> str:
     digest = hashlib.sha256()
-    with path.open("rb") as file:
+    with opened(path) as file:
         while block := file.read(1 << 20):
             digest.update(block)
     return digest.hexdigest()
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

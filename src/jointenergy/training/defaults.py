@@ -82,7 +82,6 @@ def default_settings(model: JointModel, data: TrainingData, bounds: View, *, on_
         "steps": 20 if small else 10,
         "sampling_steps": 100 if small else 20,
         "noise": (0.1 if small else 0.05) * unit,
-        "noise_clamp": kind != "table",
         "buffer": ReplayBuffer(5000 if small or on_gpu else 500, restart=0.05),
         "optimizer": OptimizerSettings(
             name="adamw",

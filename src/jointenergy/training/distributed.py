@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import os
 import re
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import TypeVar, cast
+from typing import NoReturn, TypeVar, cast
 
 import torch
 import torch.distributed as dist
@@ -158,14 +159,25 @@ def leave() -> None:
         dist.destroy_process_group()
 
 
+def end_alone(status: int) -> NoReturn:
+    """End a process that has lost another: at an ordinary exit gloo's threads, still waiting for it, may abort."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
+
+
 def device_of(name: str) -> torch.device:
     """`auto` is the GPU where there is one."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         device = torch.device(name)
+        if device.type not in ("cpu", "cuda"):
+            raise RuntimeError
     except RuntimeError:
         raise InputError(f"there is no device called {name!r}: use auto, cpu or cuda") from None
     if device.type == "cuda" and not torch.cuda.is_available():
         raise InputError("--device cuda was asked for and torch finds no GPU: use --device cpu")
+    if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
+        raise InputError(f"there is no device {name!r}: torch finds {torch.cuda.device_count()} GPU(s)")
     return device

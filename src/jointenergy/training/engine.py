@@ -196,7 +196,10 @@ def accelerated(model: JointModel, dtype: torch.dtype, *, compiled: bool) -> Joi
         return model
     twin = copy.copy(model)
     parts: dict[str, nn.Module | None] = {
-        name: Accelerated(part, dtype, compiled=compiled) for name, part in model.named_children()
+        name: accelerated(part, dtype, compiled=compiled)
+        if isinstance(part, JointModel)
+        else Accelerated(part, dtype, compiled=compiled)
+        for name, part in model.named_children()
     }
     twin._modules = parts
     return twin

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
+import math
 from dataclasses import asdict
 from pathlib import Path
 
 from jointenergy.data import picture_of
+from jointenergy.files.writing import whole, write_json
 from jointenergy.training.guard import Signals
 from jointenergy.training.health import Health
 from jointenergy.training.recovery import MAX_TRIES
@@ -24,7 +25,8 @@ def picture(folder: Path | None, trainer: Trainer, name: str) -> None:
     drawn = picture_of(buffer.state_dict()["x"][: len(buffer)], trainer.chains.bounds)
     if drawn is not None:
         (folder / PICTURES).mkdir(exist_ok=True)
-        drawn.save(folder / PICTURES / f"{name}.png")
+        with whole(folder / PICTURES / f"{name}.png") as part:
+            drawn.save(part)
 
 
 def diverged(folder: Path | None, trainer: Trainer, reason: str, signals: Signals | None, health: Health | None) -> str:
@@ -39,10 +41,12 @@ def diverged(folder: Path | None, trainer: Trainer, reason: str, signals: Signal
             "attempts": trainer.attempt,
             "chain_steps": trainer.chains.steps,
             "learning_rate_scale": trainer.learning_rate_scale,
-            "signals": None if signals is None else asdict(signals),
-            "health": None if health is None else health.values(),
+            "signals": None
+            if signals is None
+            else {k: v if math.isfinite(v) else None for k, v in asdict(signals).items()},
+            "health": None if health is None else health.state(),
         }
-        (folder / DIVERGED).write_text(json.dumps(facts, indent=2))
+        write_json(folder / DIVERGED, facts, indent=2)
     return (
         f"{says}; what happened is in {folder / 'events.jsonl'} and {folder / DIVERGED}, pictures are in "
         f"{folder / PICTURES}"

@@ -7,10 +7,41 @@ from __future__ import annotations
 
 import csv
 import json
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
+
+from pydantic import TypeAdapter
+
+from jointenergy.files.reading import content_of, parsed_json
+from jointenergy.files.schema import Natural, of_json
+from jointenergy.files.writing import write_text
+from jointenergy.limits import TABLE_BYTES
 
 Row = dict[str, float | int | bool]
+EVENTS = "events.jsonl"
+
+
+@dataclass(frozen=True)
+class _TableState:
+    n_rows: Natural
+    columns: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class _JournalState:
+    n_events: Natural
+    metrics: _TableState
+    checks: _TableState
+
+
+_STATE = TypeAdapter(_JournalState)
+
+
+def checked(state: object) -> dict[str, Any]:
+    """The state of a journal, or one sentence where a checkpoint holds another thing."""
+    of_json(_STATE, json.dumps(state), "the journal of the checkpoint is damaged")
+    return cast(dict[str, Any], state)
 
 
 class CsvTable:
@@ -27,8 +58,8 @@ class CsvTable:
         self.n_rows += 1
         if silent:
             return
-        with self.path.open("w" if fresh else "a", newline="") as file:
-            writer = csv.DictWriter(file, self.columns, extrasaction="ignore")
+        with self.path.open("w" if fresh else "a", newline="", encoding="utf-8") as file:
+            writer = csv.DictWriter(file, self.columns, extrasaction="ignore", lineterminator="\n")
             if fresh:
                 writer.writeheader()
             writer.writerow(row)
@@ -36,10 +67,17 @@ class CsvTable:
     def state_dict(self) -> dict[str, Any]:
         return {"n_rows": self.n_rows, "columns": self.columns}
 
-    def cut(self, state: dict[str, Any], *, silent: bool) -> None:
-        self.n_rows, self.columns = state["n_rows"], state["columns"]
-        if not silent:
-            _cut(self.path, self.n_rows + 1 if self.n_rows else 0)
+    def cut(self, state: dict[str, Any], *, silent: bool) -> str | None:
+        """Cut the file back; a sentence where it had lost rows."""
+        n_rows, self.columns = state["n_rows"], state["columns"]
+        self.n_rows = n_rows
+        if silent:
+            return None
+        lines = [line for line in _lines(self.path) if line.count(",") == len(self.columns) - 1]
+        head = ",".join(self.columns)
+        self.n_rows = min(n_rows, len(lines) - 1) if lines[:1] == [head] else 0
+        _write(self.path, lines[: self.n_rows + 1] if self.n_rows else [])
+        return _lost(self.path, n_rows - self.n_rows, n_rows)
 
 
 class Journal:
@@ -49,7 +87,7 @@ class Journal:
         self.silent = silent or folder is None
         folder = folder or Path()
         self.tables = {name: CsvTable(folder / f"{name}.csv") for name in ("metrics", "checks")}
-        self.events_path = folder / "events.jsonl"
+        self.events_path = folder / EVENTS
         self.n_events = 0
 
     def row(self, table: str, row: Row) -> None:
@@ -60,28 +98,56 @@ class Journal:
         line = {"event": kind, "iteration": iteration, "says": sentence, **values}
         self.n_events += 1
         if not self.silent:
-            with self.events_path.open("a") as file:
+            with self.events_path.open("a", newline="", encoding="utf-8") as file:
                 file.write(json.dumps(line) + "\n")
         return line
 
     def state_dict(self) -> dict[str, Any]:
         return {"n_events": self.n_events, **{name: table.state_dict() for name, table in self.tables.items()}}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.cut_tables(state)
+    def load_state_dict(self, state: dict[str, Any]) -> list[str]:
+        """Cut all files back; a sentence for each that had lost rows."""
+        lost = self.cut_tables(state)
         self.n_events = state["n_events"]
         if not self.silent:
-            _cut(self.events_path, self.n_events)
+            lines = [line for line in _lines(self.events_path) if _event(line)][: self.n_events]
+            _write(self.events_path, lines)
+            lost.append(_lost(self.events_path, self.n_events - len(lines), self.n_events))
+            self.n_events = len(lines)
+        return [said for said in lost if said is not None]
 
-    def cut_tables(self, state: dict[str, Any]) -> None:
+    def cut_tables(self, state: dict[str, Any]) -> list[str | None]:
         """The tables alone: after a rollback the events still tell what happened."""
-        for name, table in self.tables.items():
-            table.cut(state[name], silent=self.silent)
+        return [table.cut(state[name], silent=self.silent) for name, table in self.tables.items()]
 
 
-def _cut(path: Path, n_lines: int) -> None:
-    if path.exists():
-        lines = path.read_text().splitlines(keepends=True)[:n_lines]
-        temporary = path.with_suffix(".part")
-        temporary.write_text("".join(lines))
-        temporary.replace(path)
+def _lines(path: Path) -> list[str]:
+    """The whole lines of a file; what follows the last line end was cut off."""
+    if not path.exists():
+        return []
+    text = content_of(path, TABLE_BYTES).decode("utf-8", errors="replace")
+    return text.replace("\r\n", "\n").split("\n")[:-1]
+
+
+def _write(path: Path, lines: list[str]) -> None:
+    if lines or path.exists():
+        write_text(path, "".join(f"{line}\n" for line in lines))
+
+
+def _lost(path: Path, lost: int, all_of_them: int) -> str | None:
+    if not lost:
+        return None
+    return f"{path.name} had lost {lost} of its {all_of_them} lines, or they were damaged: it goes on with the others"
+
+
+def read_events(path: Path) -> list[dict[str, Any]]:
+    """The events of a run; lines that were damaged are left out."""
+    return [event for line in _lines(path) if (event := _event(line))]
+
+
+def _event(line: str) -> dict[str, Any] | None:
+    try:
+        found = parsed_json(line)
+    except (ValueError, RecursionError):
+        return None
+    return found if isinstance(found, dict) else None

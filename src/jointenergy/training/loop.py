@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import copy
 import functools
+import json
 import math
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import torch
+from pydantic import Field, TypeAdapter
 
-from jointenergy.errors import InputError
-from jointenergy.training import checkpoints, evidence, measure, state
+from jointenergy.errors import InputError, plural
+from jointenergy.files.schema import Measured, Natural, Number, of_json
+from jointenergy.limits import LARGEST
+from jointenergy.training import checkpoints, edits, evidence, measure, state
 from jointenergy.training.callbacks import Callback, Event
+from jointenergy.training.check import check, check_trainer
 from jointenergy.training.checkpoints import Checkpoint
 from jointenergy.training.guard import Guard, Judgment, Signals
 from jointenergy.training.health import Health
-from jointenergy.training.journal import Journal
+from jointenergy.training.journal import Journal, checked
 from jointenergy.training.recovery import FIRST, MAX_TRIES, Recovery, raise_steps
 from jointenergy.training.step import Outcome
 from jointenergy.training.stores import FolderStore, MemoryStore, Store
@@ -39,17 +45,40 @@ class Diverged(RuntimeError):  # noqa: N818 (it says what happened)
     """The run could not be kept healthy; the last healthy weights are safe in its folder."""
 
 
+@dataclass(frozen=True)
+class _LoopCourse:
+    """What a loop goes on with, as a checkpoint has it."""
+
+    best_score: Number | None
+    interventions: Natural
+    accuracy: Measured
+    seconds: Annotated[float, Field(ge=0, le=LARGEST)]
+    n_purged: Natural
+    shown: dict[str, Measured]
+    unhealthy: Natural
+    health: Health | None
+    confirmed: Health | None
+
+
+_COURSE = TypeAdapter(_LoopCourse)
+
+
 @dataclass
 class Loop:
     """A trainer brought to its end, whatever happens on the way; in a folder it can be resumed from any crash."""
 
     trainer: Trainer
     folder: Path | None = None
+    settings: dict[str, Any] = field(default_factory=dict)
+    """What the run is made of, as plain values: kept in checkpoints, and held to them when it is resumed."""
     callbacks: list[Callback] = field(default_factory=list)
     guard: Guard = field(default_factory=Guard)
     health: Health | None = None
+    """Of the last check."""
+    confirmed: Health | None = None
+    """Of the best weights at the end of the run, by chains of their own: of many checks one may be lucky."""
     accuracy: float = float("nan")
-    best_accuracy: float | None = None
+    best_score: float | None = None
     """Of the best healthy checkpoint so far; None while no checkpoint was found healthy."""
     interventions: int = 0
     seconds: float = 0.0
@@ -71,6 +100,7 @@ class Loop:
         names = ("f_data", "f_samples", "gap") if self.trainer.uses_chains else ()
         self._shown: dict[str, float] = dict.fromkeys(names, math.nan)
         self._found: tuple[str, dict[str, Any], list[str], str | None] | None = None
+        self._edits: list[edits.Edit] = []
         self._signals: Signals | None = None
         self._untold: list[Event] = []
 
@@ -78,6 +108,17 @@ class Loop:
     def ended(self) -> bool:
         """Whether no iteration is to come."""
         return self.enough or self.trainer.iteration >= self.trainer.plan.iterations
+
+    @property
+    def verdict(self) -> Health | None:
+        """The health of what the run ends with: of the best weights, or the last check where none were healthy."""
+        return self.confirmed or self.health
+
+    @property
+    def score(self) -> float:
+        """What the best checkpoint is best by: accuracy less the distance of samples from data, a point for 0.01."""
+        accuracy = self.accuracy if math.isfinite(self.accuracy) else 0.0
+        return accuracy - (0.0 if self.health is None else self.health.distance)
 
     @property
     def last_healthy(self) -> str:
@@ -104,6 +145,7 @@ class Loop:
         """Go on from the newest checkpoint that is whole."""
         found, messages = state.newest(self.store, self.world, self.where)
         try:
+            self._edits = edits.allowed(found.values["settings"], self.settings, found.iteration, self.where)
             changed = state.restore(self.trainer, found)
             self._take_values(found)
         except KeyError as missing:
@@ -111,16 +153,18 @@ class Loop:
                 f"the checkpoints of {self.where} are of another version of jointenergy, without {missing}: go on "
                 "with the version that began the run, or start anew in a new folder"
             ) from None
-        self._found = (checkpoints.name_of(found.iteration), found.values["journal"], messages, changed)
+        self._found = (checkpoints.name_of(found.iteration), checked(found.values["journal"]), messages, changed)
 
     def _take_values(self, found: Checkpoint) -> None:
         values = found.values
         self.guard.load_state_dict(values["guard"])
-        self.best_accuracy, self.interventions = values["best_accuracy"], values["interventions"]
         self.recovery.load_state_dict(values["recovery"])
-        self.n_purged, self._shown, self.unhealthy = values["n_purged"], values["shown"], values["unhealthy"]
-        self.accuracy, self.seconds = values["accuracy"], values["seconds"]
-        self.health = _health(found)
+        plain = json.dumps({f.name: values[f.name] for f in fields(_LoopCourse)})
+        course = of_json(_COURSE, plain, "the checkpoint is damaged")
+        self.best_score, self.interventions = course.best_score, course.interventions
+        self.n_purged, self.unhealthy, self._shown = course.n_purged, course.unhealthy, course.shown
+        self.accuracy, self.seconds = course.accuracy, course.seconds
+        self.health, self.confirmed = course.health, course.confirmed
 
     def _take_up(self) -> None:
         """Cut the files back to where the run goes on; a run that is only looked at keeps all that it wrote."""
@@ -128,9 +172,12 @@ class Loop:
             return
         name, journal, messages, changed = self._found
         self._found = None
-        self.journal.load_state_dict(journal)
+        for message in self.journal.load_state_dict(journal):
+            self._event("repaired", message)
         for message in messages:
             self._event("damaged", message)
+        for edit in self._edits:
+            self._event("edited", edits.sentence(edit), key=edit[0], old=edit[1], new=edit[2])
         if changed is not None:
             self._event("resumed", changed)
         self._remove_after(name)
@@ -140,6 +187,7 @@ class Loop:
         try:
             self._take_up()
             self._iterate()
+            self._confirm()
         finally:
             self._tell_events()
         self._call(lambda callback: callback.on_end(self))
@@ -149,6 +197,7 @@ class Loop:
         while not self.ended:
             self._tell_events()
             began = time.perf_counter()
+            self.confirmed = None
             self._call(lambda callback: callback.before_step(self))
             outcome = loss, moved, norm = trainer.step()
             judgment, watched = Judgment("fine"), trainer.iteration % WATCH == 0
@@ -236,7 +285,7 @@ class Loop:
         del self.recovery.healthy[self.recovery.healthy.index(name) + 1 :]
         self._remove_after(name)  # later ones are in doubt
         state.restore_weights(trainer, checkpoint)
-        self.accuracy, self.health = checkpoint.values["accuracy"], _health(checkpoint)
+        self.accuracy, self.health = _number(checkpoint.values["accuracy"]), _health(checkpoint.values["health"])
         self._keep_a_best(name, checkpoint)
         course = self.recovery.change_course(trainer)
         self.journal.cut_tables(checkpoint.values["journal"])
@@ -251,7 +300,7 @@ class Loop:
         best = self.store.best()
         gone = self.world.from_first(lambda: best is not None and best not in self.store.names())
         if gone:
-            self.best_accuracy = None if name == FIRST else checkpoint.values["accuracy"]
+            self.best_score = None if name == FIRST else self.score
             if self.world.first:
                 self.store.mark_best(None if name == FIRST else name)
 
@@ -275,7 +324,7 @@ class Loop:
         """Measure accuracy and health; whether the run was set back because it lost its health."""
         trainer = self.trainer
         self.accuracy = self.world.from_first(lambda: measure.accuracy(trainer))
-        self.health = self.world.from_first(lambda: measure.check_trainer(trainer)) if trainer.uses_chains else None
+        self.health = self.world.from_first(lambda: check_trainer(trainer)) if trainer.uses_chains else None
         found = {"iteration": trainer.iteration, "accuracy": self.accuracy}
         self.journal.row("checks", found if self.health is None else {**found, **self.health.values()})
         self._call(lambda callback: callback.on_check(self))
@@ -285,7 +334,7 @@ class Loop:
         ended = self.ended
         self.unhealthy = 0 if self.health.healthy else self.unhealthy + 1
         # Early in a run chains have yet to arrive; one that has been healthy must stay so.
-        early = self.best_accuracy is None and (
+        early = self.best_score is None and (
             self.unhealthy < LATE_CHECKS or trainer.iteration < LATE * trainer.plan.iterations
         )
         if self.health.healthy or (early and not ended):
@@ -296,37 +345,59 @@ class Loop:
         if self.guarded and not ended and self.health.drifting and self._raise_steps(reason):
             return False
         # One bad check on the way may be chance; a run must not end on one.
-        if not self.guarded or self.best_accuracy is None or (self.unhealthy < 2 and not ended):
+        if not self.guarded or self.best_score is None or (self.unhealthy < 2 and not ended and not self.health.lost):
             return False
         self.unhealthy = 0
         self._roll_back(reason)
         return True
 
+    def _confirm(self) -> None:
+        """Judge the best weights once more, at the end, by chains that they were not chosen by."""
+        trainer = self.trainer
+        if self.confirmed is not None or self.best_score is None or not trainer.uses_chains:
+            return
+        best = self.world.from_first(self.store.best)
+        if best is None:
+            return  # its mark was lost, and the run is loaded from its newest checkpoint
+        self.confirmed = self.world.from_first(lambda: self._health_of(best))
+        if not self.confirmed.healthy:
+            self._event("unhealthy", f"the best weights do not pass a second check: {self.confirmed.complaints[0]}")
+        for warning in self.confirmed.warnings:
+            self._event("warning", warning)
+        self._save(checked=False)
+
+    def _health_of(self, name: str) -> Health:
+        trainer, tensors = self.trainer, self.store.load(name).tensors
+        model, buffer = copy.deepcopy((trainer.ema, trainer.chains.buffer))
+        model.load_state_dict(state.under(tensors, "ema/"))
+        if buffer is not None:
+            buffer.load_state_dict(state.under(tensors, "ranks/0/buffer/"))
+        plan = replace(trainer.plan, kernel=trainer.chains.kernel, steps=trainer.chains.steps)
+        return check(plan, model, buffer, iteration=trainer.iteration, stream="confirm")
+
     def _save(self, *, checked: bool) -> None:
         """A checkpoint; one whose health was checked just now may be the best, or one to roll back to."""
         trainer = self.trainer
         healthy = checked and (not trainer.uses_chains or (self.health is not None and self.health.healthy))
-        # Of equals the newest is the best: few held-out rows make many ties, and an early checkpoint is hardly trained.
-        # Where labels cannot be compared the accuracy is no number, and the newest healthy weights are the best too.
-        better = healthy and (self.best_accuracy is None or not self.accuracy < self.best_accuracy)
+        better = healthy and (self.best_score is None or self.score >= self.best_score)
         if better:
-            self.best_accuracy = self.accuracy if math.isfinite(self.accuracy) else 0.0
+            self.best_score = self.score
         if healthy:
             self.recovery.found_healthy(trainer.iteration)
         values: dict[str, Any] = {
+            "settings": self.settings,
             "journal": self.journal.state_dict(),
             "guard": self.guard.state_dict(),
-            "best_accuracy": self.best_accuracy,
+            "best_score": self.best_score,
             "interventions": self.interventions,
-            "accuracy": self.accuracy,
+            "accuracy": _plain(self.accuracy),
             "seconds": self.seconds,
             "recovery": self.recovery.state_dict(),
             "n_purged": self.n_purged,
-            "shown": self._shown,
+            "shown": {name: _plain(value) for name, value in self._shown.items()},
             "unhealthy": self.unhealthy,
-            "health": None
-            if self.health is None
-            else {k: v for k, v in self.health.values().items() if k != "healthy"},
+            "health": None if self.health is None else self.health.state(),
+            "confirmed": None if self.confirmed is None else self.confirmed.state(),
         }
         checkpoint = state.save(trainer, values)
         if self.world.first:
@@ -364,11 +435,6 @@ class Loop:
             raise
 
 
-def plural(n: int, one: str, many: str = "") -> str:
-    """A count with its noun."""
-    return f"{n:,} {one if n == 1 else many or f'{one}s'}"
-
-
 def _told_step(loop: Loop, outcome: Outcome, callback: Callback) -> None:
     callback.on_step(loop, outcome)
 
@@ -377,5 +443,14 @@ def _told_event(loop: Loop, event: Event, callback: Callback) -> None:
     callback.on_event(loop, event)
 
 
-def _health(checkpoint: Checkpoint) -> Health | None:
-    return None if checkpoint.values["health"] is None else Health(**checkpoint.values["health"])
+def _health(values: dict[str, Any] | None) -> Health | None:
+    return None if values is None else Health.from_state(values)
+
+
+def _plain(value: float) -> float | None:
+    """A number as JSON has it."""
+    return value if math.isfinite(value) else None
+
+
+def _number(value: float | None) -> float:
+    return math.nan if value is None else value

@@ -1,31 +1,25 @@
-"""training: what is measured of a trainer: the guard's signals, health, accuracy on held-out rows."""
+"""training: what is measured of a trainer: the guard's signals, accuracy on held-out rows."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from jointenergy.buffers import Buffer
 from jointenergy.kernels import BlockGibbs, Target, last
 from jointenergy.kernels.base import log_density_at
 from jointenergy.labels import MISSING
-from jointenergy.models import JointModel
-from jointenergy.networks.accelerated import hold
 from jointenergy.objectives import Loss
 from jointenergy.streams import seeded
-from jointenergy.training import health
-from jointenergy.training.chains import Chains, Moved
+from jointenergy.training.chains import Moved
 from jointenergy.training.engine import Engine
 from jointenergy.training.guard import Signals
-from jointenergy.training.plan import Plan
+from jointenergy.training.health import at_bounds
 from jointenergy.training.statistics import frozen
 from jointenergy.training.trainer import Trainer
 
 LOOK_ROWS = 32  # rows of data and chains that a look of the guard is at
-HELD_ROWS = 256  # rows of held-out data that a check of health looks at
 LABEL_STEPS = 100  # of a label kernel, where labels are too many to go through and have to be drawn
 SCORED_AT_ONCE = 1000  # rows
 
@@ -78,60 +72,16 @@ def _signals(trainer: Trainer, loss: Loss, moved: Moved, norm: Tensor) -> Tensor
             g_spread,
             moved.sick.float().mean(),
             (x - moved.drawn.x[:LOOK_ROWS]).abs().mean() / (max(trainer.chains.steps, 1) * (bounds[1] - bounds[0])),
-            x.std(0, correction=0).mean() / trainer.plan.spread,
-            health.at_bounds(x, bounds) - trainer.plan.share_at_bounds,
+            _spread(x, trainer.plan.spread),
+            at_bounds(x, bounds) - trainer.plan.share_at_bounds,
         )
     )
 
 
-def check(plan: Plan, model: JointModel, buffer: Buffer | None, *, iteration: int = 0) -> health.Health:
-    """Health of a model of the plan, with chains of its own, from a stream that training never sees.
-
-    `buffer` has the persistent chains; without one, chains of the length of training stand in for them.
-    """
-    data = plan.data
-    generator = seeded(plan.seed, "health", iteration, device=data.x.device)
-    chains = Chains(
-        plan.kernel,
-        plan.steps,
-        plan.start,
-        None,
-        generator,
-        plan.bounds,
-        augmentation=plan.chain_augment,
-        augment_every=plan.augment_every,
-    )
-    n = min(HELD_ROWS, len(data.x_held))
-    x, y = plan.start.draw(n, generator=generator)
-    target = Target(model)
-
-    def run(begin: Tensor, labels: Tensor, steps: int) -> tuple[Tensor, Tensor]:
-        with hold(model):
-            state = chains.sample(target, begin, labels, steps, generator=generator)
-        return state.x, state.y
-
-    if buffer is None:
-        persistent = run(x, y, plan.steps)
-    else:
-        drawn = buffer.draw(min(n, len(buffer)), generator=generator)
-        persistent = drawn.x, drawn.y
-    return health.measure(
-        lambda at, labels: model.log_density(at, plan.scored(labels)[0]),
-        (data.x_held[:n], data.y_held[:n]),
-        persistent,
-        (x, y),
-        run,
-        plan.sampling_steps,
-        plan.bounds,
-        generator=generator,
-    )
-
-
-def check_trainer(trainer: Trainer) -> health.Health:
-    """Health of the averaged weights, with the chains as they are now."""
-    chains = trainer.chains
-    plan = replace(trainer.plan, kernel=chains.kernel, steps=chains.steps)
-    return check(plan, trainer.ema, chains.buffer, iteration=trainer.iteration)
+def _spread(x: Tensor, of_data: Tensor) -> Tensor:
+    """The spread of chains as a share of the data's; 1 where data have none, which says nothing of chains."""
+    ratio = x.std(0, correction=0).mean() / of_data
+    return torch.where(of_data > 0, ratio, torch.ones_like(ratio))
 
 
 @torch.no_grad()

@@ -21,8 +21,8 @@ class Order:
         return self.pending[: self.batch_size]
 
     def next(self) -> Tensor:
-        self.ahead()
-        batch, self.pending = self.pending[: self.batch_size], self.pending[self.batch_size :]
+        batch = self.ahead()
+        self.pending = self.pending[self.batch_size :]
         return batch
 
     def state_dict(self) -> dict[str, Tensor]:

@@ -73,7 +73,7 @@ class Plan:
     keep_labels: bool = False
     """Whether each chain keeps the label that it began with, which the objective does not see."""
     sum_labels: bool = False
-    """Whether the objective averages over the labels of chains that move them."""
+    """Whether the objective averages over the labels that chains could have where they are, in place of their own."""
     optimizer: OptimizerSettings = field(default_factory=OptimizerSettings)
     make_optimizer: OptimizerFactory | None = None
     """The user's own optimizer, in place of the settings' one."""
@@ -142,7 +142,6 @@ def make_plan(
     dequantize: Pixels = "none",
     augment: Sequence[str | Change] = (),
     noise: float = 0.0,
-    noise_clamp: bool = False,
     chain_augment: Sequence[str | Change] = (),
     augment_every: int = 0,
     keep_labels: bool = False,
@@ -157,13 +156,15 @@ def make_plan(
     """Bind what a run is made of to its data.
 
     With a `label_objective` the augmentation is for its batches alone: the density has batches of its own rows, which
-    are not augmented. Chains that sample log p(x) and move no labels have them all missing.
+    are not augmented. Noise on data stays within the bounds that chains stay within. Chains that sample log p(x) and
+    move no labels have them all missing.
     """
     changes, chain_changes = _changes(augment, data, bounds, "augment"), _changes(chain_augment, data, bounds, "chains")
     before: list[Change] = []
     if dequantize != "none":
         before.append(DequantizeRows(dequantize, bounds[0], bounds[1], logit=bounds.levels is not None))
-    after = [GaussianNoise(noise, clamp=(bounds[0], bounds[1]) if noise_clamp else None)] if noise > 0 else []
+    box = (bounds[0], bounds[1]) if clamped(kernel, model) else None  # data live where chains do
+    after = [GaussianNoise(noise, clamp=box)] if noise > 0 else []
     augmented = (*before, *changes, *after)
     objectives = (objective,) if label_objective is None else (objective, label_objective)
     settings = optimizer if isinstance(optimizer, OptimizerSettings) else None

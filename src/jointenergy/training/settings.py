@@ -7,12 +7,16 @@ from typing import Annotated, ClassVar, Literal
 
 from pydantic import ConfigDict, Field
 
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
-Fraction = Annotated[float, Field(ge=0, le=1)]
-Share = Annotated[float, Field(ge=0, lt=1)]
-Count = Annotated[int, Field(ge=1)]
-CountOrNone = Annotated[int, Field(ge=0)]
+from jointenergy.limits import COUNT, ITERATIONS, LARGEST, LAYERS, SMALLEST
+
+Finite = Annotated[float, Field(ge=-LARGEST, le=LARGEST, allow_inf_nan=False)]
+Positive = Annotated[float, Field(ge=SMALLEST, le=LARGEST, allow_inf_nan=False)]
+NotNegative = Annotated[float, Field(ge=0, le=LARGEST, allow_inf_nan=False)]
+Fraction = Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)]
+Share = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
+Iterations = Annotated[int, Field(ge=1, le=ITERATIONS)]
+Count = Annotated[int, Field(ge=1, le=COUNT)]
+CountOrNone = Annotated[int, Field(ge=0, le=COUNT)]
 
 
 class Strict:
@@ -42,10 +46,10 @@ class OptimizerSettings(Strict):
     clip_norm: Positive | None = None
     clip_adaptive: Positive | None = None
     clip_sigma: Positive | None = None
-    warmup: CountOrNone = 0
+    warmup: Annotated[int, Field(ge=0, le=ITERATIONS)] = 0
     decay: Literal["none", "cosine", "staircase"] = "none"
     decay_factor: Positive = 0.3
-    decay_at: tuple[Fraction, ...] = ()
+    decay_at: Annotated[tuple[Fraction, ...], Field(max_length=LAYERS)] = ()
     ema: Fraction = 0.999
 
 
@@ -71,7 +75,7 @@ class EngineSettings(Strict):
 class CadenceSettings(Strict):
     """How often, in iterations: rows of metrics, checks of health and validation accuracy, checkpoints."""
 
-    log: Count = 50
-    check: Count = 500
-    checkpoint: Count = 500
+    log: Iterations = 50
+    check: Iterations = 500
+    checkpoint: Iterations = 500
     keep: Count = 3

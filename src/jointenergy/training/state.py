@@ -2,19 +2,39 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import asdict, dataclass, fields
+from typing import Annotated, Any
 
 import torch
+from pydantic import Field, TypeAdapter
 from torch import Tensor
 
 from jointenergy.errors import InputError
+from jointenergy.files.schema import Natural, of_json
+from jointenergy.limits import COUNT, LARGEST
 from jointenergy.streams import seeded
 from jointenergy.training import checkpoints
 from jointenergy.training.checkpoints import Checkpoint
 from jointenergy.training.distributed import World
 from jointenergy.training.stores import Store
 from jointenergy.training.trainer import Trainer
+
+
+@dataclass(frozen=True)
+class TrainerCourse:
+    """The numbers that a trainer goes on with."""
+
+    attempt: Natural
+    steps: Annotated[int, Field(ge=0, le=COUNT)]
+    learning_rate_scale: Annotated[float, Field(gt=0, le=LARGEST)]
+    n_skipped: Natural
+    skipped_in_row: Natural
+    world_size: Annotated[int, Field(ge=1, le=COUNT)]
+
+
+_COURSE = TypeAdapter(TrainerCourse)
 
 
 def save(trainer: Trainer, values: dict[str, Any]) -> Checkpoint:
@@ -30,15 +50,15 @@ def save(trainer: Trainer, values: dict[str, Any]) -> Checkpoint:
     for name, value in _own(trainer).items():
         for rank, part in enumerate(trainer.world.gather_at_first(value)):
             tensors[f"ranks/{rank}/{name}"] = part
-    course = {
-        "attempt": trainer.attempt,
-        "steps": trainer.chains.steps,
-        "learning_rate_scale": trainer.learning_rate_scale,
-        "n_skipped": trainer.n_skipped,
-        "skipped_in_row": trainer.skipped_in_row,
-        "world_size": trainer.world.size,
-    }
-    return Checkpoint(trainer.iteration, tensors, {**course, **values})
+    course = TrainerCourse(
+        trainer.attempt,
+        trainer.chains.steps,
+        trainer.learning_rate_scale,
+        trainer.n_skipped,
+        trainer.skipped_in_row,
+        trainer.world.size,
+    )
+    return Checkpoint(trainer.iteration, tensors, {**asdict(course), **values})
 
 
 def _own(trainer: Trainer) -> dict[str, Tensor]:
@@ -83,12 +103,15 @@ def whole(store: Store, names: Sequence[str], world: World) -> tuple[str, Checkp
 
 def restore(trainer: Trainer, checkpoint: Checkpoint) -> str | None:
     """All of it, exactly, as if the run had never stopped; a sentence where the number or kind of processes changed."""
-    restore_weights(trainer, checkpoint)
     values = checkpoint.values
-    trainer.attempt = values["attempt"]
-    trainer.chains.steps = values["steps"]
-    trainer.learning_rate_scale = values["learning_rate_scale"]
-    trainer.update.skips.copy_(torch.tensor((values["n_skipped"], values["skipped_in_row"])))
+    course = of_json(
+        _COURSE, json.dumps({f.name: values[f.name] for f in fields(TrainerCourse)}), "the checkpoint is damaged"
+    )
+    restore_weights(trainer, checkpoint)
+    trainer.attempt = course.attempt
+    trainer.chains.steps = course.steps
+    trainer.learning_rate_scale = course.learning_rate_scale
+    trainer.update.skips.copy_(torch.tensor((course.n_skipped, course.skipped_in_row)))
     for feed in trainer.feeds:
         feed.order.load_state_dict(under(checkpoint.tensors, f"order/{feed.name}/"))
     streams = under(checkpoint.tensors, f"ranks/{min(trainer.world.rank, values['world_size'] - 1)}/streams/")

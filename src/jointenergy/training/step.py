@@ -5,6 +5,7 @@ How it is compiled, recorded and shared by processes is the business of those wh
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 from torch import Tensor
@@ -36,5 +37,5 @@ def step(trainer: Trainer) -> Outcome:
             draws = trainer.draws_of(moved, name, draws, part.needs)
             trainer.chains.store(moved)
         compared.append((part.objective, batch, draws))
-    loss, norm = trainer.update(lambda: trainer.compare(compared))
+    loss, norm = trainer.update(partial(trainer.compare, compared))
     return Outcome(loss, moved, norm)

@@ -58,6 +58,8 @@ class Trainer:
         self.model = plan.model
         if plan.sum_labels and not self.model.can_sum():
             raise InputError("chain.sum_labels needs labels few enough to go through all their states: set it to false")
+        if plan.uses_chains and plan.batch_size < 2:
+            raise InputError("batch_size must be at least 2 where chains are trained: one chain says nothing of others")
         world.copy_from_first([p.detach() for p in self.model.parameters()])
         self.ema: JointModel = copy.deepcopy(self.model).requires_grad_(False).eval()
         self.update = Update(plan, self.model, self.ema, world)
@@ -74,7 +76,12 @@ class Trainer:
         self.fast = accelerated(self.model, dtype, compiled=self.compiled)
         self.twice = accelerated(self.model, dtype, compiled=False)
         self.batch_statistics = has_batch_norm(self.model)
-        self.holds = self.batch_statistics or can_hold(self.fast)
+        self.held: Callable[[], AbstractContextManager[object]] = nullcontext
+        """Inside, weights are made ready once for chains, and running statistics stay those of data."""
+        if self.batch_statistics:
+            self.held = self._frozen_and_held
+        elif can_hold(self.fast):
+            self.held = lambda: hold(self.fast)
         # Whether the engine has nothing to add: no compiler, no recording, no other precision.
         usual = plan.engine.convolutions == "chosen" and self.precision == "float32"
         self.plain = device.type == "cpu" and not self.compiled and usual
@@ -165,13 +172,13 @@ class Trainer:
 
     def complete(self, draws: Draws, name: DrawName, batch: Batch, rows: Tensor) -> Draws:
         """Rows of data with what they miss drawn."""
-        with self._held():
+        with self.held():
             found = self.completions.draw(name, self.fast, batch, rows, generator=self.chains.generator)
         return replace(draws, given_x=found) if name == "given_x" else replace(draws, given_xy=found)
 
     def move(self, given: Batch | None, n: int) -> Moved:
         """Chains of the buffer, moved; on p(x | y) with the labels of each row of a batch."""
-        with self._held():
+        with self.held():
             if given is None or given.y is None:
                 return self.chains.move(Target(self.fast), *self.chains.draw(n), known=self.chains.known)
             y, complete = given.y, given.complete
@@ -197,16 +204,21 @@ class Trainer:
         drawn = Samples(moved.x, y, weight, divisor=divisor, complete=known == "complete" and y is not None)
         draws = replace(draws, negatives=drawn) if name == "negatives" else replace(draws, given_y=drawn)
         if "last_step" in needs:
-            before = replace(moved.before_last, y=moved.state.y)
+            langevin, before = self.chains.langevin, moved.moved_from
+            assert before is not None  # Langevin says where it moved from
             with frozen(self.model) if self.batch_statistics else nullcontext():
-                recomputed = self.chains.langevin.recompute(Target(self.twice), before)
-            draws = replace(draws, last_step=Samples(recomputed, moved.state.y, weight, divisor=divisor))
+                recomputed = langevin.recompute(Target(self.twice), before)
+            # The chains' law is drawn towards log p(x), or towards p(x | y) where the labels are given or not summed.
+            marginal = name == "negatives" and self.model.can_sum()
+            last = Samples(recomputed, None if marginal else moved.state.y, weight, divisor=divisor)
+            draws = replace(draws, last_step=last)
         if "neighbors" in needs:
             draws = replace(draws, neighbors=self.chains.others(len(moved.x) * self.world.size))
         return draws
 
     def compare(self, compared: Sequence[tuple[Objective, Batch, Draws]]) -> Loss:
-        """The loss of each objective on its batch and draws, added up; one pass through the network where it can be."""
+        """The loss of each objective on its batch and draws, and of the weights' prior; one pass through the network
+        where it can be."""
         points, losses = [], []
         for _, batch, draws in compared if self.fast is not self.model and not self.batch_statistics else ():
             points += [batch.x] if draws.negatives is None else [batch.x, draws.negatives.x]
@@ -214,16 +226,13 @@ class Trainer:
             for objective, batch, draws in compared:
                 # Unchecked: a batch that is not finite gives a loss that is not, and changes nothing.
                 losses.append(objective.unchecked(self.fast, batch, draws))
+        if (prior := self.plan.optimizer.weight_prior) is not None:
+            squares = torch.stack([(p**2).sum() for p in self.update.parameters]).sum()
+            losses.append(Loss(squares / (2.0 * prior**2 * len(self.data.x)), {}))
         if len(losses) == 1:
             return losses[0]
         parts = {name: part for loss in losses for name, part in loss.parts.items()}
         return Loss(torch.stack([loss.total for loss in losses]).sum(), parts)
-
-    def _held(self) -> AbstractContextManager[object]:
-        """Inside, weights are made ready once for chains, and running statistics stay those of data."""
-        if not self.holds:
-            return nullcontext()
-        return self._frozen_and_held() if self.batch_statistics else hold(self.fast)
 
     @contextmanager
     def _frozen_and_held(self) -> Iterator[None]:

@@ -91,26 +91,22 @@ class Update:
 
     def _gradients(self, loss: Callable[[], Loss]) -> Loss:
         """Leave gradients on the weights; returns the first loss that was computed for them, detached."""
-        found: list[Loss] = []
-
-        def total() -> Tensor:
-            computed = loss()
-            found.append(Loss(computed.total.detach(), computed.parts))
-            prior = self.settings.weight_prior
-            if prior is None:
-                return computed.total
-            squares = torch.stack([(p**2).sum() for p in self.parameters]).sum()
-            return computed.total + squares / (2.0 * prior**2 * len(self.plan.data.x))
-
         for parameter in self.parameters:
             parameter.grad = None
         if self.plan.gradients is None:
-            total().backward()
-        else:
-            self.plan.gradients(total, self.parameters)
-            if not found or all(p.grad is None for p in self.parameters):
-                raise InputError("gradients= must call the loss it is given and leave gradients on the parameters")
-        return found[0]
+            first = loss()
+            first.total.backward()
+            return Loss(first.total.detach(), first.parts)
+        found: list[Loss] = []
+
+        def total() -> Tensor:
+            found.append(loss())
+            return found[-1].total
+
+        self.plan.gradients(total, self.parameters)
+        if not found or all(p.grad is None for p in self.parameters):
+            raise InputError("gradients= must call the loss it is given and leave gradients on the parameters")
+        return Loss(found[0].total.detach(), found[0].parts)
 
     def _apply(self, fine: Tensor) -> None:
         """Weights and averaged weights after a step, or as they were: without asking the device which."""

@@ -1,0 +1,90 @@
+"""files: one writer for a folder: a lock that its process holds and the system frees when the process ends."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import shutil
+import socket
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO
+
+from jointenergy.errors import InputError
+
+LOCK = ".lock"  # left behind by a killed process, it holds nothing
+
+
+@contextmanager
+def only_writer(folder: Path) -> Iterator[None]:
+    """Hold the folder, made where there is none; where another process does, one sentence names it."""
+    made = [place for place in (folder, *folder.parents) if not place.exists()]
+    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        file = _taken(folder)
+    except OSError as error:
+        if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
+            raise
+        yield  # a folder that is only read has no writer
+        return
+    try:
+        yield
+    finally:
+        (folder / LOCK).unlink(missing_ok=True)
+        file.close()
+        for place in made:  # where nothing was written, nothing is left
+            if any(place.iterdir()):
+                break
+            place.rmdir()
+
+
+def is_free(folder: Path) -> bool:
+    """Whether there is no such folder, or nothing in it but a lock."""
+    return not folder.exists() or all(inside.name == LOCK for inside in folder.iterdir())
+
+
+def emptied(folder: Path) -> None:
+    """Remove all that is in a folder but its lock."""
+    for inside in folder.iterdir():
+        if inside.is_dir() and not inside.is_symlink():
+            shutil.rmtree(inside)
+        elif inside.name != LOCK:
+            inside.unlink()
+
+
+def _taken(folder: Path) -> IO[str]:
+    path = folder / LOCK
+    while True:
+        file = path.open("a+", encoding="utf-8")
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = _holder(file)
+            file.close()
+            raise InputError(
+                f"{folder} is being written by {holder}: wait until it ends, or choose another folder"
+            ) from None
+        except OSError:
+            pass  # a file system without locks
+        # Whoever held it before has removed the name: then this is a lock on nothing.
+        if path.exists() and os.path.samestat(path.stat(), os.fstat(file.fileno())):
+            break
+        file.close()
+    file.truncate(0)
+    command = " ".join([Path(sys.argv[0]).name, *sys.argv[1:]])[:200]
+    json.dump({"pid": os.getpid(), "host": socket.gethostname(), "command": command}, file)
+    file.flush()
+    return file
+
+
+def _holder(file: IO[str]) -> str:
+    try:
+        file.seek(0)
+        known = json.loads(file.read(4096))
+        return f"process {int(known['pid'])} on {known['host']} ({known['command']})"
+    except (OSError, ValueError, KeyError, TypeError):
+        return "another process"  # it has not written yet who it is

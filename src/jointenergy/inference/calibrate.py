@@ -1,0 +1,172 @@
+"""inference: what validation rows with labels add to predictions: a temperature, and prediction sets that cover.
+
+Prediction sets are conformal and adaptive (APS; Romano, Sesia and Candes, 2020): values are taken in the order of
+their probability until enough of it is gathered, and how much is enough is a quantile over validation rows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from jointenergy.errors import InputError
+from jointenergy.inference.density import label_log_probs
+from jointenergy.inference.predict import check_numbers, predict_proba
+from jointenergy.inference.rows import pieces
+from jointenergy.inputs import is_integer, is_number
+from jointenergy.labels import MISSING, LabelSpace
+from jointenergy.metrics.calibration import TEMPERATURES, fit_temperature
+from jointenergy.models import JointModel
+
+
+@dataclass(frozen=True)
+class Temperature:
+    """The T at which p(label | x)^(1/T), normalized, makes the labels of `n_rows` validation rows most probable."""
+
+    value: float
+    n_rows: int
+
+    def __post_init__(self) -> None:
+        if not (is_number(self.value) and 0 < self.value < math.inf):
+            raise InputError(f"a temperature must be a positive number, got {self.value!r}")
+        if not is_integer(self.n_rows) or self.n_rows < 1:
+            raise InputError(f"a temperature rests on at least 1 validation row, got n_rows={self.n_rows!r}")
+
+
+def calibrate(model: JointModel, x: Tensor, y: Tensor) -> Temperature:
+    """Fit one temperature for all labels to validation rows; MISSING labels count nowhere."""
+    log_probs, truths = _observed(model, x, y)
+    found = fit_temperature(log_probs, truths)
+    n = int((y != MISSING).any(1).sum())
+    low, high = TEMPERATURES
+    if found <= low * 1.01:
+        # Where all rows are right no temperature is the best, and the end of the search would be an accident.
+        raise InputError(
+            f"all {n} rows are predicted right, so no temperature above {low:g} is the best: give more rows"
+        )
+    if found >= high / 1.01:
+        raise InputError(
+            f"the probabilities of {n} rows are no better than chance, so no temperature below {high:g} is the best: "
+            "check that the labels belong to the rows, or train longer"
+        )
+    return Temperature(found, n)
+
+
+def at_temperature(probs: Mapping[str, Tensor], temperature: float) -> dict[str, Tensor]:
+    """Probabilities of each label to the power 1/T, normalized."""
+    scaled = {name: p.double().pow(1.0 / temperature) for name, p in probs.items()}
+    return {name: (s / s.sum(1, keepdim=True)).to(probs[name].dtype) for name, s in scaled.items()}
+
+
+@dataclass(frozen=True)
+class Conformal:
+    """The most probability that may precede a value of `label` in a prediction set, and where it comes from.
+
+    `randomized` counts a random share of the value's own probability too: then sets cover as often as stated, no more,
+    and may be empty. Without it every set holds the most probable value and covers at least as often as stated.
+    """
+
+    label: str
+    coverage: float
+    randomized: bool
+    value: float
+    n_rows: int
+
+    def __post_init__(self) -> None:
+        _check_coverage(self.coverage)
+        if not (is_number(self.value) and math.isfinite(self.value)):
+            raise InputError(f"the value of a prediction set must be a finite number, got {self.value!r}")
+        if not is_integer(self.n_rows) or self.n_rows < 1:
+            raise InputError(f"a prediction set rests on at least 1 validation row, got n_rows={self.n_rows!r}")
+
+
+def conform(
+    model: JointModel, x: Tensor, y: Tensor, coverage: float, *, randomized: bool, generator: torch.Generator
+) -> tuple[Conformal, ...]:
+    """Fit the prediction sets of each label to validation rows; MISSING labels count nowhere."""
+    _check_coverage(coverage)
+    found = []
+    for name, z, truth in zip(model.labels, *_observed(model, x, y), strict=True):
+        n = len(truth)
+        # The rank that makes room for the row to come; the summand mends (n + 1) * 0.9.
+        rank = math.ceil((n + 1) * coverage - 1e-9)
+        if rank > n:
+            least = math.ceil(coverage / (1.0 - coverage) - 1e-9)
+            raise InputError(f"coverage {coverage:g} takes at least {least} validation rows with {name!r}, got {n}")
+        scores = _scores(z.exp(), torch.rand(n, generator=generator, dtype=torch.float64) if randomized else None)
+        own = scores.gather(1, truth[:, None])[:, 0]
+        found.append(Conformal(name, float(coverage), randomized, float(own.sort().values[rank - 1]), n))
+    return tuple(found)
+
+
+@dataclass(frozen=True, eq=False)
+class PredictionSet:
+    """Which values of each label are in the set of each x: bool `[n, cardinality]` by the label's name.
+
+    Each label is covered by itself; all labels of a row together are covered less often.
+    """
+
+    members: Mapping[str, Tensor]
+    labels: LabelSpace
+    coverage: float
+
+    def names(self) -> list[dict[str, tuple[str, ...]]]:
+        """The values in the sets of each row, by their names."""
+        n = len(next(iter(self.members.values())))
+        return [
+            {
+                label: tuple(v for v, held in zip(values, self.members[label][i].tolist(), strict=True) if held)
+                for label, values in zip(self.labels.names, self.labels.values, strict=True)
+            }
+            for i in range(n)
+        ]
+
+
+def prediction_set(
+    model: JointModel, x: Tensor, fitted: Mapping[str, Conformal], *, generator: torch.Generator
+) -> PredictionSet:
+    """The values of each label that its conformal quantile, fitted before, lets in."""
+    probs = predict_proba(model, x)
+    if not probs:
+        raise InputError("there is nothing to predict: the model has no labels")
+    members = {}
+    for name, p in probs.items():
+        check_numbers(p.sum(1))
+        chance = torch.rand(len(p), generator=generator, dtype=torch.float64) if fitted[name].randomized else None
+        members[name] = (_scores(p.double().cpu(), chance) <= fitted[name].value).to(p.device)
+    return PredictionSet(members, model.labels, next(iter(fitted.values())).coverage)
+
+
+def _scores(probs: Tensor, chance: Tensor | None) -> Tensor:
+    """For each value the probability of all that are more probable, and the share `chance` of its own, `[n, c]`."""
+    ordered, order = probs.sort(dim=1, descending=True, stable=True)
+    before = (ordered.cumsum(1) - ordered).clamp(min=0.0)
+    if chance is not None:
+        before = before + chance[:, None] * ordered
+    return torch.empty_like(before).scatter_(1, order, before)
+
+
+@torch.no_grad()
+def _observed(model: JointModel, x: Tensor, y: Tensor) -> tuple[list[Tensor], list[Tensor]]:
+    """Of each label log p(value | x) on the rows that have one, `[m, cardinality]` in float64, and which is theirs."""
+    x, y = model.check_x(x), model.labels.given(y, len(x), x.device)
+    if not len(model.labels) or not bool((y != MISSING).any()):
+        raise InputError("validation rows need labels, and these have none")
+    tables: list[list[Tensor]] = [[] for _ in model.labels]
+    for piece in pieces(model, torch.full_like(y, MISSING)):
+        for k, z in enumerate(label_log_probs(model, x[piece])):
+            tables[k].append(z[y[piece, k] != MISSING].cpu())
+    truths = [y[y[:, k] != MISSING, k].cpu() for k in range(len(model.labels))]
+    found = [torch.cat(t) for t in tables]
+    for z in found:
+        check_numbers(z.exp().sum(1))
+    return found, truths
+
+
+def _check_coverage(coverage: float) -> None:
+    if not (is_number(coverage) and 0 < coverage < 1):
+        raise InputError(f"coverage must be more than 0 and less than 1, got {coverage!r}")

@@ -1,0 +1,244 @@
+"""metrics: whether samples look like data, by single samples and by distributions, in features that no run has learned.
+
+Images are seen through three layers of fixed random convolutions, all other rows as they are. Both are rotated and
+scaled so that the main directions of the data have spread 1.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from pydantic import ConfigDict
+from torch import Tensor
+
+from jointenergy.files.schema import STRICT, Measured, Natural
+from jointenergy.metrics.sample_quality import COVERED, density_and_coverage
+
+WIDTHS = (32, 64, 128)  # of the layers of convolutions
+SLOPE = 0.2  # of their activation below 0
+COMPONENTS = 64  # directions that features are reduced to
+FLOOR = 1e-3  # of the largest variance: smaller directions are not blown up any further
+REFERENCE = 2048  # rows of data that samples are compared with
+COPIED = 10_000  # training rows among which copies are looked for
+SMALLEST = 4  # height and width of what is an image
+PIECE = 256  # rows that convolutions see at once
+TAIL = 0.01  # the share of data rows that lies beyond a quantile
+BEYOND = 0.4  # how much farther than the quantile a limit of single images lies, in its distance from the median
+NEIGHBOR = 3  # the neighbor whose distance says how far a row lies from the data
+VOTES = 5  # neighbors that vote on the label of a row
+FEWEST = 10  # rows of data that a comparison needs
+GROUP = 24  # samples and rows of a label that are judged by themselves
+
+TAILS = {
+    "artifacts": ("high_frequency", True, "have high-frequency artifacts"),
+    "blurred": ("high_frequency", False, "are blurred"),
+    "bright": ("brightness", True, "are brighter than the data"),
+    "dark": ("brightness", False, "are darker than the data"),
+    "harsh": ("contrast", True, "have more contrast than the data"),
+    "flat": ("contrast", False, "have less contrast than the data"),
+    "saturated": ("chroma", True, "are more saturated than the data"),
+    "gray": ("chroma", False, "are less saturated than the data"),
+}
+"""Ways in which a single image can be unlike the data: the statistic, whether it is too large, and in words."""
+
+
+@dataclass(frozen=True)
+class Looks:
+    """How samples compare with data; shares are of samples, less those that data have themselves."""
+
+    distance: Measured
+    """Unbiased squared MMD by a Gaussian kernel: 0 for data, may be below it."""
+    coverage: Measured
+    """The share of data rows that have a sample among their 5 nearest; data cover themselves by 0.97."""
+    unlike: Measured
+    """The share that lies farther from all data than 99 % of data rows do."""
+    copies: Measured
+    """The share that lies nearer to a training row than 99 % of training rows do to each other."""
+    rows: Natural = 0
+    """Of data, in the comparison of distributions."""
+    tails: dict[str, Measured] = field(default_factory=dict)
+    """Of images: the share of samples beyond each limit, by name as in TAILS."""
+    groups: dict[str, Measured] = field(default_factory=dict)
+    """Of samples with labels given: the largest share of TAILS and `unlike` within each group."""
+
+    __pydantic_config__: ClassVar[ConfigDict] = STRICT
+
+    def values(self) -> dict[str, float]:
+        """Numbers by name."""
+        worst = max(self.groups.values(), default=math.nan)
+        named = {"distance": self.distance, "coverage": self.coverage, "unlike": self.unlike, "copies": self.copies}
+        return {**named, **self.tails, **({"worst_group": worst} if self.groups else {})}
+
+
+class Space:
+    """Features of rows, fitted to rows of data: `clean` ones, and the same as training shows them to the density.
+
+    Limits of single samples come from both, since chains may end cleaner than noised data.
+    """
+
+    def __init__(self, clean: Tensor, shown: Tensor) -> None:
+        self.filters = _filters(clean.shape[1], clean) if _is_image(clean) else None
+        found = self._raw(shown).double()
+        self.mean = found.mean(0)
+        variance, directions = torch.linalg.eigh(torch.cov(found.T).reshape(found.shape[1], -1))
+        n = max(1, min(COMPONENTS, found.shape[1], len(found) // 4))
+        variance, directions = variance.flip(0)[:n], directions.flip(1)[:, :n]
+        largest = float(variance[0])
+        self.constant = not largest > 0
+        """Whether all rows of data are the same, so that nothing can be compared."""
+        self.scale = directions / variance.clamp(min=FLOOR * largest if largest > 0 else 1.0).sqrt()
+        self.data = self(shown)
+        self.clean = clean
+        self.width = float(torch.pdist(self.data[:1000]).median()) if len(self.data) > 1 else 1.0
+        self.reach = float(_nearest(self.data, self.data, NEIGHBOR + 1).quantile(1 - TAIL))
+        flat = clean.flatten(1)
+        self.apart = float(_nearest(flat, flat, 2).quantile(TAIL))
+        both = [_statistics(rows) for rows in (clean, shown)]
+        self.limits = {
+            name: (min(_beyond(s[name], TAIL) for s in both), max(_beyond(s[name], 1 - TAIL) for s in both))
+            for name in both[0]
+        }
+        self.usual = {name: float(bad.float().mean()) for name, bad in self.tails(shown).items()} | {"unlike": TAIL}
+
+    def _raw(self, x: Tensor) -> Tensor:
+        if self.filters is None:
+            return x.flatten(1)
+        return torch.cat([_convolved(piece, self.filters) for piece in x.split(PIECE)])
+
+    def __call__(self, x: Tensor) -> Tensor:
+        """The features of rows, `[n, components]`."""
+        found: Tensor = ((self._raw(x).double() - self.mean) @ self.scale).float()
+        return found
+
+    def distance(self, samples: Tensor, data: Tensor) -> float:
+        """Unbiased squared MMD of features by exp(-d^2 / width^2), the width being the data's median distance."""
+        width = self.width if self.width > 0 else 1.0
+
+        def mean(a: Tensor, b: Tensor, *, same: bool = False) -> Tensor:
+            values = torch.exp(-((torch.cdist(a.double(), b.double()) / width) ** 2))
+            n = len(a)
+            return (values.sum() - n) / (n * (n - 1)) if same else values.mean()
+
+        return float(mean(samples, samples, same=True) + mean(data, data, same=True) - 2 * mean(samples, data))
+
+    def tails(self, x: Tensor) -> dict[str, Tensor]:
+        """Which rows of images lie beyond each limit, by name."""
+        found = _statistics(x)
+        return {
+            name: found[what] > self.limits[what][1] if above else found[what] < self.limits[what][0]
+            for name, (what, above, _) in TAILS.items()
+            if what in found
+        }
+
+    def unlike(self, features: Tensor) -> Tensor:
+        """Which rows of features lie farther from all data than nearly all data do."""
+        return _nearest(features, self.data, NEIGHBOR) > self.reach
+
+    def looks(self, x: Tensor) -> Looks:
+        """Compare samples with the rows of data that were fitted."""
+        single = {**self.tails(x), "unlike": self.unlike(self(x))}
+        return self._looks(
+            x, self(x), self.data, {name: float(bad.float().mean()) - self.usual[name] for name, bad in single.items()}
+        )
+
+    def looks_given(self, groups: Mapping[str, tuple[Tensor, Tensor]]) -> Looks:
+        """Compare samples with a label given with rows of data that have it: by name, samples and rows as shown.
+
+        Where a group has fewer rows than samples, as many samples of it enter the comparison of distributions.
+        """
+        shares: dict[str, list[float]] = {}
+        within, counts = {}, []
+        for name, (x, rows) in groups.items():
+            found = [{**self.tails(a), "unlike": self.unlike(self(a))} for a in (x, rows)]
+            excess = {k: float(found[0][k].float().mean() - found[1][k].float().mean()) for k in found[0]}
+            if min(len(x), len(rows)) >= GROUP:
+                within[name] = max(excess.values())
+            counts.append(len(x))
+            for k, share in excess.items():
+                shares.setdefault(k, []).append(share * len(x))
+        x = torch.cat([x for x, _ in groups.values()])
+        pairs = (
+            torch.cat([a[: len(b)] for a, b in groups.values()]),
+            torch.cat([b[: len(a)] for a, b in groups.values()]),
+        )
+        pooled = {k: sum(parts) / sum(counts) for k, parts in shares.items()}
+        return self._looks(x, self(pairs[0]), self(pairs[1]), pooled, within)
+
+    def _looks(
+        self, x: Tensor, seen: Tensor, data: Tensor, shares: dict[str, float], groups: dict[str, float] | None = None
+    ) -> Looks:
+        n = min(len(data), len(seen))
+        near = _nearest(x.flatten(1), self.clean.flatten(1), 1) < self.apart
+        return Looks(
+            distance=self.distance(seen, data),
+            coverage=density_and_coverage(data[:n], seen[:n]).coverage if n > COVERED else math.nan,
+            unlike=shares.pop("unlike"),
+            copies=float(near.float().mean() - TAIL),
+            rows=n,
+            tails=shares,
+            groups=groups or {},
+        )
+
+    def vote(self, x: Tensor, labels: Tensor, *, own: bool = False) -> Tensor:
+        """The most frequent label among the nearest rows of the fitted data, each row itself left out with `own`."""
+        distances = torch.cdist(self.data if own else self(x), self.data)
+        nearest = distances.topk(min(VOTES + own, len(self.data)), largest=False).indices[:, int(own) :]
+        return labels[nearest].mode(1).values
+
+
+def _is_image(x: Tensor) -> bool:
+    return x.ndim == 4 and min(x.shape[-2:]) >= SMALLEST
+
+
+def _filters(channels: int, like: Tensor) -> list[Tensor]:
+    """Fixed random convolutions; every other filter sums to zero, so that it sees edges alone."""
+    generator, layers = torch.Generator().manual_seed(0), []
+    for width in WIDTHS:
+        drawn = torch.randn(width, channels, 3, 3, generator=generator)
+        drawn[1::2] -= drawn[1::2].mean((2, 3), keepdim=True)
+        layers.append((drawn / drawn.flatten(1).norm(dim=1).view(-1, 1, 1, 1)).to(like))
+        channels = width
+    return layers
+
+
+def _convolved(x: Tensor, filters: list[Tensor]) -> Tensor:
+    """Means of a 2 x 2 grid and the spread of each channel of each layer."""
+    found = []
+    for weight in filters:
+        x = F.leaky_relu(F.conv2d(F.pad(x, (1, 1, 1, 1), mode="replicate"), weight), SLOPE)
+        found += [F.adaptive_avg_pool2d(x, 2).flatten(1), x.flatten(2).std(2, correction=0)]
+        if min(x.shape[-2:]) >= SMALLEST:
+            x = F.avg_pool2d(x, 2)
+    return torch.cat(found, 1)
+
+
+def _statistics(x: Tensor) -> dict[str, Tensor]:
+    """Of each image: root mean square of its Laplacian, mean, spread, and mean spread over three channels."""
+    if not _is_image(x):
+        return {}
+    channels = x.shape[1]
+    kernel = x.new_tensor([[0.0, 1.0, 0.0], [1.0, -4.0, 1.0], [0.0, 1.0, 0.0]]).expand(channels, 1, 3, 3)
+    flat = x.flatten(1)
+    found = {
+        "high_frequency": F.conv2d(x, kernel, groups=channels).flatten(1).square().mean(1).sqrt(),
+        "brightness": flat.mean(1),
+        "contrast": flat.std(1, correction=0),
+    }
+    return {**found, "chroma": x.std(1, correction=0).flatten(1).mean(1)} if channels == 3 else found
+
+
+def _beyond(values: Tensor, quantile: float) -> float:
+    """A limit that lies farther from the median than a quantile: samples may be a little sharper than data."""
+    at, median = values.quantile(quantile), values.median()
+    return float(at + BEYOND * (at - median))
+
+
+def _nearest(rows: Tensor, others: Tensor, k: int) -> Tensor:
+    """The distance of each row to the k-th nearest of the others."""
+    k = min(k, len(others))
+    return torch.cat([torch.cdist(piece, others).kthvalue(k).values for piece in rows.split(PIECE)])

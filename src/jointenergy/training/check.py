@@ -1,0 +1,280 @@
+"""training: the check of health: chains are run as users run them, and compared with data."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from jointenergy.buffers import Buffer
+from jointenergy.errors import plural
+from jointenergy.kernels import Target
+from jointenergy.labels import MISSING
+from jointenergy.metrics.looks import FEWEST, GROUP, REFERENCE, Space
+from jointenergy.models import JointModel
+from jointenergy.models.base import LabelLogits
+from jointenergy.networks.accelerated import hold
+from jointenergy.streams import seeded
+from jointenergy.training.chains import Chains
+from jointenergy.training.health import DISTANCE, DISTANCE_ROWS, Health, at_bounds, auroc
+from jointenergy.training.plan import Plan
+from jointenergy.training.trainer import Trainer
+
+# Held-out rows whose energies are compared, samples, those of ten times the length, samples with
+# labels given, noised rows, values of many labels that are asked for.
+HELD_ROWS, FRESH, LONG, GIVEN, RECOVERED, PAIRS = 256, 256, 64, 512, 128, 20
+FULL = 64  # rows of a batch, from which on a check takes all of these
+FEWEST_HELD = 8  # held-out rows, below which training rows stand in for them
+SCALES = (1.0, 2.0, 4.0, 8.0)  # of the noise on data, in standard deviations: the first that is seen is taken
+CLEAR = 0.3  # the same for a label by itself
+VISIBLE = 0.15  # how far above chance the neighbors of data must have its label, for those of samples to be judged
+
+
+def check(
+    plan: Plan, model: JointModel, buffer: Buffer | None, *, iteration: int = 0, stream: str = "health"
+) -> Health:
+    """Health of a model of the plan, with chains of its own, from a stream that training never sees.
+
+    `buffer` has the persistent chains; without one, chains of the length of training stand in for them.
+    """
+    return _Examined(plan, model, buffer, seeded(plan.seed, stream, iteration, device=plan.data.x.device)).health()
+
+
+def share_of(batch_size: int) -> float:
+    """The share of a check's samples that a run with small batches is judged by: such runs are trials."""
+    return min(1.0, batch_size / FULL)
+
+
+class _Examined:
+    """A model with what its samples are compared with: held-out rows by energies, training rows by looks."""
+
+    def __init__(self, plan: Plan, model: JointModel, buffer: Buffer | None, generator: torch.Generator) -> None:
+        self.plan, self.model, self.buffer, self.generator = plan, model, buffer, generator
+        self.notes: list[str] = []
+        self.uncompared = ""
+        self.share = share_of(plan.batch_size)
+        self.chains = Chains(
+            plan.kernel,
+            plan.steps,
+            plan.start,
+            None,
+            generator,
+            plan.bounds,
+            augmentation=plan.chain_augment,
+            augment_every=plan.augment_every,
+        )
+        data = plan.data
+        self.held = data.x_held[:HELD_ROWS], data.y_held[:HELD_ROWS]
+        # Rows with hidden entries are no rows to compare with; held-out ones are complete.
+        self.rows = (data.x, data.y) if data.mask is None else (data.x_held, data.y_held)
+        if len(data.x_held) < FEWEST_HELD <= len(self.rows[0]):
+            few = f"{plural(len(data.x_held), 'held-out row')}, too few to judge by: training rows stand in for them"
+            self.notes.append(few)
+            self.held = self.rows[0][:HELD_ROWS], self.rows[1][:HELD_ROWS]
+        self.space = self._space()
+
+    def _space(self) -> Space | None:
+        x, self.reference_labels = self._drawn_rows(*self.rows, n=self._some(REFERENCE))
+        if len(x) < FEWEST:
+            self.uncompared = f"samples cannot be compared with data: {plural(len(x), 'row')}, and {FEWEST} are needed"
+            return None
+        space = Space(x, self._shown(x))
+        if space.constant:
+            self.uncompared = "samples cannot be compared with data: all rows of data are the same"
+            return None
+        return space
+
+    def health(self) -> Health:
+        plan, model, generator = self.plan, self.model, self.generator
+        (data, y_data), steps = self.held, plan.sampling_steps
+        low, high = plan.bounds
+        noise = torch.rand(data.shape, generator=generator, device=generator.device).to(data) * (high - low) + low
+        x, y = plan.start.draw(self._some(FRESH), generator=generator)
+        fresh = self._sampled(x, y)
+        persistent = self._persistent(x, y)
+        if not _finite(fresh[0], persistent[0]):
+            return Health(False)
+        long = self._run(Target(model), fresh[0][: self._some(LONG)], fresh[1][: self._some(LONG)], 9 * steps)
+        if not _finite(long[0]):
+            return Health(False)
+        with torch.no_grad():
+            states = ((data, y_data), persistent, (noise, y_data), fresh, long)
+            values = [model.log_density(at, plan.scored(labels)[0]) for at, labels in states]
+        if not _finite(*values):
+            return Health(False)
+        f_data, f_persistent, f_noise, f_fresh, f_long = values
+        spread = f_data.std(correction=0)
+        looks = self._looks(fresh[0], persistent[0])
+        return Health(
+            finite=True,
+            auroc_persistent=auroc(f_data, f_persistent),
+            gap=float((f_data.mean() - f_persistent.mean()) / spread) if float(spread) > 0 else math.nan,
+            auroc_noise=auroc(f_data, f_noise),
+            auroc_fresh=auroc(f_data, f_fresh),
+            auroc_fresh_long=auroc(f_data, f_long),
+            at_bounds=float(at_bounds(fresh[0], plan.bounds) - at_bounds(data, plan.bounds)),
+            notes=tuple(self.notes),
+            uncompared=self.uncompared,
+            **looks,
+        )
+
+    # Chains.
+
+    def _run(self, target: Target, x: Tensor, y: Tensor, steps: int) -> tuple[Tensor, Tensor]:
+        with hold(self.model):
+            state = self.chains.sample(target, x, y, steps, generator=self.generator)
+        return state.x, state.y
+
+    def _sampled(self, x: Tensor, y: Tensor, given: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Chains of the sampling length; every other one takes a step more, so that no two-cycle hides."""
+        x, y = self._run(Target(self.model, given_y=given), x, y, self.plan.sampling_steps)
+        odd = slice(1, None, 2)
+        if len(x) > 1 and bool(x.isfinite().all()):
+            target = Target(self.model, given_y=None if given is None else given[odd])
+            x[odd], y[odd] = self._run(target, x[odd], y[odd], 1)
+        return x, y
+
+    def _persistent(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+        if self.buffer is None:
+            return self._run(Target(self.model), x, y, self.plan.steps)
+        drawn = self.buffer.draw(min(self._some(FRESH), len(self.buffer)), generator=self.generator)
+        return drawn.x, drawn.y
+
+    # What samples look like.
+
+    def _looks(self, fresh: Tensor, persistent: Tensor) -> dict[str, Any]:
+        if self.space is None:
+            return {}
+        found: dict[str, Any] = {"fresh": self.space.looks(fresh), "persistent": self.space.looks(persistent)}
+        return {**found, "recovery": self._recovery(self.space), **self._given(self.space)}
+
+    def _recovery(self, space: Space) -> float:
+        """How much nearer to data noised data come by chains than by the same chains without a gradient."""
+        plan = self.plan
+        x, y = self._drawn_rows(*self.held, n=self._some(RECOVERED))
+        noise = plan.data.x.std() * torch.randn(x.shape, generator=self.generator, device=x.device).to(x)
+        limit = 2 * (DISTANCE + DISTANCE_ROWS / len(x))
+        for scale in SCALES:
+            noised = (x + scale * noise).clamp(*plan.bounds)
+            if space.distance(space(noised), space.data) > limit:
+                break
+        else:
+            return math.nan
+        labels = plan.start.label_start.draw(len(x), generator=self.generator).to(y.device)
+        distances = []
+        for model in (self.model, Flat.like(self.model)):
+            moved = self._run(Target(model), noised, labels, plan.sampling_steps)[0]
+            if not _finite(moved):
+                return 0.0
+            distances.append(space.distance(space(moved), space.data))
+        return 1 - max(distances[0], 0.0) / max(distances[1], limit)
+
+    def _given(self, space: Space) -> dict[str, Any]:
+        """Looks of samples with labels given, each asked for one value of one label in turn, and their agreement."""
+        pairs = self._pairs()
+        if not pairs:
+            return {}
+        rows, labels = self.rows
+        complete = self.model.normalizer == "conditional" or not (self.plan.kernel.moves_y or self.model.can_sum())
+        each = -(-self._some(GIVEN) // len(pairs))
+        asked, matched = [], []
+        for variable, value in pairs:
+            having = (labels[:, variable] == value).nonzero()[:, 0]
+            chosen = having[torch.randperm(len(having), generator=self.generator, device=having.device)[:each]]
+            given = torch.full((each, labels.shape[1]), MISSING, device=labels.device)
+            if complete:
+                given = labels[chosen[torch.arange(each, device=chosen.device) % len(chosen)]].clamp(min=0)
+            given[:, variable] = value
+            asked.append(given)
+            matched.append(self._shown(rows[chosen]))
+        given = torch.cat(asked)
+        x, y = self.plan.start.draw(len(given), generator=self.generator, given=given)
+        x = self._sampled(x, y, given.to(x.device))[0]
+        if not _finite(x):
+            self.notes.append("samples given a label are not finite")
+            return {"agreement": 0.0}
+        space_of = self.plan.data.labels
+        names = [f"{space_of.names[k]} = {space_of.values[k][value]}" for k, value in pairs]
+        groups = dict(zip(names, zip(x.split(each), matched, strict=True), strict=True))
+        agreement, labels_of = self._agreement(space, x, pairs, each)
+        by_label = {names[i]: value for i, value in labels_of.items()}
+        return {"given": space.looks_given(groups), "agreement": agreement, "agreement_of": by_label}
+
+    def _pairs(self) -> list[tuple[int, int]]:
+        """The values of labels that are asked for: all of one label, a few of many."""
+        labels = self.rows[1]
+        pairs = [
+            (variable, value)
+            for variable, n_values in enumerate(self.plan.data.labels.cardinalities)
+            for value in range(n_values)
+            if bool((labels[:, variable] == value).any())
+        ]
+        if labels.shape[1] > 1 and len(pairs) > PAIRS:
+            order = torch.randperm(len(pairs), generator=torch.Generator().manual_seed(0)).tolist()
+            pairs = [pairs[i] for i in sorted(order[:PAIRS])]
+        return pairs[: self._some(GIVEN)]
+
+    def _agreement(
+        self, space: Space, x: Tensor, pairs: list[tuple[int, int]], each: int
+    ) -> tuple[float, dict[int, float]]:
+        """How often the nearest training rows have the label that was given, from 0 by chance to 1 for data.
+
+        Over all labels, and of each by itself where there are samples enough and data show the label clearly.
+        """
+        found, single = [], {}
+        for i, (variable, value) in enumerate(pairs):
+            labels = self.reference_labels[:, variable]
+            own = space.vote(space.clean, labels, own=True)[labels == value]
+            if len(own):
+                asked = space.vote(x[i * each : (i + 1) * each], labels)
+                chance = 1 / self.plan.data.labels.cardinalities[variable]
+                rates = (float((asked == value).float().mean()), float((own == value).float().mean()), chance)
+                found.append(rates)
+                if each >= GROUP and rates[1] - chance > CLEAR:
+                    single[i] = (rates[0] - chance) / (rates[1] - chance)
+        if not found:
+            return math.nan, {}
+        samples, data, chance = (sum(column) / len(found) for column in zip(*found, strict=True))
+        return (samples - chance) / (data - chance) if data - chance > VISIBLE else math.nan, single
+
+    # Rows.
+
+    def _some(self, n: int) -> int:
+        return max(FEWEST, int(self.share * n))
+
+    def _drawn_rows(self, x: Tensor, y: Tensor, *, n: int) -> tuple[Tensor, Tensor]:
+        rows = torch.randperm(len(x), generator=self.generator, device=self.generator.device)[:n].to(x.device)
+        return x[rows], y[rows]
+
+    def _shown(self, x: Tensor) -> Tensor:
+        """Rows as training shows them to the density: with noise, dequantized, augmented."""
+        for change in self.plan.changes[0]:
+            x = change(x, generator=self.generator)
+        return x
+
+
+class Flat(JointModel):
+    """A density that knows nothing: chains on it are the kernel's noise alone."""
+
+    factorized = True
+
+    @classmethod
+    def like(cls, model: JointModel) -> Flat:
+        return cls(model.labels, domain=model.domain, event_shape=model.event_shape)
+
+    def label_logits(self, x: Tensor) -> LabelLogits:
+        return LabelLogits(0.0 * x.flatten(1).sum(1), x.new_zeros(len(x), self.labels.n_codes))
+
+
+def check_trainer(trainer: Trainer) -> Health:
+    """Health of the averaged weights, with the chains as they are now."""
+    chains = trainer.chains
+    plan = replace(trainer.plan, kernel=chains.kernel, steps=chains.steps)
+    return check(plan, trainer.ema, chains.buffer, iteration=trainer.iteration)
+
+
+def _finite(*tensors: Tensor) -> bool:
+    return all(bool(t.isfinite().all()) for t in tensors)

@@ -1,0 +1,47 @@
+"""training: settings that were edited between two checkpoints of a run: refused, or told as an event where allowed."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from jointenergy.errors import InputError
+from jointenergy.files.reading import shortened
+
+Edit = tuple[str, Any, Any]
+"""The key of a setting, what it was and what it is."""
+ALLOWED = ("iterations", "guarded", "description", "cadence.")
+"""What may change within a run: it stays one run, of which later iterations are made otherwise."""
+
+
+def allowed(before: Mapping[str, Any], now: Mapping[str, Any], iteration: int, whose: str) -> list[Edit]:
+    """The settings that differ, all of them such as may; `iterations` not below where the run stands."""
+    before, now = (json.loads(json.dumps(settings)) for settings in (before, now))  # as a file holds them
+    edits = list(_differences(before, now, ""))
+    for key, was, new in edits:
+        said = f"{key} of {whose} was {_shown(was)} and is {_shown(new)}"
+        if not key.startswith(ALLOWED):
+            raise InputError(f"{said}: put it back to resume the run, or train the other one in a new folder")
+        if key == "iterations" and new < max(was, iteration):
+            raise InputError(f"{said}: a run may be made longer and no shorter")
+    return edits
+
+
+def sentence(edit: Edit) -> str:
+    """An edit in words."""
+    key, was, new = edit
+    return f"{key} was {_shown(was)} and is now {_shown(new)}"
+
+
+def _differences(before: Mapping[str, Any], now: Mapping[str, Any], prefix: str) -> Iterator[Edit]:
+    for key in {**before, **now}:
+        was, new = before.get(key), now.get(key)
+        if isinstance(was, dict) and isinstance(new, dict):
+            yield from _differences(was, new, f"{prefix}{key}.")
+        elif was != new:
+            yield f"{prefix}{key}", was, new
+
+
+def _shown(value: object) -> str:
+    return "not set" if value is None else shortened(json.dumps(value), 80)

@@ -1,0 +1,280 @@
+"""The verdict on exact densities and on copies broken one way each: each way is named, the exact one passes."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from jointenergy import LabelSpace
+from jointenergy.data import View
+from jointenergy.data.training import TrainingData
+from jointenergy.kernels import Langevin
+from jointenergy.labels import MISSING
+from jointenergy.metrics.looks import TAILS, Looks, Space
+from jointenergy.models import JointModel
+from jointenergy.objectives import JEM
+from jointenergy.starts import Start, Uniform
+from jointenergy.training.check import check
+from jointenergy.training.health import TAILED, Health
+from jointenergy.training.plan import make_plan
+
+LABELS = LabelSpace({"class": ["a", "b", "c", "d"]})
+MEANS = 3.0 * torch.eye(4, 6)
+BOUNDS = View(-6.0, 9.0)
+
+
+class Gaussians(JointModel):
+    """Four classes, a unit Gaussian each, equally frequent; `leaning` spoils p(y | x) and leaves p(x) as it is."""
+
+    def __init__(self, scale=1.0, turned=0, leaning=0.0):
+        super().__init__(LABELS, event_shape=(6,))
+        self.scale, self.turned, self.leaning = scale, turned, leaning
+
+    def log_density_of_complete(self, x, y):
+        f = -(x[:, None] - MEANS).square().sum(2) / 2
+        leaning = f + self.leaning * x[:, 5:] * torch.tensor([1.0, -1.0, 1.0, -1.0])
+        own = leaning[torch.arange(len(x)), (y[:, 0] + self.turned) % 4]
+        return self.scale * (f.logsumexp(1) + own - leaning.logsumexp(1))
+
+
+def rows(n, seed=0):
+    g = torch.Generator().manual_seed(seed)
+    y = torch.randint(4, (n, 1), generator=g)
+    return MEANS[y[:, 0]] + torch.randn(n, 6, generator=g), y
+
+
+def plan_of(model, kernel=None, **changes):
+    x, y = rows(1000)
+    x_held, y_held = rows(256, 1)
+    data = TrainingData(x, y, x_held, y_held, LABELS)
+    made = make_plan(
+        model,
+        data,
+        objective=JEM(),
+        kernel=kernel or Langevin.at_temperature(0.05),
+        bounds=BOUNDS,
+        iterations=1,
+        batch_size=64,
+        sampling_steps=200,
+        start=Uniform(),
+    )
+    return replace(made, **changes)
+
+
+def judged(model=None, kernel=None, **changes):
+    model = model or Gaussians()
+    return check(plan_of(model, kernel, **changes), model, None)
+
+
+@pytest.fixture(scope="module")
+def exact():
+    # Chains of training are as long as those of users: they stand in for persistent ones.
+    return judged(steps=200)
+
+
+class Copies:
+    """Chains that begin in training rows."""
+
+    def draw(self, y, *, generator):
+        x = rows(1000)[0]
+        return x[torch.randint(len(x), (len(y),), generator=generator)]
+
+
+BROKEN: dict[str, tuple[dict[str, Any], str]] = {
+    "frozen": ({"kernel": Langevin(1e-9, 1e-6)}, "do not bring noised data back"),
+    "noise alone": ({"kernel": Langevin(1e-9, 0.3)}, "do not bring noised data back"),
+    "constant": ({"model": Gaussians(scale=0.0)}, "do not bring noised data back"),
+    "too warm": ({"kernel": Langevin.at_temperature(0.05, 9.0)}, "not distributed like data"),
+    "too cold": ({"kernel": Langevin.at_temperature(0.05, 0.05)}, "not distributed like data"),
+    "two-cycle": ({"kernel": Langevin(1.98, 0.01)}, "not distributed like data"),
+    "other labels": ({"model": Gaussians(turned=1)}, "look like other labels"),
+    "labels of another sense": ({"model": Gaussians(leaning=30.0)}, "samples given a label look like other labels"),
+    "copies": ({"start": Start(Copies(), None), "kernel": Langevin(1e-9, 0.0)}, "copies of training rows"),
+}
+
+
+def test_an_exact_density_with_chains_that_arrive_is_healthy(exact):
+    assert exact.complaints == []
+    assert exact.values()["healthy"] is True
+    assert exact.agreement > 0.9
+    assert exact.recovery > 0.9
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_each_way_to_be_broken_is_named(name):
+    settings, says = BROKEN[name]
+    if "start" in settings:
+        label_start = plan_of(Gaussians()).start.label_start
+        settings = {**settings, "start": Start(settings["start"].x_start, label_start)}
+    health = judged(**{"steps": 200, **settings})
+    assert any(says in c for c in health.complaints), health.complaints
+
+
+def test_without_one_of_its_parts_the_verdict_passes_what_is_broken():
+    """Mutants: energies alone pass labels that are mixed up, looks without movement pass copies that do not move."""
+    turned = judged(Gaussians(turned=1), steps=200)
+    assert not turned.healthy
+    assert replace(turned, agreement=math.nan, agreement_of={}, given=None).healthy
+    start = Start(Copies(), plan_of(Gaussians()).start.label_start)
+    still = judged(kernel=Langevin(1e-9, 0.01), start=start, steps=200)
+    assert not still.healthy
+    fresh = [replace(looks, copies=0.0) for looks in (still.fresh, still.persistent)]
+    assert replace(
+        still, recovery=math.nan, agreement=math.nan, agreement_of={}, given=None, fresh=fresh[0], persistent=fresh[1]
+    ).healthy
+
+
+class Swapped(Gaussians):
+    """Two of the four classes in each other's place."""
+
+    def log_density_of_complete(self, x, y):
+        return super().log_density_of_complete(x, torch.tensor([1, 0, 2, 3])[y])
+
+
+def test_a_label_that_shows_another_is_told_by_its_name(exact):
+    one = replace(exact, agreement=0.9, agreement_of={"class = a": 1.0, "class = b": -0.1})
+    assert one.complaints == ["samples given class = b look like other labels"]
+    assert not judged(Swapped(), steps=200).healthy
+
+
+def test_uniform_noise_is_a_warning_and_no_complaint(exact):
+    blurred = replace(exact, auroc_noise=0.95)
+    assert blurred.healthy
+    assert any("uniform noise" in w for w in blurred.warnings)
+
+
+def test_it_goes_through_json_as_it_is(exact):
+    text = json.dumps(replace(exact, gap=math.nan).state(), allow_nan=False)
+    again = Health.from_state(json.loads(text))
+    assert math.isnan(again.gap)
+    assert replace(again, gap=0.0) == replace(exact, gap=0.0)
+    assert Health.from_state(json.loads(json.dumps(Health(False).state()))).complaints == Health(False).complaints
+
+
+def test_two_checks_by_different_streams_agree_on_what_is_exact(exact):
+    model = Gaussians()
+    again = check(plan_of(model, steps=200), model, None, stream="confirm")
+    assert again.healthy
+    assert again.fresh != exact.fresh
+
+
+@pytest.mark.parametrize(
+    ("x", "says"),
+    [
+        (torch.zeros(40, 6), "all rows of data are the same"),
+        (torch.randn(6, 6), "and 10 are needed"),
+    ],
+)
+def test_data_that_cannot_be_compared_are_said_and_not_called_diverged(x, says):
+    model = Gaussians()
+    y = torch.zeros(len(x), 1, dtype=torch.int64)
+    plan = replace(plan_of(model), data=TrainingData(x, y, x[:1], y[:1], LABELS), sampling_steps=5)
+    health = check(plan, model, None)
+    assert health.finite
+    assert any(says in c for c in health.complaints)
+    assert not any("nan" in c for c in health.complaints)
+
+
+def test_samples_that_are_not_finite_are_said():
+    assert judged(kernel=Langevin(1e6, 1.0)).complaints == ["some log-densities or chains are not finite"]
+
+
+# Looks of images.
+
+
+def images(n, seed, channels=3, size=16):
+    """Smooth blobs of color."""
+    g = torch.Generator().manual_seed(seed)
+    small = torch.rand(n, channels, 5, 5, generator=g)
+    return F.interpolate(small, size=(size, size), mode="bilinear") * 1.6 - 0.8
+
+
+def mosaic(x):
+    board = 1.0 - 2.0 * ((torch.arange(x.shape[2])[:, None] + torch.arange(x.shape[3])[None]) % 2).float()
+    return x + 0.2 * board
+
+
+@pytest.fixture(scope="module")
+def space():
+    x = images(1500, 0)
+    return Space(x, x + 0.03 * torch.randn(x.shape, generator=torch.Generator().manual_seed(1)))
+
+
+SPOILED = {
+    "artifacts": mosaic,
+    "blurred": lambda x: F.avg_pool2d(F.pad(x, (3, 3, 3, 3), mode="replicate"), 7, 1),
+    "bright": lambda x: x + 0.4,
+    "dark": lambda x: x - 0.4,
+    "harsh": lambda x: x * 1.8,
+    "flat": lambda x: x * 0.4,
+    "saturated": lambda x: x + torch.tensor([0.6, 0.0, -0.6]).view(3, 1, 1),
+    "gray": lambda x: x.mean(1, keepdim=True).expand_as(x) * 1.5,
+}
+
+
+@pytest.mark.parametrize("name", TAILS)
+def test_each_fault_of_single_images_is_seen(space, name):
+    shares = space.looks(SPOILED[name](images(256, 2))).tails
+    assert shares[name] > 0.3, shares
+
+
+def test_data_have_none_of_them(space):
+    looks = space.looks(images(512, 3))
+    assert all(abs(share) < TAILED for share in looks.tails.values()), looks.tails
+    assert abs(looks.distance) < 0.01
+    assert looks.coverage > 0.9
+    assert looks.unlike < 0.05
+    assert looks.copies < 0.05
+
+
+@pytest.mark.parametrize("share", [0.1, 0.4])
+def test_a_share_of_mosaics_is_told_as_that_share(space, share):
+    """Power: one in ten is seen in 512 samples, and the sentence says how many."""
+    x = images(512, 4)
+    n = int(share * len(x))
+    x[:n] = mosaic(x[:n])
+    assert space.looks(x).tails["artifacts"] == pytest.approx(share, abs=0.03)
+    assert space.looks(x).tails["artifacts"] > TAILED
+
+
+def test_few_shapes_do_not_cover(space):
+    looks = space.looks(images(6, 5).repeat(40, 1, 1, 1))
+    assert looks.coverage < 0.3
+
+
+def test_copies_are_told_from_new_rows(space):
+    assert space.looks(images(1500, 0)[:200]).copies > 0.9
+
+
+def test_a_fault_of_one_label_is_told_by_its_name(space):
+    x = images(320, 6)
+    groups = {f"class = {c}": (x[32 * c : 32 * c + 32].clone(), images(32, 10 + c)) for c in range(10)}
+    groups["class = 7"] = (mosaic(groups["class = 7"][0]), groups["class = 7"][1])
+    looks = space.looks_given(groups)
+    assert max(looks.groups, key=looks.groups.get) == "class = 7"
+    assert looks.groups["class = 7"] > 0.9
+    assert looks.tails["artifacts"] == pytest.approx(0.1, abs=0.04)
+
+
+def test_sentences_name_the_share():
+    artifacts = Looks(0.0, 0.97, 0.0, 0.0, 500, tails={"artifacts": 0.41, "dark": 0.0})
+    said = Health(True, given=artifacts).complaints
+    assert said == ["41% of samples given a label have high-frequency artifacts"]
+
+
+def test_features_do_not_depend_on_the_rows_beside_them(space):
+    x = images(20, 7)
+    assert torch.allclose(space(x)[3:4], space(x[3:4]), atol=1e-4)
+
+
+def test_a_row_without_a_label_is_no_class():
+    model = Gaussians()
+    plan = plan_of(model, steps=200)
+    hidden = replace(plan.data, y=plan.data.y.masked_fill(torch.rand(plan.data.y.shape) < 0.5, MISSING))
+    assert check(replace(plan, data=hidden), model, None).given is not None

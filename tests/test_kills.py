@@ -1,0 +1,140 @@
+"""Runs that are killed at any moment and done again leave behind what they would have; `benchmarks/kills.py` does more.
+
+And the disk fills up: what is being written is refused in a sentence, and what was there before is still whole.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import jointenergy
+from jointenergy import recipes
+from jointenergy.cli.screen import UNHEALTHY
+from jointenergy.errors import InputError
+from jointenergy.files import writing
+from jointenergy.files.locks import only_writer
+from jointenergy.recipes import run_folder
+from jointenergy.report import page
+from jointenergy.runs.loading import open_run
+from jointenergy.training import checkpoints
+from tests.kills import CASES
+from tests.small_run import TINY, call
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "n"), [("rollback", 4), ("evaluate", 3), ("two-processes", 2)])
+def test_killed_and_done_again(name, n, tmp_path):
+    alike = CASES[name](tmp_path / name, n)
+    assert len(alike) == n
+    assert all(alike)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["reproduce", "study"])
+def test_killed_reproductions(name, tmp_path, copied_tree):
+    assert CASES[name](tmp_path / name, 1) == [True]
+
+
+@pytest.fixture
+def run(tmp_path):
+    run_folder.create(tmp_path / "run", recipes.load("digits-jem", TINY), 0).fit()
+    return tmp_path / "run"
+
+
+def full_disk(monkeypatch):
+    """From now on there is no room: files can be made, and nothing written to them reaches the disk."""
+
+    def sync(path: Path) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+    monkeypatch.setattr(writing, "sync", sync)
+    monkeypatch.setattr(checkpoints, "sync", sync)
+
+
+def test_the_disk_fills_during_an_export(run, tmp_path, monkeypatch):
+    path = tmp_path / "e.safetensors"
+    assert call("export", str(run), str(path)).status == 0
+    before = path.read_bytes()
+    full_disk(monkeypatch)
+    answer = call("export", str(run), str(path))
+    assert answer.status == 2
+    assert "No space left on device" in answer.err
+    assert path.read_bytes() == before
+    assert [p.name for p in tmp_path.iterdir() if p.name.startswith(".")] == []
+
+
+def test_the_disk_fills_during_a_checkpoint(run, tmp_path, monkeypatch):
+    text = (run / "recipe.toml").read_text()
+    (run / "recipe.toml").write_text(text.replace("iterations = 6", "iterations = 9"))
+    full_disk(monkeypatch)
+    answer = call("resume", str(run))
+    assert answer.status == 2
+    assert "the checkpoints before it are whole: make room" in answer.err
+    monkeypatch.undo()
+    assert call("resume", str(run)).status == UNHEALTHY  # so short a run
+    assert checkpoints.all_in(run / "checkpoints")[-1].name == "iteration-00000009"
+    assert not list(run.rglob("*.part*"))
+
+
+def test_the_disk_fills_during_a_report(run, monkeypatch):
+    words = ("evaluate", str(run), "--part", "prediction")
+    assert call(*words).status == 0
+    before = (run / "evaluation" / page.REPORT).read_bytes()
+    full_disk(monkeypatch)
+    assert call(*words).status == 2
+    assert (run / "evaluation" / page.REPORT).read_bytes() == before
+    monkeypatch.undo()
+    assert call(*words).status == 0
+
+
+def test_the_disk_fills_during_a_sample(run, tmp_path, monkeypatch):
+    full_disk(monkeypatch)
+    for name in ("x.npy", "x.npz", "x.png"):
+        assert call("sample", str(run), "--out", str(tmp_path / name), "-n", "2", "--steps", "1").status == 2
+        assert not (tmp_path / name).exists()
+    film = ("--film", str(tmp_path / "x.gif"))
+    assert call("sample", str(run), "--out", str(tmp_path / "y.npy"), "-n", "2", "--steps", "1", *film).status == 2
+    assert not (tmp_path / "x.gif").exists()
+
+
+def test_a_folder_that_is_only_read_answers(run, tmp_path, monkeypatch):
+    (tmp_path / "x.csv").write_text(",".join("0" * 64) + "\n")
+    make = writing.whole
+
+    def refuse(path: Path):
+        if run in path.parents:
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
+        return make(path)
+
+    monkeypatch.setattr(writing, "whole", refuse)
+    before = sorted(run.rglob("*"))
+    for words in (("score", "x.csv"), ("predict", "x.csv"), ("export", "e.safetensors")):
+        answer = call(words[0], str(run), str(tmp_path / words[1]))
+        assert answer.status == 0, answer.err
+    assert sorted(run.rglob("*")) == before
+    assert open_run(tmp_path / "e.safetensors").labels.names == ("digit",)
+
+
+def test_two_trainings_of_one_folder(tmp_path):
+    with only_writer(tmp_path / "run"):
+        for words in (("train", "digits-jem", "--out"), ("demo", "--out")):
+            answer = call(*words, str(tmp_path / "run"))
+            assert answer.status == 2
+            assert f"is being written by process {os.getpid()} on " in answer.err
+
+
+def test_two_resumes_and_two_fits_of_one_folder(run):
+    with only_writer(run):
+        answer = call("resume", str(run))
+        assert answer.status == 2
+        assert "is being written by process" in answer.err
+        x, y = np.random.default_rng(0).normal(size=(40, 2)).astype(np.float32), np.arange(40) % 2
+        with pytest.raises(InputError, match="is being written by process"):
+            jointenergy.fit(torch.nn.Linear(2, 2), (x, y), folder=run)
+    assert call("resume", str(run)).status == 0

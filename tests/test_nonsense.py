@@ -1,0 +1,379 @@
+"""Every command and every kind of nonsense: exit status 2, one sentence, no traceback, nothing written."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from jointenergy.cli.main import COMMANDS
+from jointenergy.cli.screen import UNFORESEEN, WRONG
+from tests.small_run import call, make_place
+
+LONG = "9" * 5000
+DEEP = "[" * 5000 + "]" * 5000
+
+# For every command the words that make it run, with files of `place`.
+RIGHT: dict[str, tuple[str, ...]] = {
+    "demo": ("demo", "--out", "out"),
+    "train": ("train", "recipe.toml", "--out", "out"),
+    "resume": ("resume", "run"),
+    "recipes": ("recipes", "recipe.toml"),
+    "init": ("init", "table.csv", "--out", "out.toml"),
+    "data": ("data", "get", "mnist", "--to", "out"),
+    "predict": ("predict", "run", "x.npy"),
+    "score": ("score", "run", "x.npy"),
+    "calibrate": ("calibrate", "run", "--rows", "x.npz"),
+    "rank": ("rank", "run", "x.npy", "--first", "digit=3", "--second", "digit=8"),
+    "sample": ("sample", "run", "--out", "out.npy"),
+    "inpaint": ("inpaint", "run", "x.npy", "--mask", "upper"),
+    "convert": ("convert", "run", "x.npy", "--to", "digit=3", "--out", "out.npy"),
+    "distal": ("distal", "run", "--given", "digit=3", "--out", "out.npy"),
+    "compose": ("compose", "run", "run", "--out", "out.npy"),
+    "export": ("export", "run", "out.safetensors"),
+    "evaluate": ("evaluate", "run", "--out", "out"),
+    "compare": ("compare", "run"),
+    "reproduce": ("reproduce", "recipe.toml", "--runs", "out", "--results", "results"),
+    "study": ("study", "digits-continual", "--runs", "out", "--results", "results"),
+    "results": ("results", "--results", "nowhere"),
+}
+RUNS = [name for name, words in RIGHT.items() if "run" in words]
+INPUTS = [name for name, words in RIGHT.items() if "x.npy" in words]
+SETS = ["train", "recipes", "demo"]
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    return make_place(tmp_path_factory.mktemp("place"))
+
+
+@pytest.fixture(autouse=True)
+def _in_place(place, monkeypatch):
+    monkeypatch.chdir(place)
+    monkeypatch.delenv("JOINTENERGY_DATA", raising=False)
+
+
+def refused(*words: str) -> str:
+    """The one sentence that a command answers nonsense by; nothing is written."""
+    before = sorted(p for p in Path().rglob("*"))
+    answer = call(*words)
+    said = answer.out + answer.err
+    assert answer.status == WRONG, (words, answer)
+    assert "Traceback" not in said
+    lines = [line for line in answer.err.splitlines() if not line.startswith("note: ")]
+    assert len(lines) == 1, answer.err
+    assert lines[0].startswith("jointenergy: ")
+    assert len(lines[0]) < 1000
+    assert not set(lines[0]) & {chr(c) for c in (*range(32), *range(127, 160))}
+    assert sorted(p for p in Path().rglob("*")) == before
+    return lines[0]
+
+
+def swapped(words: tuple[str, ...], old: str, new: str) -> tuple[str, ...]:
+    return tuple(new if word == old else word for word in words)
+
+
+def test_every_command_is_in_the_table():
+    assert set(RIGHT) == set(COMMANDS)
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_unknown_and_missing_words(name):
+    assert "No such option" in refused(*RIGHT[name], "--bogus[/b]")
+    if len(RIGHT[name]) > 1 and name not in ("demo", "recipes", "reproduce", "results"):
+        refused(name)
+
+
+BAD_RUNS = {
+    "nowhere": lambda f: None,
+    "a file": lambda f: f.write_text("hello"),
+    "an empty folder": lambda f: f.mkdir(),
+    "a pipe": os.mkfifo,
+    "empty about": lambda f: about(f, {}),
+    "about a list": lambda f: about(f, []),
+    "about null": lambda f: about(f, None),
+    "about of wrong types": lambda f: about(f, {"seed": "0", "guarded": 1}),
+    "deep about": lambda f: about(f, DEEP),
+    "long seed": lambda f: about(f, edited(seed=LONG)),
+    "two thousand million classes": lambda f: about(f, edited(labels={"digit": 2_000_000_000})),
+    "huge shape": lambda f: about(f, edited(event_shape=[10**6, 10**6])),
+    "no recipe": lambda f: about(f, edited()),
+    "device meta": lambda f: full(f, device="meta"),
+}
+
+
+def about(folder: Path, values: object) -> None:
+    folder.mkdir()
+    (folder / "run.json").write_text(values if isinstance(values, str) else json.dumps(values))
+
+
+def edited(**changes: object) -> str:
+    known = json.loads(Path("run/run.json").read_text())
+    marks = {k: v for k, v in changes.items() if v is LONG}
+    text = json.dumps({**known, **changes})
+    for value in marks.values():
+        text = text.replace(f'"{value}"', str(value))  # the bare digits
+    return text
+
+
+def full(folder: Path, **changes: object) -> None:
+    shutil.copytree("run", folder)
+    (folder / "run.json").write_text(edited(**changes))
+
+
+@pytest.mark.parametrize("bad", BAD_RUNS)
+def test_folders_that_are_no_runs(bad, tmp_path):
+    folder = tmp_path / "bad"
+    BAD_RUNS[bad](folder)
+    names = RUNS if bad in ("nowhere", "empty about", "a pipe") else ("resume", "predict")
+    for name in names:
+        if name == "compare" and bad == "a pipe":
+            continue
+        if bad == "device meta" and name == "predict":
+            continue  # it chooses its own
+        refused(*swapped(RIGHT[name], "run", str(folder)))
+
+
+BAD_INPUTS = ["nowhere.npy", "recipe.toml", "empty.npy", "text.npz", "pipe.png", "words.npy", "pickle.npy", "huge.npy"]
+
+
+@pytest.fixture(scope="module")
+def bad_inputs(place):
+    folder = place / "bad"
+    folder.mkdir()
+    (folder / "empty.npy").write_bytes(b"")
+    (folder / "text.npz").write_text("no zip")
+    (folder / "recipe.toml").write_text("x = 1")
+    os.mkfifo(folder / "pipe.png")
+    np.save(folder / "words.npy", np.array(["a", "b"]))
+    np.save(folder / "pickle.npy", np.array([{}], dtype=object))
+    x = np.zeros((2, 64), np.float32)
+    np.savez(folder / "words.npz", x=x, y=np.array(["a", "b"]))
+    np.savez(folder / "pickle.npz", x=x, y=np.array([{}, {}], dtype=object))
+    head = b"{'descr': '<f4', 'fortran_order': False, 'shape': (999999999999, 64), }\n"
+    (folder / "huge.npy").write_bytes(b"\x93NUMPY\x01\x00" + len(head).to_bytes(2, "little") + head)
+    return folder
+
+
+@pytest.mark.parametrize("bad", BAD_INPUTS)
+@pytest.mark.parametrize("name", INPUTS)
+def test_inputs_that_are_none(name, bad, bad_inputs):
+    refused(*swapped(RIGHT[name], "x.npy", str(bad_inputs / bad)))
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "",
+        "=",
+        "a",
+        "a.b=1",
+        "iterations=0",
+        "iterations=1e9",
+        f"iterations={LONG}",
+        "iterations=2000000000",
+        "batch_size=999999999999",
+        "buffer.size=99999999999999",
+        "buffer.size=1000000000",
+        "model.network.hidden=[1000000, 1000000]",
+        "model.network.hidden=[99999999999]",
+        f"model.network.hidden={DEEP}",
+        "model.network.hidden=[[1]]",
+        "model.network={}",
+        "model=[]",
+        "chain.kernel.step_size=1e300",
+        "chain.kernel.step_size=nan",
+        "chain.kernel.noise_scale=-1",
+        "data.low=-1e39",
+        "data.high=inf",
+        "data.name='[/b]'",
+        "data.validation=0.6",
+        "objective='nothing'",
+        "name='../up'",
+        f"name='{'x' * 300}'",
+        "optimizer.ema=nan",
+        ".".join("a" * 500) + "=1",
+        "\x1b[2J=1",
+    ],
+    ids=lambda text: text[:40].encode("unicode_escape").decode(),
+)
+@pytest.mark.parametrize("name", ["train"])
+def test_settings_that_are_none(name, override):
+    refused(*RIGHT[name], "--set", override)
+
+
+@pytest.mark.parametrize("name", SETS)
+def test_settings_are_checked_by_all_that_take_them(name):
+    refused(*RIGHT[name], "--set", "iterations=-1")
+
+
+OPTIONS = [
+    ("predict", ("--device", "meta")),
+    ("predict", ("--device", "cuda:99")),
+    ("predict", ("--device", "[/b]")),
+    ("predict", ("--given", "digit=99")),
+    ("predict", ("--given", f"digit={LONG}")),
+    ("predict", ("--given", "[/INST]=1")),
+    ("predict", ("--by", "sampling", "--chains", "999999999999")),
+    ("predict", ("--refine", "99999999999")),
+    ("predict", ("--seed", LONG)),
+    ("predict", ("--seed", "-1")),
+    ("predict", ("--json", "--csv")),
+    ("predict", ("--coverage", "nan")),
+    ("predict", ("--calibrated",)),
+    ("calibrate", ("--rows", "x.npy")),
+    ("calibrate", ("--rows", "x.csv")),
+    ("calibrate", ("--rows", "bad/text.npz")),
+    ("calibrate", ("--rows", "bad/words.npz")),
+    ("calibrate", ("--rows", "bad/pickle.npz")),
+    ("calibrate", ("--coverage", "nan")),
+    ("calibrate", ("--coverage", "2")),
+    ("score", ("--quantile", "nan")),
+    ("score", ("--quantile", "2")),
+    ("sample", ("-n", "0")),
+    ("sample", ("-n", "999999999999")),
+    ("sample", ("--steps", "-1")),
+    ("sample", ("--steps", "99999999999")),
+    ("sample", ("--keep-best", "1e-9", "--given", "digit=3")),
+    ("sample", ("--keep-best", "nan", "--given", "digit=3")),
+    ("sample", ("--film", "out.png")),
+    ("sample", ("--out", "q[/b]")),
+    ("sample", ("--out", "run")),
+    ("sample", ("--out", "x.npy/out.npy")),
+    ("sample", ("--out", f"{'x' * 300}.npy")),
+    ("inpaint", ("--mask", "[/b]")),
+    ("inpaint", ("--mask", "x.npy")),
+    ("inpaint", ("--mask", "bad/text.npz")),
+    ("inpaint", ("--draws", "999999999")),
+    ("inpaint", ("--level", "nan")),
+    ("convert", ("--to", "digit")),
+    ("distal", ("-n", "999999999999")),
+    ("distal", ("--above", "nan")),
+    ("distal", ("--max-steps", "99999999999")),
+    ("distal", ("--given", "[/b]=1")),
+    ("compose", ("--given", "digit=1")),
+    ("evaluate", ("--ood", "a=bad/text.npz")),
+    ("evaluate", ("--ood", "a=bad/huge.npy")),
+    ("evaluate", ("--ood", "a=bad/pipe.png")),
+    ("evaluate", ("--ood", "../a=x.npy")),
+    ("evaluate", ("--ood", "a")),
+    ("evaluate", ("--part", "[/b]")),
+    ("evaluate", ("--extractor", "x.npy")),
+    ("evaluate", ("--other", "a=nowhere")),
+    ("compare", ("--only", "[/b]")),
+    ("train", ("--time", "soon")),
+    ("train", ("--time", "9" * 400)),
+    ("train", ("--device", "meta")),
+    ("train", ("--out", "run")),
+    ("train", ("--out", "x.npy")),
+    ("train", ("--quick", "--smoke")),
+    ("init", ("--minutes", "nan")),
+    ("init", ("--minutes", "inf")),
+    ("init", ("--out", "out.txt")),
+    ("reproduce", ("--seeds", LONG)),
+    ("reproduce", ("--name", "../x")),
+    ("reproduce", ("--jobs", "0")),
+    ("study", ("--set", "a=1")),
+    ("data", ("--to", "x.npy")),
+]
+
+
+@pytest.mark.parametrize(("name", "words"), OPTIONS, ids=[f"{n} {' '.join(w)[:40]}" for n, w in OPTIONS])
+def test_options_that_make_no_sense(name, words, bad_inputs):
+    refused(*RIGHT[name], *words)
+
+
+@pytest.mark.parametrize("text", ["", "{}", "[]", "null", DEEP, '{"metrics": {"a": "b"}}', "\x00", "nan"])
+def test_metrics_that_are_none(text, tmp_path):
+    folder = tmp_path / "run" / "evaluation"
+    folder.mkdir(parents=True)
+    (folder / "metrics.json").write_text(text)
+    assert "is damaged" in refused("compare", str(folder.parent))
+
+
+@pytest.mark.parametrize(
+    "text", ["", "name = ", "[a" * 3000, "a." * 9000 + "a = 1", "name = 5", f"iterations = {LONG}", "a = " + DEEP]
+)
+def test_recipe_files_that_are_none(text, tmp_path):
+    path = tmp_path / "r.toml"
+    path.write_text(text)
+    refused("train", str(path), "--out", "out")
+    refused("recipes", str(path))
+
+
+def exported(tmp_path: Path, **changes: str) -> Path:
+    from safetensors import safe_open
+
+    with safe_open("run.safetensors", "pt") as file:
+        known = file.metadata()
+    path = tmp_path / "e.safetensors"
+    save_file(load_file("run.safetensors"), path, {**known, **changes})
+    return path
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"recipe": ""},
+        {"recipe": "name = 'x'\n[model.network]\nkind='mlp'\nhidden=[1000000, 1000000]"},
+        {"recipe": "a = " + DEEP},
+        {"labels": "{}"},
+        {"labels": "[]"},
+        {"labels": '{"digit": 2000000000}'},
+        {"labels": DEEP},
+        {"event_shape": "null"},
+        {"event_shape": "[1000000, 1000000, 1000000]"},
+        {"event_shape": "[-1]"},
+        {"seed": LONG},
+        {"seed": "x"},
+        {"thresholds": "{}"},
+        {"thresholds": '[{"score": 1}]'},
+        {"notes": "5"},
+        {"jointenergy": "2"},
+    ],
+    ids=lambda c: str(c)[:50],
+)
+def test_exported_files_that_are_none(changes, tmp_path):
+    refused("predict", str(exported(tmp_path, **changes)), "x.npy")
+
+
+def test_weights_that_are_no_numbers_are_refused(tmp_path):
+    tensors = load_file("run.safetensors")
+    from safetensors import safe_open
+
+    with safe_open("run.safetensors", "pt") as file:
+        known = file.metadata()
+    name = next(k for k, v in tensors.items() if v.is_floating_point())
+    tensors[name] = torch.full_like(tensors[name], torch.nan)
+    save_file(tensors, tmp_path / "e.safetensors", known)
+    assert "not finite" in refused("predict", str(tmp_path / "e.safetensors"), "x.npy")
+
+
+def test_labels_of_others_are_shown_and_not_obeyed(tmp_path):
+    labels = {"[/INST]\x1b[31m": ["[bold]", "\x9b2J", *map(str, range(2, 10))]}
+    path = exported(tmp_path, labels=json.dumps(labels))
+    for form in ((), ("--json",), ("--csv",)):
+        answer = call("predict", str(path), "x.npy", "--all", *form)
+        assert answer.status == 0
+        assert "[/INST]" in answer.out
+        assert "[bold]" in answer.out
+        assert not set(answer.out + answer.err) & {"\x1b", "\x9b"}
+        if form == ("--json",):
+            assert "[/INST]\x1b[31m" in json.loads(answer.out)[0]
+
+
+def test_what_nobody_foresaw_is_a_sentence_with_the_path_of_a_traceback(monkeypatch):
+    monkeypatch.setattr("jointenergy.runs.loading.open_run", lambda *_, **__: [][1])
+    answer = call("predict", "run", "x.npy")
+    assert answer.status == UNFORESEEN
+    assert answer.out == ""
+    (line,) = answer.err.splitlines()
+    path = Path(line.partition("the traceback is in ")[2].partition(": ")[0])
+    assert "IndexError: list index out of range" in path.read_text()
+    path.unlink()
