@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from jointenergy.training.callbacks import Callback
     from jointenergy.training.settings import CadenceSettings, EngineSettings, OptimizerSettings
 
-__version__ = "0.1.0.dev0"
+__version__ = "0.1.0"
 
 __all__ = [
     "MISSING",

@@ -25,13 +25,13 @@ class JointEnergyDetector(OutlierMixin, TableEstimator):  # type: ignore[misc]
     `JointEnergyDetector.of(classifier)` is made from a fitted JointEnergyClassifier, without training again: its
     density has the labels summed out.
 
+    Parameters that are not listed are those of JointEnergyClassifier. Without labels nothing is held out unless
+    `early_stopping=True`: rows are then held out to stop at their best log-density.
+
     Parameters
     ----------
     contamination : float, default=0.05
-        The share of the rows learned from that `predict` calls outliers, above 0 and at most .5.
-
-    The others are those of JointEnergyClassifier. Without labels nothing is held out unless `early_stopping=True`:
-    rows are then held out to stop at their best log-density.
+        The share of the training rows that `predict` calls outliers, above 0 and at most 0.5.
 
     Attributes
     ----------
