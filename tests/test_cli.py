@@ -47,7 +47,7 @@ def test_demo_writes_a_report_and_says_how_good_it_is(tmp_path, monkeypatch):
     assert "Prediction" in (folder / "evaluation" / "report.html").read_text()
     again = CliRunner().invoke(app, arguments)
     assert again.output.splitlines()[-4:] == outcome.output.splitlines()[-4:]
-    with pytest.raises(InputError, match="holds another run"):
+    with pytest.raises(InputError, match="contains another run"):
         CliRunner().invoke(app, ["demo", "--out", str(folder), "--seed", "1", *SHORT], catch_exceptions=False)
 
 
@@ -56,8 +56,8 @@ def test_train_resume_and_recipes(tmp_path):
     trained = CliRunner().invoke(app, ["train", "digits-jem", "--out", str(folder), *SHORT])
     assert trained.exit_code == UNHEALTHY  # sixty iterations make no samples
     lines = [line for line in trained.output.splitlines() if not line.startswith("warning: ")]
-    assert lines[-1].startswith("accuracy on held-out rows")
-    assert lines[-2].startswith("chains are ")
+    assert lines[-1].startswith("held-out accuracy")
+    assert lines[-2].startswith("the run is ")
     assert all(line.startswith("iteration ") for line in lines[:-2])
     assert any(line.startswith("iteration 50/60  ") and "f(samples)" in line for line in lines), "not in one line"
     assert (folder / "recipe.toml").exists()
@@ -66,7 +66,7 @@ def test_train_resume_and_recipes(tmp_path):
         app, ["train", "digits-jem", "--baseline", "--time", "0.5s", "--out", str(tmp_path / "b"), *SHORT]
     )
     assert baseline.exit_code == 0
-    assert "iterations on this machine" in baseline.output
+    assert "on this machine" in baseline.output
 
 
 @pytest.mark.slow
@@ -226,6 +226,6 @@ def test_ctrl_c_saves_and_says_how_to_go_on(tmp_path):
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert "go on with: jointenergy resume run" in out
+    assert "continue with: jointenergy resume run" in out
     assert "Traceback" not in out + err
     assert run_folder.reopen(tmp_path / "run").trainer.iteration >= 50

@@ -129,7 +129,7 @@ class TestQuestions:
                 assert float(str(a["log_density"])) == pytest.approx(float(str(b["log_density"])), abs=0.05), name
         folder = call(place, "predict", "run", "images", "x.npy", "--json")
         assert [r["input"] for r in records(folder)][:4] == ["0.png", "1.png", "deep/2.png", "x.npy[0]"]
-        assert "columns of labels were left out: digit" in call(place, "score", "run", "x.csv").stderr
+        assert "ignored label columns: digit" in call(place, "score", "run", "x.csv").stderr
 
     def test_score_tells_data_from_noise_by_the_stored_threshold(self, place, run):
         found = records(call(place, "score", "run", "x.npy", "--quantile", "0.2", "--json"))
@@ -211,7 +211,7 @@ class TestQuestions:
         path = str(
             portable.write(model, origin, run.sampling, run.bounds, Thresholds(), (), tmp_path / "table.safetensors")
         )
-        with pytest.raises(InputError, match=r"are no images and no points: write them with --out FILE\.npy"):
+        with pytest.raises(InputError, match=r"are neither images nor points: write them with --out FILE\.npy"):
             call(place, "sample", path, "--steps", "1000000", "--out", str(tmp_path / "s.png"))
         assert call(place, "sample", path, "--steps", "2", "--out", str(tmp_path / "s.npy")).exit_code == 0
 
@@ -247,8 +247,8 @@ class TestSynthesis:
         words = ("sample", "run", "--given", "3", "-n", "4", "--steps", "2", "--out", str(tmp_path / "s.png"))
         film = ("--film", str(tmp_path / "s.gif"))
         for more, sentence in (
-            (("--keep-best", "0.5"), "film shows 8 of all 8 chains, not the 4 that were kept"),
-            (("--method", "select"), "film shows 40 of all 40 chains, not the 4 that were kept"),
+            (("--keep-best", "0.5"), "film shows 8 of all 8 chains, not only the 4 samples kept"),
+            (("--method", "select"), "film shows 40 of all 40 chains, not only the 4 samples kept"),
         ):
             assert sentence in call(place, *words, *film, *more).stderr
             assert "film shows" not in call(place, *words, *more).stderr
@@ -331,39 +331,39 @@ WRONG = [
     (["predict", "nowhere", "x.npy"], "there is no run folder and no exported file nowhere"),
     (["predict", "text.txt", "x.npy"], "is no exported run"),
     (["predict", "run", "nothing.png"], "there is no file or folder nothing.png"),
-    (["predict", "run", "empty"], "holds no images"),
+    (["predict", "run", "empty"], "contains no images"),
     (["predict", "run", "broken.png"], "cannot be read: it is of no known format"),
-    (["predict", "run", "text.txt"], "text.txt is no image by its ending"),
-    (["predict", "run", "large.png"], "large.png is 30 x 20 pixels where the run takes 8 x 8 pixels: add --resize"),
-    (["predict", "run", "large.npy"], "rows of large.npy are 16 x 16 where the run takes 8 x 8 pixels: add --resize"),
-    (["predict", "run", "wrong.npy"], "rows of wrong.npy are 5 where the run takes 8 x 8 pixels"),
-    (["predict", "run", "mark.npy"], "rows of mark.npy are single numbers where the run takes 8 x 8 pixels"),
-    (["predict", "run", "whole.npy"], "whole.npy holds int64: give floats on the run's scale, or pixels as uint8"),
-    (["predict", "run", "bright.npy"], "has values from 200 to 200 where x of the run lies between -1 and 1"),
+    (["predict", "run", "text.txt"], "text.txt has an unknown file type"),
+    (["predict", "run", "large.png"], "large.png is 30 x 20 pixels, but the run expects 8 x 8 pixels: add --resize"),
+    (["predict", "run", "large.npy"], "rows of large.npy are 16 x 16, but the run expects 8 x 8 pixels: add --resize"),
+    (["predict", "run", "wrong.npy"], "rows of wrong.npy are 5, but the run expects 8 x 8 pixels"),
+    (["predict", "run", "mark.npy"], "rows of mark.npy are single numbers, but the run expects 8 x 8 pixels"),
+    (["predict", "run", "whole.npy"], "whole.npy has dtype int64: give floats on the run's scale, or pixels as uint8"),
+    (["predict", "run", "bright.npy"], "has values from 200 to 200, but the run expects x between -1 and 1"),
     (["predict", "run", "unnamed.npz"], "unnamed.npz holds a, b: call the array of inputs x"),
-    (["predict", "run", "points.csv"], "points.csv has 2 columns of numbers where the run takes 64"),
-    (["predict", "points", "words.csv"], "line 2 of words.csv has 'hello' where a number should be"),
-    (["predict", "points", "ragged.csv"], "line 2 of ragged.csv has 1 cells where the first has 2"),
-    (["predict", "points", "large.png"], "the run takes rows of shape (2,): give .npy or .csv"),
-    (["predict", "points", "points.csv"], "2 of 3 inputs have empty cells or NaN, the first of them points.csv[0]"),
-    (["score", "points", "points.csv"], "fill them first, as `jointenergy inpaint` does"),
+    (["predict", "run", "points.csv"], "points.csv has 2 columns of numbers, but the run expects 64"),
+    (["predict", "points", "words.csv"], "line 2 of words.csv has 'hello' where a number is expected"),
+    (["predict", "points", "ragged.csv"], "line 2 of ragged.csv has 1 cells, but the first line has 2"),
+    (["predict", "points", "large.png"], "the run expects rows of shape (2,): give .npy or .csv"),
+    (["predict", "points", "points.csv"], "2 of 3 inputs have empty cells or NaN, first points.csv[0]"),
+    (["score", "points", "points.csv"], "fill them first, for example with `jointenergy inpaint`"),
     (["predict", "points", "latin.csv"], "the table latin.csv is no text in UTF-8"),
     (["predict", "points", "binary.csv"], "the table binary.csv is no text in UTF-8"),
     (["predict", "run", "x.npy", "--given", "digt=3"], "there is no label called 'digt': did you mean 'digit'?"),
     (["predict", "run", "x.npy", "--given", "digit=12"], "label 'digit' takes the values 0 to 9, got 12"),
-    (["predict", "run", "x.npy", "--json", "--csv"], "choose one"),
-    (["sample", "run", "--out", "o.txt"], "--out writes a picture (.png), .npy or .npz"),
-    (["sample", "run", "--out", "o.png", "--film", "o.mp4"], "--film writes an animated .gif"),
+    (["predict", "run", "x.npy", "--json", "--csv"], "give one of them"),
+    (["sample", "run", "--out", "o.txt"], "--out must end in .png, .npy or .npz"),
+    (["sample", "run", "--out", "o.png", "--film", "o.mp4"], "--film must end in .gif"),
     (["sample", "run", "--given", "3", "--out", "o.png", "--keep-best", "0"], "keep_best must be a share above 0"),
     (
         ["sample", "run", "--out", "o.png", "--keep-best", "0.5"],
-        "keep chains by p(given | x): name labels with --given",
+        "rank chains by p(given | x): add labels with --given",
     ),
     (
         ["sample", "run", "--out", "o.png", "--method", "select"],
-        "keep chains by p(given | x): name labels with --given",
+        "rank chains by p(given | x): add labels with --given",
     ),
-    (["inpaint", "run", "x.npy"], "all of the input is known: say with --mask which part is"),
+    (["inpaint", "run", "x.npy"], "nothing is missing in the input: name the known part with --mask"),
     (["inpaint", "run", "x.npy", "--mask", "uper"], "did you mean 'upper'?"),
     (["inpaint", "points", "points.csv", "--mask", "c"], "the known ones are 'a', 'b'"),
     (["inpaint", "run", "x.npy", "--mask", "mask63.npy"], "has shape (63,): give one mask of 8 x 8 pixels, or one"),
@@ -372,7 +372,7 @@ WRONG = [
     (["inpaint", "run", "x.npy", "--mask", "broken.npy"], "broken.npy cannot be read as an array"),
     (["inpaint", "run", "x.npy", "--mask", "broken.npz"], "broken.npz cannot be read as an array"),
     (["inpaint", "run", "x.npy", "--mask", "x.npy"], "must be an array of True and False, got float32"),
-    (["compose", "run", "run", "--given", "3", "--out", "o.png"], "2 run(s) need 2 --given"),
+    (["compose", "run", "run", "--given", "3", "--out", "o.png"], "got 1 for 2 run(s)"),
     (["compose", "run", "points", "--out", "o.png"], "only runs on the same x can be composed"),
     (["export", "run", "model.bin"], "an exported file ends in .safetensors"),
 ]
@@ -417,7 +417,7 @@ def test_counted_names_of_columns_are_no_row(place, tmp_path):
     table.write_text("0,1\n1,2\n-2,1\n")
     outcome = call(place, "score", "points", str(table), "--json")
     assert len(records(outcome)) == 2
-    assert "the first line of counted.csv, 0 to 1, was taken as names of columns" in outcome.stderr
+    assert "the first line of counted.csv, 0 to 1, was read as column names" in outcome.stderr
     for rows in ("1,0\n1,2\n-2,1\n", "0,1.0\n1,2\n-2,1\n"):
         table.write_text(rows)
         outcome = call(place, "score", "points", str(table), "--json")

@@ -182,7 +182,7 @@ def test_the_commands(server, tmp_path, monkeypatch):
     assert all(name in listed.output for name in READERS)
     got = CliRunner().invoke(app, ["data", "get", "mnist"])
     assert got.exit_code == 0, got.output
-    assert "4 file(s) of mnist, whole; use it by --data data" in got.output
+    assert "mnist: 4 file(s) verified; use it with --data data" in got.output
     assert (tmp_path / "data" / "mnist" / "train-images-idx3-ubyte.gz").exists()
     with pytest.raises(InputError, match="celeba"):
         CliRunner().invoke(app, ["data", "get", "celeba", "--to", str(tmp_path)], catch_exceptions=False)

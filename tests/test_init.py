@@ -165,7 +165,7 @@ def test_an_existing_file_is_never_overwritten(tmp_path):
     out = tmp_path / "my.toml"
     out.write_text("mine")
     place = made.write_table(tmp_path / "mine.csv")
-    with pytest.raises(InputError, match=r"my.toml is there already: choose another --out"):
+    with pytest.raises(InputError, match=r"my.toml already exists: choose another --out"):
         CliRunner().invoke(app, ["init", str(place), "--out", str(out)], catch_exceptions=False)
     assert out.read_text() == "mine"
 

@@ -75,7 +75,7 @@ def test_the_disk_fills_during_a_checkpoint(run, tmp_path, monkeypatch):
     full_disk(monkeypatch)
     answer = call("resume", str(run))
     assert answer.status == 2
-    assert "the checkpoints before it are whole: make room" in answer.err
+    assert "earlier checkpoints are intact: free disk space" in answer.err
     monkeypatch.undo()
     assert call("resume", str(run)).status == UNHEALTHY  # so short a run
     assert checkpoints.all_in(run / "checkpoints")[-1].name == "iteration-00000009"

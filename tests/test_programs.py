@@ -102,4 +102,4 @@ def test_a_recipe_is_printed_complete(place: Path) -> None:
 def test_a_program_is_that_of_one_recipe() -> None:
     result = CliRunner().invoke(app, ["recipes", "--python"])
     assert result.exit_code != 0
-    assert "name it, as in recipes digits-jem" in f"{result.output} {result.exception}"
+    assert "name it, such as `recipes digits-jem`" in f"{result.output} {result.exception}"

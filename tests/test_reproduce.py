@@ -99,7 +99,7 @@ def test_seeds_are_trained_measured_and_published():
     command = ("reproduce", "digits-jem", "--seeds", "2", "--jobs", "2", "--name", "tiny", "--no-baseline", *SET)
     shown = invoke(*command)
     assert "tiny, 2 seeds" in shown
-    assert "written to results/tiny.json" in shown
+    assert "wrote results/tiny.json" in shown
     # The one that was stopped went on from where it was, the other began.
     assert "resuming at iteration 25 of 40" in (plan.folder / "seed-0.log").read_text()
     assert "going on" not in (plan.folder / "seed-1.log").read_text()
@@ -293,7 +293,7 @@ def test_ctrl_c_stops_the_processes_saved_and_says_how_to_go_on():
     thread.join()
     assert refused == ["seed 0 in runs/reproduce/long-baseline is being trained by another process"]
     assert outcome.exit_code == 130
-    assert "0 of 3 seeds are trained; go on with the same command: jointenergy reproduce digits-jem" in outcome.output
+    assert "0 of 3 seeds complete; continue with the same command: jointenergy reproduce digits-jem" in outcome.output
     assert not Path("results").exists()
     for seed in (0, 1):
         assert "all of it saved" in (folder / f"seed-{seed}.log").read_text()

@@ -1,1 +1,1 @@
-"""cli: parse, call, show; no mathematics."""
+"""cli: the command line: parse arguments, call the library, print results."""

@@ -45,7 +45,7 @@ def get(
 
     folder = to or Path(os.environ.get(VARIABLE) or "data")
     if folder.exists() and not folder.is_dir():
-        raise InputError(f"--to names a folder, and {folder} is a file: choose another")
+        raise InputError(f"--to must be a folder, but {folder} is a file: choose another")
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TimeRemainingColumn())
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         tasks = {}
@@ -58,5 +58,5 @@ def get(
         paths = downloads.get(name, folder, report=report)
     for path in paths:
         say(str(path))
-    remedy = "" if os.environ.get(VARIABLE) == str(folder) else f"; use it by --data {folder}, or {VARIABLE}={folder}"
-    say(f"{len(paths)} file(s) of {name}, whole{remedy}")
+    remedy = "" if os.environ.get(VARIABLE) == str(folder) else f"; use it with --data {folder} or {VARIABLE}={folder}"
+    say(f"{name}: {len(paths)} file(s) verified{remedy}")

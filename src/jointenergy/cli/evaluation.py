@@ -1,4 +1,4 @@
-"""cli: `jointenergy evaluate` measures a run and writes its report; `jointenergy compare` puts runs side by side."""
+"""cli: `jointenergy evaluate` measures a run and writes its report; `jointenergy compare` shows runs side by side."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ KEY_FIGURES = (
     ("accuracy", "accuracy"),
     ("ece", "calibration error (ECE)"),
     ("nll", "negative log-likelihood"),
-    ("consistency_class.model", "samples of their class"),
+    ("consistency_class.model", "samples classified as their class"),
     ("fid.inception.fresh", "FID of fresh samples"),
     ("kid.inception.fresh", "KID of fresh samples"),
     ("fid.inception.buffer", "FID of the replay buffer"),
@@ -35,7 +35,7 @@ PARTS = ("health", "samples", "prediction", "calibration", "ood", "robustness", 
 
 
 class SuiteName(StrEnum):
-    """How much is measured."""
+    """Size of an evaluation."""
 
     quick = "quick"
     full = "full"
@@ -43,7 +43,7 @@ class SuiteName(StrEnum):
 
 
 class ReferenceName(StrEnum):
-    """The real rows that samples are compared with."""
+    """Real rows that samples are compared with."""
 
     train = "train"
     test = "test"
@@ -53,11 +53,11 @@ def evaluate(
     run: RunPath,
     against: Annotated[
         Path | None,
-        typer.Option(metavar="BASELINE_RUN", help="Run of the same network, trained by cross-entropy alone."),
+        typer.Option(metavar="BASELINE_RUN", help="Run of the same network trained with cross-entropy only."),
     ] = None,
     other: Annotated[list[str], typer.Option(metavar="NAME=RUN", help="Another run to compare with. Repeatable.")] = [],  # noqa: B006 (typer reads the default and copies it)
     suite_name: Annotated[
-        SuiteName, typer.Option("--suite", help="Size of the evaluation; paper has the attacks of JEM's budget.")
+        SuiteName, typer.Option("--suite", help="Size of the evaluation; paper uses JEM's attack budget.")
     ] = SuiteName.quick,
     ood: Annotated[
         list[str],
@@ -67,7 +67,7 @@ def evaluate(
     ] = [],  # noqa: B006
     extractor: Annotated[
         Path | None,
-        typer.Option(metavar="inception|FILE", help="Network whose features compare samples (FID, KID), or its file."),
+        typer.Option(metavar="inception|FILE", help="Feature extractor for FID and KID: a name or a file."),
     ] = None,
     reference: Annotated[
         ReferenceName | None,
@@ -86,8 +86,8 @@ def evaluate(
 ) -> None:
     """Evaluate a run on its test rows and write a report.
 
-    Writes report.html, metrics.json and pictures. After Ctrl-C the same command
-    continues with the parts that are left.
+    Writes report.html, metrics.json and pictures. After Ctrl-C, run the same
+    command again to measure the remaining parts.
     """
     from jointenergy.cli.inputs import named_places
     from jointenergy.report import comparison, extractors, suite
@@ -101,14 +101,14 @@ def evaluate(
     named = None if extractor is None else extractors.load(extractor, trained)
     if reference is not None:
         if named is None:
-            raise InputError("--reference belongs to an extractor: name one by --extractor")
+            raise InputError("--reference needs an extractor: add --extractor")
         named = replace(named, reference=reference.value)
     subject = suite.subject_of(trained, baseline=baseline, others=others, outside=outside, extractor=named, seed=seed)
     measure(subject, suite_name.value, folder, only=part or None)
 
 
 def measure(subject: Subject, size: Suite, folder: Path, *, only: Sequence[str] | None = None) -> None:
-    """Measure, write the page, and say on the screen what was found; Ctrl-C keeps the parts that are done."""
+    """Evaluate, write the page and print a summary; Ctrl-C keeps the finished parts."""
     from jointenergy.report import page, suite
 
     with console.status("measuring") as status:
@@ -123,7 +123,7 @@ def measure(subject: Subject, size: Suite, folder: Path, *, only: Sequence[str] 
             found = suite.evaluate(subject, size, folder, only=only, report=show)
         except KeyboardInterrupt:
             status.stop()
-            say("stopped; the parts that are done are kept: the same command goes on")
+            say("stopped; finished parts are saved: run the same command to continue")
             raise typer.Exit(INTERRUPTED) from None
     written = page.write(found, folder)
     _show(found, written)
@@ -153,7 +153,7 @@ def compare(
     table, says = comparison.compare([comparison.read(path) for path in runs])
     rows = [row for row in table.rows if only in str(row[0])]
     if only and not rows:
-        raise InputError(f"no metric of these runs has {only!r} in its name")
+        raise InputError(f"no metric name of these runs contains {only!r}: omit --only to list all metrics")
     if as_json:
         plain = {str(row[0]): dict(zip(table.columns[1:], row[1:], strict=True)) for row in rows}
         print(outputs.json_text(plain))
@@ -168,5 +168,5 @@ def compare(
 
 
 def _text(value: Cell) -> str:
-    """A metric of its own scale in each row: four digits."""
+    """Format with four significant digits, since every row has its own scale."""
     return "-" if value is None else f"{value:.4g}" if isinstance(value, float) else str(value)

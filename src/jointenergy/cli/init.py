@@ -1,4 +1,4 @@
-"""cli: `jointenergy init` looks at data of your own and writes a recipe that fits them."""
+"""cli: `jointenergy init` inspects your data and writes a recipe for them."""
 
 from __future__ import annotations
 
@@ -34,9 +34,8 @@ def init(
 ) -> None:
     """Write a recipe for your own images or table.
 
-    Labels keep their names. The network, the chains and the number of
-    iterations are chosen for this machine, with comments that say what to
-    change.
+    Keeps the names of your labels. Chooses the network, the chains and the
+    number of iterations for this machine, with comments on what to change.
     """
     from jointenergy.data.own import look
     from jointenergy.recipes import own
@@ -44,9 +43,9 @@ def init(
     from jointenergy.training.distributed import device_of
 
     if out.exists():
-        raise InputError(f"{out} is there already: choose another --out")
+        raise InputError(f"{out} already exists: choose another --out")
     if out.suffix != ".toml":
-        raise InputError(f"a recipe file ends in .toml, got --out {out}")
+        raise InputError(f"--out must end in .toml, got {out}")
     where = device_of(device)
     with waiting("reading the data"):
         found = look(place, own.SIDES[where.type])
@@ -62,13 +61,13 @@ def init(
     values["description"] = f"{system} of {what_is_in(train)}."
     head = [
         f"{system} of {what_is_in(train)}.",
-        f"Training takes about {_time(seconds)} on the machine where this was written, on its {where.type.upper()}.",
+        f"Training takes about {_time(seconds)} on the {where.type.upper()} of the machine that wrote this file.",
         f"Start it with: {command}",
     ]
     text = own.text_of(values, found, head)
     out.parent.mkdir(parents=True, exist_ok=True)
     write_text(out, text)
-    say(f"{out} is written: {values['iterations']:,} iterations, about {_time(seconds)}. Next: {command}")
+    say(f"wrote {out}: {values['iterations']:,} iterations, about {_time(seconds)}. Next: {command}")
 
 
 def _time(seconds: float) -> str:
@@ -76,10 +75,10 @@ def _time(seconds: float) -> str:
 
 
 def what_is_in(train: Dataset) -> str:
-    """The training rows in a few words: how many, of which form, under which labels."""
+    """Describe the training rows in a few words: number, shape and labels."""
     shape, labels = train.event_shape, train.labels
     if len(shape) == 3 and shape[0] in (1, 3):
-        rows = f"images, {shape[1]} x {shape[2]} in {'color' if shape[0] == 3 else 'grey'}"
+        rows = f"images, {shape[1]} x {shape[2]} in {'color' if shape[0] == 3 else 'gray'}"
     else:
         rows = f"rows of {' x '.join(map(str, shape))} numbers"
     if len(labels) == 1:

@@ -1,4 +1,4 @@
-"""cli: `jointenergy inpaint`, which completes what is not known of images and tables."""
+"""cli: `jointenergy inpaint` completes images and tables that are known in part."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from jointenergy.inference import Inpainted
     from jointenergy.runs import Film, Run
 
-SHOWN_DRAWS = 6  # of each input in a picture
+SHOWN_DRAWS = 6  # draws shown per input in a picture
 
 
 def inpaint(
@@ -38,7 +38,7 @@ def inpaint(
     ] = "",
     given: Given = "",
     draws: Annotated[int, typer.Option(metavar="N", help="Draws per input.", min=1, max=COUNT)] = 32,
-    level: Annotated[float, typer.Option(help="Coverage of the intervals of a table.", min=0.01, max=0.99)] = 0.9,
+    level: Annotated[float, typer.Option(help="Coverage of the intervals for table cells.", min=0.01, max=0.99)] = 0.9,
     steps: Steps = None,
     out: Annotated[
         Path | None, typer.Option(metavar="FILE", help="File to write: a picture (.png), .npy or .npz.")
@@ -69,7 +69,7 @@ def inpaint(
     if mask:
         held = held & mask_of(mask, source, len(rows.x), rows.columns)
     if bool(held.all()):
-        raise InputError("all of the input is known: say with --mask which part is, as in --mask upper")
+        raise InputError("nothing is missing in the input: name the known part with --mask, such as --mask upper")
     outputs.check_memory(draws * len(rows.x), source.event_shape)
     length = steps_of(source, steps)
     reel, columns = _reel(length, len(rows.x), draws, source.event_shape) if film is not None else (None, None)
@@ -81,13 +81,13 @@ def inpaint(
         _save_inpainted(out, found, rows.x, held, source)
     save_film(film, reel, source, columns)
     if columns is not None:
-        outputs.say([f"each row of the film: one draw of {columns} inputs"])
+        outputs.say([f"each row of the film shows one draw of {columns} inputs"])
     outputs.show(_completed(found, rows, held), as_json=as_json, as_csv=as_csv)
     outputs.say([*rows.notes, *found.notes])
 
 
 def _reel(steps: int, n: int, draws: int, event_shape: tuple[int, ...]) -> tuple[Film, int | None]:
-    """A film and its columns: chains are all inputs, then all again for the next draw, and should stand so."""
+    """Create the film and its number of columns; chains hold all inputs for the first draw, then for the next."""
     from jointenergy.runs import Film
 
     film = Film(steps)
@@ -108,11 +108,11 @@ def _save_inpainted(path: Path, found: Inpainted, x: Tensor, held: Tensor, run: 
     shown = [*complete, grey, *found.draws[:SHOWN_DRAWS], found.mean]
     outputs.save(path, outputs.beside(*shown), found.y, run.bounds, columns=len(shown))
     what = "the input, " if complete else ""
-    outputs.say([f"each row of the picture: {what}what is known, {len(found.draws[:SHOWN_DRAWS])} draws, their mean"])
+    outputs.say([f"each row of the picture: {what}the known part, {len(found.draws[:SHOWN_DRAWS])} draws, their mean"])
 
 
 def _completed(found: Inpainted, rows: inputs.Inputs, held: Tensor) -> list[outputs.Record]:
-    """Of a table each cell that was not known; of images what the draws say in short."""
+    """List the completed cells of a table, or a summary per image."""
     records: list[outputs.Record] = []
     flat = [None if t is None else t.flatten(1) for t in (found.mean, found.std, found.low, found.high)]
     mean, std, low, high = flat

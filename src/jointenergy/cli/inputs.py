@@ -1,4 +1,4 @@
-"""cli: what users hand in: image files, folders, .npy, .npz and .csv as rows; labels and sizes as text."""
+"""cli: read user inputs: image files, folders, .npy, .npz and .csv as rows; labels and sizes as text."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ ARRAYS = (".npy", ".npz")
 
 @dataclass(frozen=True)
 class Inputs:
-    """Rows of x as the run takes them, a name for each, and the names of their columns where a table has some."""
+    """Rows of x in the format of the run, a name for each, and column names if the input is a table."""
 
     x: Tensor
     names: list[str]
@@ -39,9 +39,9 @@ class Inputs:
 
 
 def read(paths: Sequence[Path], run: Run, *, resize: bool, in_part: bool = False) -> Inputs:
-    """All inputs together; those of another size are refused, with the size that is wanted, or resized.
+    """Read all inputs; those of another size are refused, or resized with `resize`.
 
-    What is not known, empty cells and NaN, is refused too unless inputs may be known `in_part`.
+    Empty cells and NaN are refused unless `in_part` is set.
     """
     with waiting("reading inputs"):
         parts = [part for path in paths for part in _parts(path, run, resize)]
@@ -50,8 +50,8 @@ def read(paths: Sequence[Path], run: Run, *, resize: bool, in_part: bool = False
     unknown = x.isnan().flatten(1).any(1).nonzero()[:, 0].tolist()
     if unknown and not in_part:
         raise InputError(
-            f"{len(unknown)} of {len(names)} inputs have empty cells or NaN, the first of them {names[unknown[0]]}: "
-            "fill them first, as `jointenergy inpaint` does"
+            f"{len(unknown)} of {len(names)} inputs have empty cells or NaN, first {names[unknown[0]]}: "
+            "fill them first, for example with `jointenergy inpaint`"
         )
     columns = parts[0].columns if all(p.columns == parts[0].columns for p in parts) else ()
     notes = tuple(dict.fromkeys(note for p in parts for note in p.notes))
@@ -62,7 +62,7 @@ def _parts(path: Path, run: Run, resize: bool) -> Iterator[Inputs]:
     if path.is_dir():
         files = sorted(f for f in path.rglob("*") if f.suffix.lower() in image_endings() and f.is_file())
         if not files:
-            raise InputError(f"the folder {path} holds no images: name image files, .npy, .npz or .csv")
+            raise InputError(f"the folder {path} contains no images: give image files, .npy, .npz or .csv")
         for file in files:
             yield _image(file, file.relative_to(path).as_posix(), run, resize)
     elif not path.is_file():
@@ -74,18 +74,18 @@ def _parts(path: Path, run: Run, resize: bool) -> Iterator[Inputs]:
     elif path.suffix.lower() in image_endings():
         yield _image(path, path.name, run, resize)
     else:
-        raise InputError(f"{path.name} is no image by its ending, no .npy, .npz or .csv")
+        raise InputError(f"{path.name} has an unknown file type: give an image, .npy, .npz or .csv")
 
 
 def _checked(part: Inputs, run: Run) -> Tensor:
     x, (low, high) = part.x, run.bounds
     if tuple(x.shape[1:]) != run.event_shape:
-        raise InputError(f"{part.names[0]} has shape {tuple(x.shape[1:])} where the run takes {size_of(run)}")
+        raise InputError(f"{part.names[0]} has shape {tuple(x.shape[1:])}, but the run expects {size_of(run)}")
     known = x[~x.isnan()]
-    # Pixels from 0 to 255 are a usual slip; a little noise beyond the bounds is none.
+    # Catch pixels from 0 to 255, but accept a little noise beyond the bounds.
     if known.numel() and not (low - (high - low) <= float(known.min()) <= float(known.max()) <= high + (high - low)):
         raise InputError(
-            f"{part.names[0]} has values from {float(known.min()):g} to {float(known.max()):g} where x of the run lies "
+            f"{part.names[0]} has values from {float(known.min()):g} to {float(known.max()):g}, but the run expects x "
             f"between {low:g} and {high:g}: scale it, or give pixels as uint8"
         )
     return x
@@ -104,12 +104,12 @@ def size_of(run: Run) -> str:
 def _image(path: Path, name: str, run: Run, resize: bool) -> Inputs:
     form = image_form(run.event_shape)
     if form is None:
-        raise InputError(f"{name} is no table, and the run takes rows of shape {run.event_shape}: give .npy or .csv")
+        raise InputError(f"{name} is an image, but the run expects rows of shape {run.event_shape}: give .npy or .csv")
     size = form[1:] if resize else None
     pixels = decode(image_bytes(path), str(path), "RGB" if form[0] == 3 else "L", size)
     if pixels.shape[1:] != form[1:]:
         raise InputError(
-            f"{name} is {pixels.shape[1]} x {pixels.shape[2]} pixels where the run takes {size_of(run)}: add --resize"
+            f"{name} is {pixels.shape[1]} x {pixels.shape[2]} pixels, but the run expects {size_of(run)}: add --resize"
         )
     return Inputs(run.rows(pixels[None]), [name])
 
@@ -126,13 +126,13 @@ def _array(path: Path, run: Run, resize: bool) -> Inputs:
         if not (resize and fits):
             remedy = ": add --resize" if fits else ""
             shown = " x ".join(map(str, rows.shape[1:])) or "single numbers"
-            raise InputError(f"rows of {path.name} are {shown} where the run takes {size_of(run)}{remedy}")
+            raise InputError(f"rows of {path.name} are {shown}, but the run expects {size_of(run)}{remedy}")
         rows = Resize(form[1], form[2])(images).reshape(len(images), *run.event_shape)
     return Inputs(run.rows(_standardized(rows, run)), [f"{path.name}[{i}]" for i in range(len(rows))])
 
 
 def labels_in(path: Path) -> NDArray[Any]:
-    """The labels y of a .npz file of rows, or one sentence."""
+    """Read the labels y of a .npz file."""
     found = arrays_of(path).get("y") if path.suffix.lower() == ".npz" else None
     if found is None:
         raise InputError(f"{path} has no labels: give a .npz with rows x and integer labels y, one for each row")
@@ -142,7 +142,7 @@ def labels_in(path: Path) -> NDArray[Any]:
 def _numbers(path: Path) -> NDArray[Any]:
     array = array_of(path)
     if array.dtype != np.uint8 and not np.issubdtype(array.dtype, np.floating):
-        raise InputError(f"{path.name} holds {array.dtype}: give floats on the run's scale, or pixels as uint8")
+        raise InputError(f"{path.name} has dtype {array.dtype}: give floats on the run's scale, or pixels as uint8")
     return array
 
 
@@ -150,38 +150,38 @@ def _numbers(path: Path) -> NDArray[Any]:
 
 
 def _table(path: Path, run: Run) -> Inputs:
-    """Numbers with or without a line of names, which are else 0, 1, 2, ...; columns called like labels are left out."""
+    """Read numbers with or without a header (default names: 0, 1, 2, ...); columns named like labels are dropped."""
     lines = lines_of(path)
     names = tuple(cell.strip() for cell in lines[0])
-    # 0, 1, 2, ... are the names that programs write where there are none; of a single column it may be a value.
+    # Programs write 0, 1, 2, ... as a header without names; in a single column, "0" may be a value.
     counted = len(names) > 1 and len(lines) > 1 and names == tuple(map(str, range(len(names))))
     named = counted or any(_number(cell) is None for cell in lines[0])
     kept = [i for i, name in enumerate(names) if not (named and name in run.labels.names)]
     rows = []
     for number, line in enumerate(lines[1:] if named else lines, start=1 + named):
         if len(line) != len(names):
-            raise InputError(f"line {number} of {path.name} has {len(line)} cells where the first has {len(names)}")
+            raise InputError(f"line {number} of {path.name} has {len(line)} cells, but the first line has {len(names)}")
         values = [_number(line[i]) for i in kept]
         if None in values:
             wrong = line[kept[values.index(None)]]
-            raise InputError(f"line {number} of {path.name} has {wrong!r} where a number should be")
+            raise InputError(f"line {number} of {path.name} has {wrong!r} where a number is expected")
         rows.append([v for v in values if v is not None])
     if not rows:
-        raise InputError(f"the table {path} has names and no rows")
+        raise InputError(f"the table {path} has a header but no rows")
     wanted = math.prod(run.event_shape)
     if len(kept) != wanted:
-        raise InputError(f"{path.name} has {len(kept)} columns of numbers where the run takes {wanted}")
+        raise InputError(f"{path.name} has {len(kept)} columns of numbers, but the run expects {wanted}")
     left_out = [name for i, name in enumerate(names) if i not in kept]
-    notes = [f"columns of labels were left out: {', '.join(left_out)}"] if left_out else []
+    notes = [f"ignored label columns: {', '.join(left_out)}"] if left_out else []
     if counted:
-        notes.append(f"the first line of {path.name}, 0 to {len(names) - 1}, was taken as names of columns")
+        notes.append(f"the first line of {path.name}, 0 to {len(names) - 1}, was read as column names")
     x = run.rows(_standardized(torch.tensor(rows), run).view(-1, *run.event_shape))
     columns = tuple(names[i] if named else str(i) for i in kept)
     return Inputs(x, [f"{path.name}[{i}]" for i in range(len(rows))], columns, tuple(notes))
 
 
 def _standardized(rows: Tensor, run: Run) -> Tensor:
-    """Numbers as the run's data set reads its table: with columns centered and scaled, where its recipe says so."""
+    """Standardize columns as the run's data set does, if its recipe asks for it."""
     if run.recipe is None or not rows.is_floating_point():
         return rows
     return torch.from_numpy(run.recipe.data.options.standardized(rows.numpy()))
@@ -200,7 +200,7 @@ def _number(cell: str) -> float | None:
 
 
 def labels_of(text: str, labels: LabelSpace) -> Mapping[str, int]:
-    """`Smiling=1,Male=0`, values by name or number; where there is one label its value alone will do."""
+    """Parse `Smiling=1,Male=0`, values by name or number; a model with one label also accepts the value alone."""
     given: dict[str, int] = {}
     for part in filter(None, (p.strip() for p in text.split(","))):
         name, equals, value = (p.strip() for p in part.partition("="))
@@ -217,12 +217,12 @@ def labels_of(text: str, labels: LabelSpace) -> Mapping[str, int]:
 
 
 def text_of(given: Mapping[str, int], labels: LabelSpace) -> str | None:
-    """Labels as `labels_of` reads them."""
+    """Format labels in the syntax that `labels_of` parses."""
     return ",".join(f"{name}={labels.values[labels.index(name)][value]}" for name, value in given.items()) or None
 
 
 def named_places(words: Sequence[str], option: str, kind: str) -> Mapping[str, str]:
-    """NAME=PLACE words, each name once."""
+    """Parse NAME=PLACE arguments, each name once."""
     found: dict[str, str] = {}
     for word in words:
         name, equals, place = word.partition("=")

@@ -1,4 +1,4 @@
-"""cli: the `jointenergy` command: a table of its commands, each imported when it is invoked; parse, call, show."""
+"""cli: the `jointenergy` command: a table of commands, each imported when it is invoked."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ Try first:
   jointenergy predict runs/digits digit.png --resize    predict the label"""
 
 
-LONGEST = 200  # characters of an unforeseen error that are shown
+LONGEST = 200  # characters shown of an unexpected error
 
 
 class Command(NamedTuple):
-    """A command: its panel of the help, its module and function (or group), and the first line of its help."""
+    """A command: its help panel, its module and function (or group), and the first line of its help."""
 
     panel: str
     module: str
@@ -38,7 +38,7 @@ class Command(NamedTuple):
     about: str
 
 
-# A test holds each line to the docstring of its function.
+# A test checks each line against the docstring of its function.
 COMMANDS = {
     "demo": Command("Train", "training", "demo", "Train a JEM on 8 x 8 digits in a minute and write a report."),
     "train": Command("Train", "training", "train", "Train a recipe into a run folder."),
@@ -53,7 +53,7 @@ COMMANDS = {
     "sample": Command("Use", "synthesis", "sample", "Draw samples of x, given any of the labels."),
     "inpaint": Command("Use", "inpainting", "inpaint", "Complete missing pixels or columns of inputs."),
     "convert": Command("Use", "synthesis", "convert", "Change inputs until they have other labels."),
-    "distal": Command("Use", "synthesis", "distal", "Lead noise to inputs that the model is sure of."),
+    "distal": Command("Use", "synthesis", "distal", "Turn noise into inputs that the model is confident about."),
     "compose": Command("Use", "synthesis", "compose", "Sample the product of several runs or conditions."),
     "export": Command("Use", "tasks", "export", "Export a run to one portable file that every command opens."),
     "evaluate": Command("Evaluate", "evaluation", "evaluate", "Evaluate a run on its test rows and write a report."),
@@ -65,7 +65,7 @@ COMMANDS = {
 
 
 class LazyGroup(TyperGroup):
-    """Show commands from the table; import a command's module, and with it PyTorch, when it is invoked."""
+    """Show commands from the table; import a command's module (and PyTorch) only when it is invoked."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:  # noqa: ANN401 (click's types, which typer may carry within)
         name, command, rest = super().resolve_command(ctx, args)
@@ -118,13 +118,13 @@ def _options(
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Run the command; whatever is wrong is one sentence, never a traceback."""
+    """Run the command; print errors as one sentence, never a traceback."""
     try:
         status = app(args=arguments, prog_name="jointenergy", standalone_mode=False)
     except InputError as error:
         complain(str(error))
     except OSError as error:
-        complain(f"{refused(error)}; choose another folder, or make room there")
+        complain(f"{refused(error)}: choose another folder, or free disk space")
     except Exception as error:
         sentence, status = _told(error)
         complain(sentence)
@@ -135,13 +135,13 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
 
 def _told(error: Exception) -> tuple[str, int]:
-    """A sentence and the exit status: for words that the command does not know, for lack of memory, for all else."""
-    if hasattr(error, "format_message"):  # of click, which typer carries within
+    """Return the message and exit status for usage errors, lack of memory, and unexpected errors."""
+    if hasattr(error, "format_message"):  # an error of click, which typer bundles
         context = getattr(error, "ctx", None)
         remedy = "" if context is None else f" (see `{context.command_path} --help`)"
         return f"{error.format_message()}{remedy}", WRONG
     if isinstance(error, MemoryError) or re.search(r"out of memory|allocate memory|not enough memory", str(error)):
-        return "memory ran out: take fewer rows at once, a smaller network or smaller images", WRONG
+        return "out of memory: use fewer rows at once, a smaller network or smaller images", WRONG
     said = f"{type(error).__name__}: {error}".partition("\n")[0][:LONGEST]
     lines = [f"jointenergy {__version__}: {shlex.join(sys.argv)}\n\n", *traceback.format_exception(error)]
     try:
@@ -149,5 +149,5 @@ def _told(error: Exception) -> tuple[str, int]:
         with open(descriptor, "w", encoding="utf-8", errors="backslashreplace") as file:
             file.writelines(lines)
     except OSError:
-        return f"this should not happen ({said}), and its traceback could not be saved", UNFORESEEN
-    return f"this should not happen ({said}); the traceback is in {path}: please report it", UNFORESEEN
+        return f"unexpected error ({said}); its traceback could not be saved", UNFORESEEN
+    return f"unexpected error ({said}); the traceback is in {path}: please report it", UNFORESEEN

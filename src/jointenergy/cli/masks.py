@@ -1,4 +1,4 @@
-"""cli: what is known of inputs, as text: a half of an image, a file, or the names of columns."""
+"""cli: masks of the known part of inputs, from text: half of an image, a file, or column names."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ HALVES = ("upper", "lower", "left", "right")
 
 
 def mask_of(text: str, run: Run, n: int, columns: Sequence[str] = ()) -> Tensor:
-    """What is known of n rows, in the shape of one of them or of all: a half, a file (True or white), or columns."""
+    """Return the known part of n rows (one mask, or one per row): a half, a file (True or white), or columns."""
     found = _part_of(text, run, columns)
     mask = run.mask(found)
     if tuple(mask.shape) not in (run.event_shape, (n, *run.event_shape)):
@@ -50,7 +50,7 @@ def _part_of(text: str, run: Run, columns: Sequence[str]) -> Tensor:
         return torch.tensor([c in chosen for c in columns]).view(run.event_shape)
     known = [*HALVES, *columns] if form is not None else list(columns)
     wrong = next((c for c in chosen if c not in known), text)
-    raise InputError(f"--mask says what is known: {wrong!r} is no file and no such part; {nearest(wrong, known)}")
+    raise InputError(f"--mask names the known part: {wrong!r} is no file and no part;  {nearest(wrong, known)}")
 
 
 def _mask_file(path: Path, run: Run, form: tuple[int, int, int] | None) -> Tensor:
@@ -60,8 +60,10 @@ def _mask_file(path: Path, run: Run, form: tuple[int, int, int] | None) -> Tenso
             raise InputError(f"the mask {path.name} must be an array of True and False, got {found.dtype}")
         return torch.from_numpy(found)
     if form is None:
-        raise InputError(f"a picture is no mask of rows of shape {run.event_shape}: give a .npy file")
+        raise InputError(f"a picture cannot mask rows of shape {run.event_shape}: give a .npy file")
     pixels = tensor_of(decode(image_bytes(path), str(path), "L", None), "the mask")
     if tuple(pixels.shape[1:]) != form[1:]:
-        raise InputError(f"the mask {path.name} is {pixels.shape[1]} x {pixels.shape[2]} pixels, x is {size_of(run)}")
+        raise InputError(
+            f"the mask {path.name} is {pixels.shape[1]} x {pixels.shape[2]} pixels; expected {size_of(run)}"
+        )
     return (pixels >= 128).expand(form).reshape(run.event_shape)

@@ -1,4 +1,4 @@
-"""cli: options that several commands share."""
+"""cli: options shared by several commands."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def _seed(value: int) -> int:
-    if value >= 2**63:  # what a generator takes; as a limit of the option it would fill the help
+    if value >= 2**63:  # the limit of a generator, checked here to keep it out of the help
         raise InputError(f"--seed must be below 2**63, got {value}")
     return value
 
@@ -27,17 +27,17 @@ TrainDevice = Annotated[
 DataFolder = Annotated[
     Path | None, typer.Option("--data", metavar="DIR", help="Folder of the data sets; default: JOINTENERGY_DATA.")
 ]
-Baseline = Annotated[bool, typer.Option("--baseline", help="Train by cross-entropy alone, all else equal.")]
+Baseline = Annotated[bool, typer.Option("--baseline", help="Train with cross-entropy only, all else equal.")]
 Quick = Annotated[bool, typer.Option("--quick", help="Use the recipe's quick size: at most a minute on a CPU.")]
 Smoke = Annotated[bool, typer.Option("--smoke", help="Use the recipe's smallest size: seconds, to check that it runs.")]
 
 
 def chosen_seeds(asked: str | None, size: Size, usual: int) -> str:
-    """The seeds asked for, or as many as are usual; a smaller size is there to see that it runs."""
+    """Return the requested seeds, or the default number; smaller sizes use one seed."""
     return asked if asked is not None else str(usual if size == "full" else 1)
 
 
 def chosen_size(*, quick: bool, smoke: bool) -> Size:
     if quick and smoke:
-        raise InputError("--quick and --smoke are two sizes: give one of them")
+        raise InputError("--quick and --smoke exclude each other: give one of them")
     return "quick" if quick else "smoke" if smoke else "full"

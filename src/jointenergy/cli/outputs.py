@@ -1,4 +1,4 @@
-"""cli: what is shown of an answer: a table, JSON or CSV on the screen; pictures and arrays in files."""
+"""cli: show results: a table, JSON or CSV on the screen; pictures and arrays in files."""
 
 from __future__ import annotations
 
@@ -26,16 +26,16 @@ from jointenergy.runs.film import drawable, picture
 Value = str | int | float | bool | None
 Record = Mapping[str, Value]
 
-HELD = 4  # copies of each row while its chain moves
-MOST_ROWS = 40  # of a table on the screen
-LONGEST = 200  # bytes of a name, to which something is added while it is written
+HELD = 4  # copies of each row in memory while its chain moves
+MOST_ROWS = 40  # rows of a table on the screen
+LONGEST = 200  # bytes of a file name, leaving room for a temporary suffix
 PICTURES = (".png", ".gif", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".webp")
 
 
 def show(records: Sequence[Record], *, as_json: bool, as_csv: bool, shown: Sequence[Record] | None = None) -> None:
-    """All records as JSON or CSV; or the first of them, in the form of `shown` where that reads better, as a table."""
+    """Print all records as JSON or CSV, or the first ones as a table (from `shown`, if given)."""
     if as_json and as_csv:
-        raise InputError("--json and --csv are two ways to show one answer: choose one")
+        raise InputError("--json and --csv exclude each other: give one of them")
     if as_json:
         plain = [{k: _finite(v) for k, v in record.items()} for record in records]
         print(json_text(plain))
@@ -51,13 +51,13 @@ def show(records: Sequence[Record], *, as_json: bool, as_csv: bool, shown: Seque
 
 
 def json_text(plain: object) -> str:
-    """JSON in letters of any script, without a character that would steer a terminal."""
+    """Format as JSON, escaping control characters but no letters."""
     text = json.dumps(plain, indent=1, ensure_ascii=False)
     return "\n".join(re.sub(r"\\x(..)", r"\\u00\1", shown_text(line)) for line in text.split("\n"))
 
 
 def _finite(value: Value) -> Value:
-    """JSON knows no NaN."""
+    """Replace NaN, which JSON does not have, by None."""
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
@@ -83,7 +83,7 @@ def _text(value: Value) -> str:
 
 
 def say(sentences: Iterable[str]) -> None:
-    """Notes, on stderr so that they stand in no file that an answer is piped to."""
+    """Print notes on stderr, so that they do not end up in a piped answer."""
     for sentence in dict.fromkeys(sentences):
         note(f"note: {sentence}")
 
@@ -93,24 +93,24 @@ def written(path: Path) -> None:
 
 
 def check_file(path: Path) -> None:
-    """A name that rows can be written under; before the chains are run, not after."""
+    """Check that the file can be written, before any chain is run."""
     if path.suffix.lower() not in (*PICTURES, ".npy", ".npz"):
-        raise InputError(f"--out writes a picture (.png), .npy or .npz (x and y), got {path.name!r}")
+        raise InputError(f"--out must end in .png, .npy or .npz, got {path.name!r}")
     if path.is_dir() or len(os.fsencode(path.name)) > LONGEST:
-        raise InputError(f"--out writes a file, and {path} cannot be one: choose another name")
+        raise InputError(f"--out {path} is not a valid file name: choose another")
     nearest = next(place for place in (path.parent, *path.parent.parents) if place.exists())
     if not (nearest.is_dir() and os.access(nearest, os.W_OK)):
-        raise InputError(f"--out {path} cannot be written: {nearest} is no folder that you may write to")
+        raise InputError(f"--out {path} cannot be written: {nearest} is not a writable folder")
 
 
 def check_rows(paths: Iterable[Path | None], event_shape: tuple[int, ...]) -> None:
-    """Rows of this shape can be shown where a picture is asked for."""
+    """Check that rows of this shape can be drawn, if a picture is asked for."""
     if not drawable(event_shape) and any(p is not None and p.suffix.lower() in PICTURES for p in paths):
-        raise InputError(f"rows of shape {event_shape} are no images and no points: write them with --out FILE.npy")
+        raise InputError(f"rows of shape {event_shape} are neither images nor points: write them with --out FILE.npy")
 
 
 def check_memory(n: int, event_shape: tuple[int, ...]) -> None:
-    """So many rows fit in memory, with those that come and go while chains move."""
+    """Check that so many rows, and the working copies of chains, fit in memory."""
     size = HELD * 4 * n * math.prod(event_shape)
     if size > memory():
         raise InputError(
@@ -120,11 +120,11 @@ def check_memory(n: int, event_shape: tuple[int, ...]) -> None:
 
 def check_film(path: Path | None) -> None:
     if path is not None and path.suffix.lower() != ".gif":
-        raise InputError(f"--film writes an animated .gif, got {path.name!r}")
+        raise InputError(f"--film must end in .gif, got {path.name!r}")
 
 
 def save(path: Path, x: Tensor, y: Tensor, bounds: tuple[float, float], columns: int | None = None) -> None:
-    """Rows as a picture, or as arrays with their labels."""
+    """Save rows as a picture, or as arrays with their labels."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with whole(path) as part:
         if path.suffix.lower() == ".npy":
@@ -137,5 +137,5 @@ def save(path: Path, x: Tensor, y: Tensor, bounds: tuple[float, float], columns:
 
 
 def beside(*parts: Tensor) -> Tensor:
-    """Several pictures of each row, one row of a grid: `[rows * parts, *event]`."""
+    """Interleave several pictures per row for a grid: `[rows * parts, *event]`."""
     return torch.stack(parts, dim=1).flatten(0, 1)

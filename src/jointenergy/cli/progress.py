@@ -1,4 +1,4 @@
-"""cli: the progress of a training run: a bar with the newest metrics and a line for each event; in a pipe, lines."""
+"""cli: progress of a training run: a bar with the latest metrics and a line per event; in a pipe, only lines."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ HIDDEN = {"iteration", "seconds"}
 
 
 class Lines(Callback):
-    """Print a line for each row of metrics and for each event."""
+    """Print a line for each logged row of metrics and each event."""
 
     def __init__(self, loop: Loop) -> None:
         self.began_at, self.began_seconds = loop.trainer.iteration, loop.seconds
@@ -42,7 +42,7 @@ class Lines(Callback):
 
 
 class Bar(Lines):
-    """Redraw a bar with the metrics below it, and print a line for each event."""
+    """Draw a bar with the metrics below it, and print a line for each event."""
 
     def __init__(self, loop: Loop) -> None:
         super().__init__(loop)
@@ -67,7 +67,7 @@ class Bar(Lines):
 
 
 def train_with_progress(loop: Loop, also: Sequence[Callback] = ()) -> None:
-    """Train to the end, shown by the first process of a run."""
+    """Train to the end; the first process shows the progress."""
     if not loop.world.first:
         loop.fit()
         return

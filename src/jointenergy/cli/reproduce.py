@@ -1,4 +1,4 @@
-"""cli: `jointenergy reproduce` trains and measures the seeds of a recipe; `jointenergy results` lists what there is."""
+"""cli: `jointenergy reproduce` trains and evaluates several seeds of a recipe; `jointenergy results` lists results."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ if TYPE_CHECKING:
     from jointenergy.metrics.registry import Metric
     from jointenergy.report import results
 
-USUAL = 20  # seeds
+USUAL = 20  # default number of seeds
 OF_STUDIES = 5
-VITAL = ("health", "interventions")  # of every run, beside what it is for
+VITAL = ("health", "interventions")  # shown for every run
 Jobs = Annotated[int, typer.Option(metavar="N", help="Seeds to train at the same time, each on one core.", min=1)]
 Runs = Annotated[
     Path | None,
-    typer.Option(metavar="DIR", help="Folder of the run folders; default: runs/reproduce, of studies runs/study."),
+    typer.Option(metavar="DIR", help="Parent of the run folders; default: runs/reproduce, or runs/study for studies."),
 ]
 Results = Annotated[Path, typer.Option("--results", metavar="DIR", help="Folder to write the result to.")]
 RESULTS = Path("results")
-MAIN = ("accuracy", "nll", "ece", "healthy")  # the columns of the list; all others stand in the files
+MAIN = ("accuracy", "nll", "ece", "healthy")  # columns of the list; the files have all metrics
 
 
 def reproduce(
@@ -42,7 +42,7 @@ def reproduce(
         str | None,
         typer.Option(
             metavar="SEEDS",
-            help="Number of seeds (3) or a list (0,1,5); default: 20, of studies 5, or 1 with --quick or --smoke.",
+            help="Number of seeds (3) or a list (0,1,5); default: 20 (studies: 5; with --quick or --smoke: 1).",
         ),
     ] = None,
     jobs: Jobs = 1,
@@ -53,12 +53,12 @@ def reproduce(
         bool | None,
         typer.Option(
             "--baseline/--no-baseline",
-            help="Train the cross-entropy baseline alone, or not at all; default: beside a JEM or Gibbs-JEM.",
+            help="Train only the cross-entropy baseline, or skip it; default: also train it for a JEM or Gibbs-JEM.",
         ),
     ] = None,
     guard: Annotated[
         bool,
-        typer.Option(help="Monitor the runs and recover from divergence; without it the result is NAME-unguarded."),
+        typer.Option(help="Monitor the runs and recover from divergence; --no-guard names the result NAME-unguarded."),
     ] = True,
     tasks: Annotated[
         bool, typer.Option("--tasks", help="Evaluate samples, inpainting and sampled labels instead of predictions.")
@@ -74,11 +74,11 @@ def reproduce(
     judge: Annotated[
         Path | None,
         typer.Option(
-            metavar="RUN", help="Run that classifies the samples; default: the recipe's baseline, if it is trained."
+            metavar="RUN", help="Run that classifies the samples; default: the recipe's baseline, if it exists."
         ),
     ] = None,
     likelihood: Annotated[
-        bool, typer.Option("--likelihood", help="Bound the test log-likelihood by annealing in both directions.")
+        bool, typer.Option("--likelihood", help="Bound the test log-likelihood with forward and reverse AIS.")
     ] = False,
     extractor: Annotated[
         str | None,
@@ -92,9 +92,9 @@ def reproduce(
 ) -> None:
     """Train and evaluate several seeds of recipes.
 
-    Each seed is evaluated once on the test rows. Writes results/NAME.json, and
-    of a JEM or Gibbs-JEM results/NAME-baseline.json; the git tree must be
-    clean. Without a recipe, lists the figures of the papers beside ours.
+    Each seed is evaluated once on the test rows. Writes results/NAME.json and,
+    for a JEM or Gibbs-JEM, results/NAME-baseline.json; the git tree must be
+    clean. Without a recipe, lists the results of the papers beside ours.
     """
     from jointenergy.cli.inputs import named_places
     from jointenergy.experiments import reproduce as work
@@ -105,9 +105,7 @@ def reproduce(
         _overview(folder)
         return
     if name is not None and len(named) > 1:
-        raise InputError(
-            f"--name names one result, and {len(named)} recipes are to be reproduced: name them by themselves"
-        )
+        raise InputError(f"--name names one result, got {len(named)} recipes: reproduce them one at a time")
     size = chosen_size(quick=quick, smoke=smoke)
     plans = [
         work.Reproduction(
@@ -138,7 +136,7 @@ def reproduce(
 
 
 def _overview(folder: Path) -> None:
-    """Every recipe and study with the figures that its paper has, and ours; without any the first of ours."""
+    """List every recipe and study with the figures of its paper and ours."""
     from jointenergy import recipes
     from jointenergy.experiments import study as studies
     from jointenergy.experiments.papers import PAPERS
@@ -165,26 +163,26 @@ def _overview(folder: Path) -> None:
                 "" if result is None or i > 0 else str(len(result.seeds)),
             )
     console.print(table)
-    say("Make one with `jointenergy reproduce NAME`; each recipe's head says what it costs.")
+    say("Reproduce one with `jointenergy reproduce NAME`; the head of each recipe states its cost.")
 
 
 def _reproduce_one(plan: work.Reproduction) -> None:
-    """Reproduce with progress on the screen, then show the result."""
+    """Reproduce with a progress bar, then show the result."""
     from jointenergy.experiments import reproduce as work
 
-    # A plain kill is as good as Ctrl-C: the runs are saved, not left behind without anyone.
+    # Handle SIGTERM like Ctrl-C, so that the runs are saved and no process is left behind.
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         result = _with_progress(plan)
     except KeyboardInterrupt:
-        done = f"{work.n_complete(plan)} of {len(plan.seeds)} seeds are trained"
-        again = f"go on with the same command: {shlex.join(plan.command())}"
-        say(f"stopped, what was saved is in {plan.folder}; {done}; {again}")
+        done = f"{work.n_complete(plan)} of {len(plan.seeds)} seeds complete"
+        again = f"continue with the same command: {shlex.join(plan.command())}"
+        say(f"stopped; runs are saved in {plan.folder}; {done}; {again}")
         raise typer.Exit(INTERRUPTED) from None
     finally:
         signal.signal(signal.SIGTERM, before)
     _show(result)
-    say(f"written to {plan.results / result.name}.json")
+    say(f"wrote {plan.results / result.name}.json")
 
 
 def _with_progress(plan: work.Reproduction) -> results.Result:
@@ -210,7 +208,7 @@ def _with_progress(plan: work.Reproduction) -> results.Result:
 
 
 def _show(result: results.Result) -> None:
-    """A table of the figures of a result, with the notes below."""
+    """Print a table of the figures of a result, with the notes below."""
     n = len(result.seeds)
     table = Table(title=cell(f"{result.name}, {n} seed{'s' if n > 1 else ''}"), box=None, title_justify="left")
     for heading in ("", "mean", "std", "lowest", "highest", "paper"):
@@ -242,7 +240,7 @@ def list_results(
 
     found = results.all_in(folder)
     if not found:
-        raise InputError(f"there are no results in {folder}: make one with `jointenergy reproduce NAME`")
+        raise InputError(f"there are no results in {folder}: create one with `jointenergy reproduce NAME`")
     table = Table(box=None, pad_edge=False)
     for heading in ("result", *MAIN, "seeds", "date"):
         table.add_column(heading, no_wrap=True)

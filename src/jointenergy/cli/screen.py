@@ -1,6 +1,6 @@
-"""cli: the screen: one console for answers, exit codes, and errors of one sentence.
+"""cli: the screen: one console for output, exit codes, and one-sentence errors.
 
-Texts may come from files of others: nothing in them is markup, and control characters are shown, not sent.
+Text may come from untrusted files: it is never parsed as markup, and control characters are escaped.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from rich.text import Text
 from jointenergy.files.reading import shortened
 
 WRONG = 2
-UNFORESEEN = 70  # what sysexits.h calls a fault of the program itself
-DIVERGED = 3  # the run could not be kept healthy and was given up
-UNHEALTHY = 4  # the run went to its end, and its samples are not healthy
-INTERRUPTED = 130  # what a shell expects of a program that Ctrl-C has ended
+UNFORESEEN = 70  # EX_SOFTWARE in sysexits.h: an internal error
+DIVERGED = 3  # the run diverged beyond recovery and was abandoned
+UNHEALTHY = 4  # the run finished, but is not healthy
+INTERRUPTED = 130  # the status that shells expect after Ctrl-C
 
-RANK = int(os.environ.get("RANK", "0"))  # which of torchrun's processes this is
-GRACE = 5.0  # seconds; torchrun takes a tenth of one to end its processes when the first has ended
-MOST_SAID = 900  # characters of a complaint
-UNBROKEN = 10_000  # columns: in a pipe or a file a line is never wrapped
+RANK = int(os.environ.get("RANK", "0"))  # rank of this process under torchrun
+GRACE = 5.0  # seconds; torchrun ends the other processes about 0.1 s after the first has ended
+MOST_SAID = 900  # characters of an error message
+UNBROKEN = 10_000  # columns; never wrap lines in a pipe or a file
 
 console = Console(width=None if sys.stdout.isatty() else UNBROKEN)
 
@@ -33,23 +33,23 @@ _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\u
 
 
 def shown(text: str) -> str:
-    """A text with its control characters as they are written in Python: they would move the cursor, or worse."""
+    """Escape control characters as Python does, since they could move the cursor or worse."""
     return _CONTROL.sub(lambda found: found[0].encode("unicode_escape", "surrogatepass").decode("ascii"), text)
 
 
 def cell(text: str) -> Text:
-    """A text as a cell of a table, nothing in it being markup."""
+    """Make a table cell of plain text, without markup."""
     return Text(shown(text))
 
 
 def say(sentence: str) -> None:
-    """Print a line, or several, as they are, without markup and without wrapping."""
+    """Print lines as they are, without markup or wrapping."""
     lines = "\n".join(map(shown, sentence.split("\n")))
     console.print(lines, highlight=False, markup=False, emoji=False, soft_wrap=True)
 
 
 def complain(sentence: str) -> None:
-    """Print an error on stderr; of torchrun's processes the first speaks, another only where it outlives the first."""
+    """Print an error on stderr; under torchrun, other ranks speak only if they outlive the first."""
     if RANK:
         sleep(GRACE)
         sentence = f"process {RANK}: {sentence}"
@@ -57,11 +57,11 @@ def complain(sentence: str) -> None:
 
 
 def note(sentence: str) -> None:
-    """Print a line on stderr, so that it stands in no file that an answer is piped to."""
+    """Print a line on stderr, so that it does not end up in a piped answer."""
     Console(stderr=True).print(shown(sentence), highlight=False, markup=False, emoji=False, soft_wrap=True)
 
 
 def refused(error: OSError) -> str:
-    """Say what the system refused, and where."""
+    """Describe what the system refused, and where."""
     where = f" at {error.filename}" if error.filename else ""
     return f"the system refused{where}: {error.strerror or error}"

@@ -1,4 +1,4 @@
-"""cli: `jointenergy study` reproduces a study, which trains several models and measures them together."""
+"""cli: `jointenergy study` reproduces a study, which trains several models and evaluates them together."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def study(
     """
     from jointenergy.experiments import study as studies
 
-    studies.load(study, overrides, size=chosen_size(quick=quick, smoke=smoke))  # what is no study is refused here
+    studies.load(study, overrides, size=chosen_size(quick=quick, smoke=smoke))  # refuses an unknown study
     reproduce(
         [study],
         seeds,

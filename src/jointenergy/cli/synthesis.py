@@ -1,4 +1,4 @@
-"""cli: what a trained run makes: sample, convert, compose, distal; pictures, arrays and films of it."""
+"""cli: generate with a trained run: sample, convert, compose, distal; write pictures, arrays and films."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ if TYPE_CHECKING:
     from jointenergy.kernels import State
     from jointenergy.runs import Film, Run
 
-AT_ONCE = 1000  # chains; more are run one batch after the other
-SHOWN_FRAMES = 10  # of the way from one label to another
+AT_ONCE = 1000  # chains per batch
+SHOWN_FRAMES = 10  # frames shown of a conversion
 
 Out = Annotated[Path, typer.Option(metavar="FILE", help="File to write: a picture (.png), .npy, or .npz with x and y.")]
 FilmOption = Annotated[
@@ -47,7 +47,7 @@ N = Annotated[int, typer.Option("-n", metavar="N", help="Number of samples.", mi
 
 
 class Method(StrEnum):
-    """How labels that are not given are treated."""
+    """Treatment of labels that are not given."""
 
     resample = "resample"
     marginalize = "marginalize"
@@ -55,7 +55,7 @@ class Method(StrEnum):
 
 
 class Begin(StrEnum):
-    """Where chains begin."""
+    """Starting points of chains."""
 
     noise = "noise"
     class_ = "class"
@@ -76,9 +76,7 @@ def sample(
     start: Annotated[Begin | None, typer.Option(help="Starting points of the chains; default: the recipe's.")] = None,
     keep_best: Annotated[
         float | None,
-        typer.Option(
-            help="Run more chains and keep this share of them, those with the highest p(given | x).", min=0, max=1
-        ),
+        typer.Option(help="Run more chains and keep this share, those with the highest p(given | x).", min=0, max=1),
     ] = None,
     steps: Steps = None,
     film: FilmOption = None,
@@ -90,8 +88,8 @@ def sample(
 ) -> None:
     """Draw samples of x, given any of the labels.
 
-    Chains start afresh and every sample is kept, unless --start or --keep-best
-    says otherwise.
+    By default, fresh chains are run and every sample is kept; --start and
+    --keep-best change this.
     """
     from jointenergy.cli import inputs, outputs
     from jointenergy.inference.sample import TENTH
@@ -103,7 +101,7 @@ def sample(
     outputs.check_rows((out, film), source.event_shape)
     known = inputs.labels_of(given, source.labels)
     if not known and (keep_best is not None or method is Method.select):
-        raise InputError("--keep-best and --method select keep chains by p(given | x): name labels with --given")
+        raise InputError("--keep-best and --method select rank chains by p(given | x): add labels with --given")
     length = steps_of(source, steps)
     reel = Film(length) if film is not None else None
     n_chains = math.ceil(n / (keep_best or (TENTH if method is Method.select else 1.0)) - 1e-9)
@@ -132,16 +130,16 @@ def sample(
     outputs.show([record], as_json=as_json, as_csv=as_csv)
     outputs.say(drawn.notes)
     if reel is not None and n_chains > n:
-        outputs.say([f"the film shows {min(reel.n, n_chains)} of all {n_chains} chains, not the {n} that were kept"])
+        outputs.say([f"the film shows {min(reel.n, n_chains)} of all {n_chains} chains, not only the {n} samples kept"])
 
 
 def distal(
     run: RunPath,
-    given: Annotated[str, typer.Option(metavar="LABELS", help="Labels to become sure of, such as digit=3.")],
+    given: Annotated[str, typer.Option(metavar="LABELS", help="Target labels, such as digit=3.")],
     out: Out,
     n: N = 16,
-    above: Annotated[float, typer.Option(metavar="P", help="Probability at which an image stops.")] = 0.9,
-    max_steps: Annotated[int, typer.Option(metavar="N", help="Steps at the most.", min=0, max=COUNT)] = 1000,
+    above: Annotated[float, typer.Option(metavar="P", help="Stop when p(labels | x) reaches this probability.")] = 0.9,
+    max_steps: Annotated[int, typer.Option(metavar="N", help="Maximum number of steps.", min=0, max=COUNT)] = 1000,
     equal_constants: EqualConstants = False,
     as_json: AsJson = False,
     as_csv: AsCsv = False,
@@ -149,10 +147,10 @@ def distal(
     data: Data = None,
     device: Device = "auto",
 ) -> None:
-    """Lead noise to inputs that the model is sure of.
+    """Turn noise into inputs that the model is confident about.
 
-    Follows the gradient of log p(labels | x). A model of the data arrives at
-    images of the class, a classifier alone often at what still looks like noise.
+    Follows the gradient of log p(labels | x). A good generative model arrives at
+    images of the class; a plain classifier is often confident about noise.
     """
     from jointenergy.cli import inputs, outputs
 
@@ -161,7 +159,7 @@ def distal(
     outputs.check_rows((out, None), source.event_shape)
     known = inputs.labels_of(given, source.labels)
     if not known:
-        raise InputError("distal images are of labels: name some with --given, such as digit=3")
+        raise InputError("distal needs target labels: add --given, such as --given digit=3")
     outputs.check_memory(n, source.event_shape)
     with waiting("climbing"):
         found = source.distal(n, known, above=above, max_steps=max_steps, seed=seed)
@@ -192,7 +190,7 @@ def convert(
 ) -> None:
     """Change inputs until they have other labels.
 
-    A picture shows the chain of each input in a row, from the input to the
+    Each row of the picture shows the chain of one input, from the input to the
     result.
     """
     from jointenergy.cli import inputs, outputs
@@ -251,7 +249,9 @@ def compose(
     outputs.check_file(out)
     outputs.check_film(film)
     if given and len(given) != len(runs):
-        raise InputError(f"{len(runs)} run(s) need {len(runs)} --given, in their order ('' for none), got {len(given)}")
+        raise InputError(
+            f"give one --given for each run, in order ('' for none): got {len(given)} for {len(runs)} run(s)"
+        )
     opening = {path: opened(path, data, device) for path in dict.fromkeys(runs)}
     sources = [opening[path] for path in runs]
     outputs.check_rows((out, film), sources[0].event_shape)
@@ -286,20 +286,20 @@ def compose(
 
 
 def steps_of(run: Run, steps: int | None) -> int:
-    """Those asked for, or the recipe's."""
+    """Return the number of steps asked for, or the recipe's."""
     length = run.sampling.steps if steps is None else steps
     assert length is not None  # every recipe has one
     return length
 
 
 def _shown_frames(n: int) -> list[int]:
-    """Few of many frames, close to each other at the start, where most happens."""
+    """Choose a few of many frames, denser at the start, where most changes happen."""
     ends = {0, n - 1, *(round(n ** (i / SHOWN_FRAMES)) for i in range(SHOWN_FRAMES))}
     return sorted(i for i in ends if i < n)
 
 
 def both(done: Callable[[int], None], reel: Film | None) -> Frames:
-    """Each step counted on the bar and, where one is wanted, kept for the film."""
+    """Advance the progress bar with each step and, if asked for, record the film."""
 
     def frames(step: int, state: State) -> None:
         done(step)
@@ -310,7 +310,7 @@ def both(done: Callable[[int], None], reel: Film | None) -> Frames:
 
 
 def save_film(path: Path | None, reel: Film | None, run: Run, columns: int | None = None) -> None:
-    """The film, where one is wanted."""
+    """Save the film, if one was asked for."""
     from jointenergy.cli import outputs
 
     if path is not None and reel is not None:

@@ -1,4 +1,4 @@
-"""cli: questions about inputs, put to a trained run: predict, score, rank; calibrate; and export to one file."""
+"""cli: query a trained run: predict, score, rank; calibrate; and export to one file."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from jointenergy.limits import COUNT
 if TYPE_CHECKING:
     from jointenergy.runs import Run
 
-FEW_LABELS = 3  # that stand beside each other in a table
+FEW_LABELS = 3  # label columns shown side by side
 
 RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="Run folder, or a file written by `jointenergy export`.")]
 InputPaths = Annotated[
     list[Path], typer.Argument(metavar="INPUT", help="Image files, folders of images, .npy, .npz or .csv.")
 ]
 Given = Annotated[str, typer.Option(metavar="LABELS", help="Known labels, such as Smiling=1,Male=0.")]
-Resize = Annotated[bool, typer.Option("--resize", help="Resize images to the size that the run takes.")]
+Resize = Annotated[bool, typer.Option("--resize", help="Resize images to the input size of the run.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 AsCsv = Annotated[bool, typer.Option("--csv", help="Print CSV instead of a table.")]
 Data = Annotated[Path | None, typer.Option(metavar="DIR", help="Folder of the data sets, if it has moved.")]
@@ -31,7 +31,7 @@ EqualConstants = Annotated[
     bool,
     typer.Option(
         "--assume-equal-constants",
-        help="Compare labels of a conditional model as if their unknown constants were equal; answers say so.",
+        help="Compare labels of a conditional model by assuming equal normalizing constants; the output says so.",
     ),
 ]
 Device = Annotated[
@@ -40,14 +40,14 @@ Device = Annotated[
 
 
 class By(StrEnum):
-    """How labels are found."""
+    """How labels are predicted."""
 
     energy = "energy"
     sampling = "sampling"
 
 
 def opened(path: Path, data: Path | None, device: str, *, equal_constants: bool = False) -> Run:
-    """The run, its warnings said."""
+    """Open the run and print its warnings."""
     from jointenergy.cli import outputs
     from jointenergy.runs.loading import open_run
 
@@ -81,7 +81,7 @@ def predict(
     ] = False,
     coverage: Annotated[
         float | None,
-        typer.Option(metavar="P", help="Show the set of values that holds the true one with this probability."),
+        typer.Option(metavar="P", help="Show prediction sets that contain the true value with this probability."),
     ] = None,
     chains: Annotated[
         int, typer.Option(metavar="N", help="Chains per input, with --by sampling.", min=1, max=COUNT)
@@ -102,7 +102,7 @@ def predict(
 
     source = opened(run, data, device, equal_constants=equal_constants)
     if coverage is not None and (given or refine or by is By.sampling):
-        raise InputError("prediction sets are of p(label | x) by energy: leave --given, --refine and --by sampling out")
+        raise InputError("--coverage uses p(label | x) by energy: leave out --given, --refine and --by sampling")
     known = inputs.labels_of(given, source.labels)
     rows = inputs.read(files, source, resize=resize)
     with waiting("predicting"):
@@ -134,13 +134,13 @@ def predict(
             for value, q in (every if all_values else {best: every[best]}).items():
                 beside = {"set": held[f"set({label})"]} if held else {}
                 long.append({"input": record["input"], "label": label, "value": value, "p": q, **beside})
-    # A number for each value would not fit beside each other on a screen.
+    # One column per value would not fit on a screen.
     narrow = len(probs) <= FEW_LABELS and not all_values
     outputs.show(wide, as_json=as_json, as_csv=as_csv, shown=wide if narrow else long)
     if by is By.sampling:
-        outputs.say([f"p is the share of {chains} chains that ended there, after {steps} steps each"])
+        outputs.say([f"p is the share of {chains} chains at that value after {steps} steps"])
     if coverage is not None:
-        outputs.say([f"a set holds the true value for at least {coverage:.0%} of inputs like the validation rows"])
+        outputs.say([f"prediction sets cover at least {coverage:.0%} of inputs like the validation rows"])
     outputs.say(rows.notes)
 
 
@@ -162,8 +162,8 @@ def calibrate(
     """Fit the temperature and the prediction sets of a run.
 
     Both are stored in the run folder, for `predict --calibrated` and
-    `predict --coverage`. Rows must be like those to come, and must not have
-    been trained on.
+    `predict --coverage`. Use rows from the distribution of future inputs that
+    were not trained on.
     """
     from jointenergy.cli import inputs, outputs
 
@@ -188,7 +188,7 @@ def score(
         float, typer.Option(help="Share of held-out rows that the threshold rejects.", min=0, max=0.999)
     ] = 0.05,
     features: Annotated[
-        bool, typer.Option("--features", help="Show scores of features too, for which training rows are read.")
+        bool, typer.Option("--features", help="Also show feature-based scores; reads the training rows.")
     ] = False,
     equal_constants: EqualConstants = False,
     resize: Resize = False,
@@ -199,8 +199,8 @@ def score(
 ) -> None:
     """Score inputs for out-of-distribution detection.
 
-    Shows all scores of each input, each larger for inputs more like the data,
-    and whether the input is in distribution.
+    Shows all scores of each input, higher for inputs more like the training
+    data, and whether the input is in distribution.
     """
     from jointenergy.cli import inputs, outputs
     from jointenergy.inference import SCORES
@@ -223,7 +223,7 @@ def score(
     outputs.show(records, as_json=as_json, as_csv=as_csv)
     least, n_rows = found.threshold.value, found.threshold.n_rows
     kind = found.threshold.score
-    outputs.say([f"in: {kind} of {least:.4g} or more, which {1 - quantile:.0%} of {n_rows} held-out rows have"])
+    outputs.say([f"in distribution: {kind} of at least {least:.4g} ({1 - quantile:.0%} of {n_rows} held-out rows)"])
     outputs.say([*missing, *rows.notes])
 
 

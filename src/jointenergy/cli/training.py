@@ -1,4 +1,4 @@
-"""cli: `jointenergy train`, `resume` and `demo` train runs; `jointenergy recipes` lists what can be trained."""
+"""cli: `jointenergy train`, `resume` and `demo` train runs; `jointenergy recipes` lists recipes and studies."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from jointenergy.training.distributed import World
     from jointenergy.training.loop import Loop
 
-LONGEST = 1e7  # of a --time in its unit
+LONGEST = 1e7  # largest number accepted by --time
 Set = Annotated[
     list[str],
     typer.Option(
@@ -42,7 +42,7 @@ def list_recipes(
     name: Annotated[
         str, typer.Argument(metavar="[RECIPE]", help="Recipe to print: a name, a variant or a TOML file.")
     ] = "",
-    python: Annotated[bool, typer.Option("--python", help="Print the Python program that trains the same.")] = False,
+    python: Annotated[bool, typer.Option("--python", help="Print an equivalent Python program.")] = False,
     data: DataFolder = None,
     seed: Seed = 0,
     quick: Quick = False,
@@ -51,10 +51,10 @@ def list_recipes(
 ) -> None:
     """List the recipes and studies, or print a recipe.
 
-    NAME:VARIANT is a recipe with some of its settings changed. `train` and
-    `reproduce` take recipes, `study` takes studies. With a name the recipe is
-    printed complete, as TOML or with --python as a program, which reads the
-    data for their shape and labels.
+    NAME:VARIANT is a recipe with some settings changed. `train` and `reproduce`
+    take recipes, `study` takes studies. With a name, prints the whole recipe as
+    TOML, or as a Python program with --python, which reads the data for their
+    shape and labels.
     """
     from jointenergy import recipes
     from jointenergy.experiments import study as studies
@@ -68,7 +68,9 @@ def list_recipes(
         typer.echo(text, nl=False)
         return
     if python or overrides or quick or smoke:
-        raise InputError("--python, --quick, --smoke and --set are for one recipe: name it, as in recipes digits-jem")
+        raise InputError(
+            "--python, --quick, --smoke and --set apply to one recipe: name it, such as `recipes digits-jem`"
+        )
     table = Table(box=None, pad_edge=False, show_header=False)
     for known in recipes.names():
         table.add_row(known, cell(recipes.load(known).description))
@@ -88,8 +90,8 @@ def train(
         str,
         typer.Option(
             metavar="TIME",
-            help="Train as many iterations as fit into this time: 90s, 20m, 2h. They are counted by 40 iterations in "
-            "memory that are thrown away, since schedules need their number from the first one on.",
+            help="Train for about this long: 90s, 20m, 2h. Times 40 trial iterations first to set the number of "
+            "iterations, which schedules need from the start.",
         ),
     ] = "",
     baseline: Baseline = False,
@@ -103,10 +105,10 @@ def train(
     """Train a recipe into a run folder.
 
     The folder holds the recipe, metrics, events and checkpoints. Ctrl-C saves
-    the run; `resume` continues it. Under torchrun the batch and the replay
+    the run; `resume` continues it. Under torchrun, the batch and the replay
     buffer are split among the processes. Exit status: 0 for a healthy run, 3
-    for one that was given up, 4 for one that ended and is not healthy (--quick
-    and --smoke are not judged), 130 after Ctrl-C.
+    if training diverged and was abandoned, 4 if the finished run is not healthy
+    (not checked with --quick and --smoke), 130 after Ctrl-C.
     """
     from jointenergy import recipes
     from jointenergy.recipes import run_folder
@@ -124,7 +126,7 @@ def train(
             n = run_folder.iterations_in(settings, seconds, seed, device=where, world=world, data=rows)
             settings = replace(settings, iterations=n)
             if world.first:
-                say(f"{time} are {settings.iterations} iterations on this machine")
+                say(f"training {settings.iterations} iterations, about {time} on this machine")
         loop = run_folder.create(
             folder,
             settings,
@@ -134,7 +136,7 @@ def train(
             device=where,
             world=world,
             data=rows,
-            judged=not (quick or smoke),  # sizes that nobody expects samples of
+            judged=not (quick or smoke),  # too short to be healthy
         )
         _go(loop, track)
         _leave_unhealthy(loop)
@@ -172,8 +174,8 @@ def demo(
 ) -> None:
     """Train a JEM on 8 x 8 digits in a minute and write a report.
 
-    The digits come with scikit-learn and the recipe is digits-jem. If stopped,
-    the same command continues.
+    Uses the digits of scikit-learn and the recipe digits-jem. If stopped, run
+    the same command to continue.
     """
     from jointenergy import recipes
     from jointenergy.report import comparison, suite
@@ -196,16 +198,16 @@ def _resumed_demo(out: Path, settings: Recipe, seed: int) -> Loop:
     if (out / run_folder.ABOUT).exists():
         if read(out / run_folder.RECIPE) == settings and run_folder.about(out).seed == seed:
             return run_folder.reopen(out)
-        raise InputError(f"{out} holds another run: choose another --out, or remove that folder")
+        raise InputError(f"{out} contains another run: choose another --out, or remove that folder")
     return run_folder.create(out, settings, seed)
 
 
 @contextmanager
 def _joined(device: str) -> Iterator[tuple[World, torch.device]]:
-    """Join torchrun's processes until the program ends; a lost one is one sentence."""
+    """Join torchrun's processes until the program ends; report a lost process in one sentence."""
     from jointenergy.training.distributed import Parted, end_alone, join, leave
 
-    atexit.register(leave)  # not before an error is printed: the first process would end this one
+    atexit.register(leave)  # at exit, after errors are printed: leaving earlier could end this process
     try:
         yield join(device)
     except Parted as parted:
@@ -215,7 +217,7 @@ def _joined(device: str) -> Iterator[tuple[World, torch.device]]:
 
 @contextmanager
 def _only_writer(world: World, folder: Path) -> Iterator[None]:
-    """Hold the run folder in the first process; where another run holds it, all processes say so."""
+    """Lock the run folder in the first process; if it is locked elsewhere, all processes raise."""
     with ExitStack() as held:
         world.from_first(lambda: _enter(held, folder))
         yield
@@ -226,7 +228,7 @@ def _enter(held: ExitStack, folder: Path) -> None:
 
 
 def _go(run: Loop, track: str = "") -> None:
-    """Fit with progress on the screen; Ctrl-C or a plain kill saves after the present step, a second stops at once."""
+    """Train with progress; Ctrl-C or SIGTERM saves after the current step, a second one stops at once."""
     from jointenergy.cli.progress import train_with_progress
     from jointenergy.training.distributed import Parted
     from jointenergy.training.loop import Diverged, Interrupted
@@ -238,7 +240,7 @@ def _go(run: Loop, track: str = "") -> None:
 
     before = [signal.signal(s, ask_to_stop) for s in (signal.SIGINT, signal.SIGTERM)]
     first, launch = run.world.first, "torchrun ... -m " if run.world.size > 1 else ""
-    resume_line = f"go on with: {launch}jointenergy resume {run.folder}"
+    resume_line = f"continue with: {launch}jointenergy resume {run.folder}"
     try:
         train_with_progress(run, [tracker(track)] if track and first else [])
     except Interrupted as stopped:
@@ -257,7 +259,7 @@ def _go(run: Loop, track: str = "") -> None:
         raise Parted(f"{parted}; {resume_line}") from None
     except OSError as error:
         raise InputError(
-            f"{refused(error)}; the checkpoints before it are whole: make room, then {resume_line}"
+            f"{refused(error)}; earlier checkpoints are intact: free disk space, then {resume_line}"
         ) from None
     finally:
         for kind, handler in zip((signal.SIGINT, signal.SIGTERM), before, strict=True):
@@ -270,14 +272,14 @@ def _go(run: Loop, track: str = "") -> None:
         for warning in run.verdict.warnings:
             say(f"warning: {warning}")
         state = "healthy" if run.verdict.healthy else f"not healthy: {'; '.join(run.verdict.complaints)}"
-        say(f"chains are {state}; {plural(run.interventions, 'intervention')}")
+        say(f"the run is {state}; {plural(run.interventions, 'intervention')}")
     # A model that cannot compare labels has no accuracy.
-    accuracy = f"accuracy on held-out rows {run.accuracy:.1%}; " if math.isfinite(run.accuracy) else ""
+    accuracy = f"held-out accuracy {run.accuracy:.1%}; " if math.isfinite(run.accuracy) else ""
     say(f"{accuracy}run folder {run.folder}")
 
 
 def _leave_unhealthy(run: Loop) -> None:
-    """End with a status of its own where a run that ended is not healthy; small sizes are not judged."""
+    """Exit with UNHEALTHY if the finished run is not healthy; small sizes are not checked."""
     from jointenergy.recipes import run_folder
 
     assert run.folder is not None
@@ -288,5 +290,5 @@ def _leave_unhealthy(run: Loop) -> None:
 def _seconds(text: str) -> float:
     match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([smh]?)", text.strip())
     if match is None or not 0 < float(match[1]) < LONGEST:
-        raise InputError(f"--time takes a number with s, m or h, as in 90s, 20m or 2h, got {text!r}")
+        raise InputError(f"--time takes a number with s, m or h, such as 90s, 20m or 2h, got {text!r}")
     return float(match[1]) * {"": 1, "s": 1, "m": 60, "h": 3600}[match[2]]

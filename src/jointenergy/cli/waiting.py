@@ -1,4 +1,4 @@
-"""cli: a bar on the screen for whatever takes longer than two seconds, and a quiet end after Ctrl-C."""
+"""cli: a progress bar for anything longer than two seconds, and a clean end after Ctrl-C."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 
 from jointenergy.cli.screen import INTERRUPTED
 
-PATIENCE = 2.0  # seconds without a bar
+PATIENCE = 2.0  # seconds before the bar appears
 
 
 @contextmanager
 def waiting(what: str, total: int | None = None) -> Iterator[Callable[[int], None]]:
-    """Call what it gives with the steps done; without a total the bar only moves. It is shown on stderr."""
+    """Yield a function to call with the number of steps done; the bar is shown on stderr."""
     console = Console(stderr=True)
     left = (TextColumn("left"), TimeRemainingColumn()) if total else ()
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), *left)
