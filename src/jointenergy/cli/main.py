@@ -55,6 +55,7 @@ COMMANDS = {
     "convert": Command("Use", "synthesis", "convert", "Change inputs until they have other labels."),
     "distal": Command("Use", "synthesis", "distal", "Turn noise into inputs that the model is confident about."),
     "compose": Command("Use", "synthesis", "compose", "Sample the product of several runs or conditions."),
+    "models": Command("Use", "models", "models", "List the published models, with their size and figures."),
     "export": Command("Use", "tasks", "export", "Export a run to one portable file that every command opens."),
     "evaluate": Command("Evaluate", "evaluation", "evaluate", "Evaluate a run on its test rows and write a report."),
     "compare": Command("Evaluate", "evaluation", "compare", "Compare the metrics of evaluated runs side by side."),

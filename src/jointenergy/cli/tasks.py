@@ -18,7 +18,9 @@ if TYPE_CHECKING:
 
 FEW_LABELS = 3  # label columns shown side by side
 
-RunPath = Annotated[Path, typer.Argument(metavar="RUN", help="Run folder, or a file written by `jointenergy export`.")]
+RunPath = Annotated[
+    Path, typer.Argument(metavar="RUN", help="Run folder, exported file, or the name of a published model.")
+]
 InputPaths = Annotated[
     list[Path], typer.Argument(metavar="INPUT", help="Image files, folders of images, .npy, .npz or .csv.")
 ]
@@ -262,6 +264,9 @@ def rank(
 def export(
     run: RunPath,
     file: Annotated[Path, typer.Argument(metavar="FILE.safetensors", help="File to write.")],
+    half: Annotated[
+        bool, typer.Option("--half", help="Round weights to float16, for a file of half the size.")
+    ] = False,
     data: Data = None,
 ) -> None:
     """Export a run to one portable file that every command opens.
@@ -273,5 +278,5 @@ def export(
 
     source = opened(run, data, "cpu")
     with waiting("exporting"):
-        path = source.export(file)
+        path = source.export(file, half=half)
     outputs.written(path)

@@ -92,10 +92,12 @@ def get(
     report: Report = lambda *_: None,
     retries: int = RETRIES,
     sources: Mapping[str, Source] | None = None,
+    elsewhere: str = "--to",
 ) -> list[Path]:
     """The files of a set, in the sub-folder of `to` with its name; those that are there and whole are not got again.
 
-    A file of the same name and another content is never overwritten: it may be a copy that was packed anew.
+    A file of the same name and another content is never overwritten: it may be a copy that was packed anew. Where a
+    file cannot be kept, a sentence says that `elsewhere` chooses another folder.
     """
     sources, name = SOURCES if sources is None else sources, MADE_OF.get(name, name)
     if name not in sources:
@@ -122,11 +124,11 @@ def get(
             ) from error
         except OSError as error:
             reason = error.strerror or "Permission denied"  # which alone pooch puts in words of its own
-            raise InputError(f"{path} cannot be kept ({reason}): choose another folder with --to") from error
+            raise InputError(f"{path} cannot be kept ({reason}): choose another folder with {elsewhere}") from error
         if other:
             raise InputError(
                 f"{path} is there and has another checksum than the public file: remove it to get that one, or choose "
-                "another folder with --to"
+                f"another folder with {elsewhere}"
             )
         paths.append(path)
     return paths

@@ -20,7 +20,7 @@ from jointenergy.inference import Aids
 from jointenergy.inference.chains import NONE
 from jointenergy.inputs import is_number
 from jointenergy.kernels import Kernel, Langevin
-from jointenergy.labels import LabelSpace
+from jointenergy.labels import LabelSpace, nearest
 from jointenergy.models import Box, Domain, EnergyModel, JointModel, LogitModel
 from jointenergy.models.base import Normalizer
 from jointenergy.models.logits import SingleLogit
@@ -31,7 +31,7 @@ from jointenergy.recipes.data import data_of, view_of
 from jointenergy.recipes.networks import model_of
 from jointenergy.recipes.run_folder import About
 from jointenergy.recipes.schema import Recipe, read
-from jointenergy.runs import description, portable
+from jointenergy.runs import description, portable, pretrained
 from jointenergy.runs.fitting import best_of
 from jointenergy.runs.origin import Origin, Sampling
 from jointenergy.runs.run import Run
@@ -54,7 +54,10 @@ def load(
     data: object = None,
     device: str = "cpu",
 ) -> Run:
-    """Open a trained run, from its folder or from an exported file.
+    """Open a trained run, from its folder, from an exported file, or by the name of a published model.
+
+    A name, as in `load("digits-jem")`, is looked up where nothing of that name lies in the present folder; `jointenergy
+    models` lists the names.
 
     Its weights are the averaged ones of the best healthy checkpoint; where no checkpoint was healthy those of the
     newest, with a warning.
@@ -64,14 +67,18 @@ def load(
     rows that `fit` took, for what needs them: thresholds, health, nearest neighbors and starts in the classes. Of a run
     of a recipe `data` is the folder of its data, should it have moved.
     """
-    if not Path(path).exists():
-        raise InputError(f"there is no run folder and no exported file {path}")
-    if Path(path).is_dir() and (Path(path) / description.FILE).exists():
-        run = _from_fit(Path(path), network, kernel, start, data, device_of(device))
-    elif Path(path).is_file() and (found := portable.read(Path(path))).recipe is None:
+    path = pretrained.found(path)
+    if not path.exists():
+        raise InputError(
+            f"there is no run folder and no exported file {path}, and no published model of that name: "
+            f"{nearest(str(path), list(pretrained.published()))}"
+        )
+    if path.is_dir() and (path / description.FILE).exists():
+        run = _from_fit(path, network, kernel, start, data, device_of(device))
+    elif path.is_file() and (found := portable.read(path)).recipe is None:
         if data is not None:
             raise InputError(f"{path} has no recipe, whose data would lie in a folder: leave data out")
-        run = _from_own_file(Path(path), found, network, kernel, start, device_of(device))
+        run = _from_own_file(path, found, network, kernel, start, device_of(device))
     elif network is not None or kernel is not None or start is not None:
         raise InputError(f"{path} is the run of a recipe, which has its own network, kernel and start: leave them out")
     elif data is None or isinstance(data, str | Path):
@@ -85,7 +92,7 @@ def load(
 
 def open_run(path: Path | str, *, data: Path | str | None = None, device: str = "cpu") -> Run:
     """`load`, its warnings left in `notes`."""
-    path, where = Path(path), device_of(device)
+    path, where = pretrained.found(path), device_of(device)
     folder = None if data is None else Path(data)
     if path.is_dir() and (path / description.FILE).exists():
         raise InputError(_own(path))
@@ -93,7 +100,10 @@ def open_run(path: Path | str, *, data: Path | str | None = None, device: str = 
         return _from_folder(path, folder, where)
     if path.is_file():
         return _from_file(path, folder, where)
-    raise InputError(f"there is no run folder and no exported file {path}: train one with `jointenergy train`")
+    raise InputError(
+        f"there is no run folder and no exported file {path}: train one with `jointenergy train`, or see `jointenergy "
+        "models`"
+    )
 
 
 def _from_folder(folder: Path, data_folder: Path | None, device: torch.device) -> Run:

@@ -107,8 +107,10 @@ def write(
     thresholds: Thresholds,
     notes: Sequence[str],
     path: Path,
+    *,
+    half: bool = False,
 ) -> Path:
-    """Whole or not at all; an older file of that name is replaced."""
+    """Whole or not at all; an older file of that name is replaced. `half` keeps weights as float16."""
     if path.suffix != ENDING:
         raise InputError(f"an exported file ends in {ENDING}, got {path.name!r}")
     labels = dict(zip(origin.labels.names, origin.labels.values, strict=True))
@@ -125,6 +127,8 @@ def write(
     path.parent.mkdir(parents=True, exist_ok=True)
     # Copies: two names of one tensor cannot be written.
     tensors = {k: v.detach().cpu().clone().contiguous() for k, v in model.state_dict().items()}
+    if half:
+        tensors = {k: v.half() if v.is_floating_point() else v for k, v in tensors.items()}
     try:
         with whole(path) as part:
             save_file(tensors, part, metadata)

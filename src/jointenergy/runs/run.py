@@ -5,6 +5,7 @@ One class in more than 500 lines: each public method fills in what the run knows
 
 from __future__ import annotations
 
+import copy
 import functools
 import math
 import warnings
@@ -506,14 +507,22 @@ class Run:
             raise InputError(f"{self.origin.name} was trained without chains, so that it has no health to judge")
         return check(plan, self.model, None if plan.buffer is None else self.buffer)
 
-    def export(self, path: Path | str) -> Path:
+    def export(self, path: Path | str, *, half: bool = False) -> Path:
         """Write weights, labels and what was fitted to validation rows to one safetensors file.
+
+        `half` rounds weights to float16, for a file of half the size; what was fitted is fitted again to the rounded
+        ones.
 
         `jointenergy.load` opens it: a run of a recipe, which the file holds, by itself; a run of your own network, by
         `fit` or `wrap`, with `network=` as it was given there.
         """
         if self.model.assumptions:
             raise InputError("an assumption is not exported: export the run without it, and make it where it is loaded")
+        if half:
+            return self._rounded()._write(Path(path), half=True)
+        return self._write(Path(path))
+
+    def _write(self, path: Path, *, half: bool = False) -> Path:
         for score in (*SCORES, CONFIDENCE) if self.origin.read_data is not None else ():
             with suppress(InputError):  # where the data are not at hand, or the model has no such score
                 self.threshold(score)
@@ -523,8 +532,18 @@ class Run:
             with suppress(InputError):
                 self.predict_set(self.data.x_held[:1])
         return portable.write(
-            self.model, self.origin, self.sampling, self.bounds, self.thresholds, self.notes, Path(path)
+            self.model, self.origin, self.sampling, self.bounds, self.thresholds, self.notes, path, half=half
         )
+
+    def _rounded(self) -> Run:
+        """The same run with weights that float16 can hold."""
+        model = copy.deepcopy(self.model)
+        for name, tensor in model.state_dict().items():
+            if tensor.is_floating_point():
+                tensor.copy_(tensor.half())
+                if not bool(tensor.isfinite().all()):
+                    raise InputError(f"{name!r} has values beyond float16: export it without half")
+        return self.with_weights_of(model)
 
     def assuming_equal_constants(self) -> Run:
         """Return a conditional run as a joint one: the labels' unknown constants are taken as equal, as `notes` says.

@@ -1,0 +1,157 @@
+"""report: the model card of a run: what it is, its data, training, figures with seeds and health, what it is not for.
+
+Written from the run, and from its results file where its recipe has one; no figure is typed by hand.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+
+from jointenergy.errors import plural
+from jointenergy.metrics.registry import Metric
+from jointenergy.report.results import Result
+from jointenergy.runs import Run
+from jointenergy.runs.pretrained import Weights
+
+LICENSES = {
+    "digits": "Optical Recognition of Handwritten Digits (Alpaydin and Kaynak, 1998), as in scikit-learn; CC BY 4.0",
+    "mnist": "MNIST (LeCun, Cortes and Burges); CC BY-SA 3.0",
+    "cifar10": "CIFAR-10 (Krizhevsky, 2009); published without a license, for research",
+}
+"""The data sets of published models, by the first word of the recipe's data, and their licenses."""
+FIRST = ("accuracy", "exact_match", "nll", "ece")
+LAST = ("ood_auroc.",)
+FAMILIES = {
+    "logits": "a classifier whose logits are read as log p(x, y)",
+    "pair": "a network of data and labels together",
+    "conditional": "one energy for each label, each with an unknown constant of its own",
+    "unconditional": "one energy of the data",
+}
+
+
+def card(run: Run, result: Result | None = None, weights: Weights | None = None) -> str:
+    """The card of a run as Markdown; `result` has the figures of its recipe, `weights` those of its published file."""
+    recipe = run.recipe
+    name = run.origin.name if recipe is None else recipe.name
+    parts = [
+        "---\nlicense: apache-2.0\nlibrary_name: jointenergy\ntags:\n- energy-based-model\n---\n",
+        f"# {name}\n",
+        recipe.description if recipe else "A network of your own, read as a joint energy-based model.",
+        _what(run),
+        "\n## Use\n",
+        _use(run, name),
+        "\n## Data\n",
+        _data(run),
+        "\n## Training\n",
+        _training(run, result, weights),
+        "\n## Figures\n",
+        _figures(result, weights),
+        "\n## Health\n",
+        _health(result, weights),
+        "\n## Not for\n",
+        _limits(run),
+    ]
+    return "\n".join(part for part in parts if part) + "\n"
+
+
+def _what(run: Run) -> str:
+    n = sum(p.numel() for p in run.model.parameters())
+    low, high = run.bounds
+    family = FAMILIES[run.recipe.model.family] if run.recipe else "a network of data"
+    labels = "; ".join(
+        f"`{k}`: {', '.join(v[:10])}{', ...' if len(v) > 10 else ''}"
+        for k, v in zip(run.labels.names, run.labels.values, strict=True)
+    )
+    shape = " x ".join(map(str, run.event_shape))
+    return (
+        f"\nA joint energy-based model: {family}, with {n:,} weights. x has {shape} values between {low:g} and "
+        f"{high:g}. " + (f"Labels: {labels}." if labels else "It has no labels.")
+    )
+
+
+def _use(run: Run, name: str) -> str:
+    given = (
+        f", given={{{json.dumps(run.labels.names[0])}: {json.dumps(run.labels.values[0][-1])}}}"
+        if len(run.labels)
+        else ""
+    )
+    opened = f"je.load({json.dumps(name)})" if run.recipe else 'je.load("weights.safetensors", network=net)'
+    lines = [
+        "import jointenergy as je\n",
+        f"run = {opened}",
+        f"run.sample(16{given})  # new x",
+        "run.detect(x)  # out of distribution or not",
+    ]
+    if len(run.labels):
+        lines.insert(2, "run.predict_proba(x)  # p(label | x)")
+    return "```python\n" + "\n".join(lines) + "\n```"
+
+
+def _data(run: Run) -> str:
+    if run.recipe is None:
+        return "Not known to the run."
+    name = run.recipe.data.name
+    known = LICENSES.get(name) or LICENSES.get(name.partition("-")[0])
+    return f"`{name}`: {known}." if known else f"`{name}`. Its license is that of its publisher."
+
+
+def _training(run: Run, result: Result | None, weights: Weights | None) -> str:
+    recipe = run.recipe
+    if recipe is None:
+        return "By `jointenergy.fit`, or elsewhere."
+    terms = [f"{v:g} {k}" for k, v in asdict(recipe.objective).items() if v]
+    kernel = ", ".join(f"{k} {v}" for k, v in asdict(recipe.chain.kernel).items() if v is not None)
+    said = [
+        f"`jointenergy train {recipe.name}`: {recipe.iterations:,} iterations with batches of {recipe.batch_size}, "
+        f"objective {' + '.join(terms)}, chains of {recipe.chain.steps} steps ({kernel})."
+    ]
+    if weights is not None:
+        said.append(
+            f"The published file is seed {weights.seed}, trained on {weights.date} at commit {weights.commit[:12]} "
+            f"({weights.hardware}); weights are stored as float16, sha256 `{weights.sha256}`."
+        )
+    if result is not None:
+        said.append(f"The figures of all seeds: `{result.command}`, commit {result.commit[:12]}, {result.hardware}.")
+    return " ".join(said)
+
+
+def _figures(result: Result | None, weights: Weights | None) -> str:
+    own = {} if weights is None else weights.figures
+    published: Mapping[str, Metric] = {} if result is None else result.metrics
+    names = [n for n in (*FIRST, *(k for k in published if k.startswith(LAST))) if n in own or n in published]
+    if not names:
+        return "None were published: `jointenergy evaluate` measures a run on its test rows."
+    seeds = "" if result is None else f"mean of {plural(len(result.seeds), 'seed')}"
+    lines = [f"| metric, test rows | this file | {seeds} | standard deviation |", "|---|---|---|---|"]
+    for name in names:
+        mean, std = (f"{published[name].mean:.3f}", f"{published[name].std:.3f}") if name in published else ("", "")
+        lines.append(f"| {name} | {f'{own[name]:.3f}' if name in own else ''} | {mean} | {std} |")
+    return "\n".join(lines)
+
+
+def _health(result: Result | None, weights: Weights | None) -> str:
+    said = []
+    if weights is not None and "healthy" in weights.figures:
+        verdict = "healthy" if weights.figures["healthy"] else "not healthy"
+        said.append(f"The chains of this file are {verdict}, judged on held-out rows.")
+    if result is not None and "healthy" in result.metrics:
+        n = sum(bool(v) for v in result.metrics["healthy"].values)
+        said.append(f"{n} of {plural(len(result.seeds), 'seed')} ended healthy.")
+    return " ".join(said) or "Ask `jointenergy.load(...).health()`."
+
+
+def _limits(run: Run) -> str:
+    said = [
+        "Decisions about people, and inputs unlike its data: it is a research model of one small data set.",
+        "log p(x) is known up to a constant, so that its values cannot be compared between models.",
+    ]
+    if run.model.normalizer == "conditional":
+        said.append("Labels cannot be compared: each has an unknown constant of its own.")
+    temperature = run.sampling.temperature
+    if abs(temperature - 1.0) > 1e-6:
+        said.append(
+            f"Chains move x at temperature {temperature:.3g}: samples are of a sharper law than that of log p(x) at 1."
+        )
+    return "\n".join(f"- {line}" for line in said)
