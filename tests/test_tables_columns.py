@@ -22,9 +22,10 @@ def test_categories_of_a_frame_are_discrete_variables():
     np.testing.assert_allclose(model.predict_proba(table[:20].assign(color=None)).sum(1), 1)
     rows, labels = model.sample(30, given="yes", random_state=0)
     assert set(labels) == {"yes"}
-    assert set(rows[:, 1]) <= {"red", "green", "blue"}
-    assert set(rows[:, 3]) == {"all"}
-    assert np.mean([(color == "red") == flag for color, flag in rows[:, 1:3]]) > 0.8
+    assert rows.dtypes.tolist() == table.dtypes.tolist()
+    assert set(rows["color"]) <= {"red", "green", "blue"}
+    assert set(rows["same"]) == {"all"}
+    assert ((rows["color"] == "red") == rows["flag"]).mean() > 0.8
     holes = table.iloc[:40].copy()
     holes.loc[holes.index[::2], "size"] = np.nan
     holes.loc[holes.index[1::2], "color"] = None
@@ -76,7 +77,11 @@ def test_imputed_categories_are_those_of_the_model_whatever_the_frame_knows(give
     assert filled.X["color"].dtype.name == "category"
     for k, color in enumerate(given):
         known = {"red", "green", "blue"}
-        assert filled.X["color"][k] in set(filled.draws[:, k, 1]) <= ({color} if color in known else known)
+        assert (
+            filled.X["color"][k]
+            in {draw["color"][k] for draw in filled.draws}
+            <= ({color} if color in known else known)
+        )
     assert filled.X["weight"].tolist() == rows["weight"].tolist()
 
 

@@ -73,7 +73,7 @@ def test_wrong_arguments_are_said_in_a_sentence():
         lambda: QuickDetector(contamination=0.9).fit(x),
         lambda: JointEnergyDetector.of(model, contamination=0),
     ):
-        with pytest.raises(InputError, match=r"contamination must lie in \(0, 0.5\], got"):
+        with pytest.raises(InputError, match=r"contamination must be 'auto' or lie in \(0, 0.5\], got"):
             make()
 
 

@@ -35,7 +35,7 @@ def test_it_is_kept_whole(tmp_path, through):
     assert again.health_.state() == model.health_.state()
     assert (again.loss_curve_, again.n_iter_) == (model.loss_curve_, model.n_iter_)
     for found, wanted in zip(again.sample(5, random_state=3), model.sample(5, random_state=3), strict=True):
-        assert found.tolist() == wanted.tolist()
+        assert np.asarray(found).tolist() == np.asarray(wanted).tolist()
 
 
 def test_a_detector_is_kept_in_a_file_with_the_strangeness_of_categories(tmp_path):

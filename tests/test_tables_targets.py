@@ -64,6 +64,14 @@ def test_a_missing_label_may_be_no_number():
     marked[::3], minus[::3] = math.nan, -1
     model, other = Quick(missing_label=math.nan).fit(X, marked), Quick().fit(X, minus)
     np.testing.assert_array_equal(model.predict_proba(X), other.predict_proba(X))
+    # Whatever else marks it, what is no value is no label.
+    np.testing.assert_array_equal(Quick().fit(X, marked).predict_proba(X), other.predict_proba(X))
+    words = WORDS.astype(object)
+    words[::3] = None
+    for given in (words, list(words), pd.Series(words, dtype="string")):
+        assert Quick().fit(X, given).transduction_.tolist() == WORDS.tolist()
+    with pytest.raises(InputError, match="contains NaN"):
+        Quick(missing_label=None).fit(X, marked)
 
 
 def test_unlabeled_rows_are_learned_from_and_filled_in():
@@ -126,7 +134,9 @@ def test_rows_that_do_not_count_may_hold_anything_and_weights_count():
     ("y", "sentence"),
     [
         (np.array(["a", 2] * 30, dtype=object), "y mixes strings with other values"),
-        (np.array(["a", None] * 30, dtype=object), "contains NaN"),
+        (np.array(["a", None] * 30, dtype=object), "one class, 'a', beside"),
+        (np.full(60, np.nan), "no labeled row"),
+        (np.where(Y == 0, np.inf, 1.0), "contains NaN or infinity"),
         (csr_matrix(np.eye(2)[Y]), r"sparse matrix: pass the dense array, y\.toarray\(\)"),
         (np.full(60, 3), "one class, 3, and"),
         (np.full(60, -1), "no labeled row"),
@@ -151,7 +161,9 @@ def test_labels_that_a_fitted_estimator_cannot_take_are_said_in_a_sentence():
 
 
 def test_a_class_in_brackets_is_a_class(recwarn):
-    rows, labels = Quick().fit(X, Y).sample(4, given=[1], random_state=0)
+    model = Quick().fit(X, Y)
+    recwarn.clear()
+    rows, labels = model.sample(4, given=[1], random_state=0)
     assert rows.shape == (4, 3)
     assert labels.tolist() == [1] * 4
     assert not recwarn.list

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
         Tempered,
     )
     from jointenergy.runs import Run, fit, load, wrap
-    from jointenergy.tables import JointEnergyClassifier, JointEnergyDetector
+    from jointenergy.tables import JointEnergyClassifier, JointEnergyDetector, JointEnergyImputer
     from jointenergy.training.callbacks import Callback
     from jointenergy.training.settings import CadenceSettings, EngineSettings, OptimizerSettings
 
@@ -45,6 +45,7 @@ __all__ = [
     "InputError",
     "JointEnergyClassifier",
     "JointEnergyDetector",
+    "JointEnergyImputer",
     "JointModel",
     "LabelSpace",
     "LogitModel",
@@ -73,7 +74,7 @@ __all__ = [
 # The module of each public name. It is imported when the name is first used: PyTorch alone takes a second or more.
 _MODULES = {
     "errors": ("DomainError", "EnumerationError", "InputError", "NormalizerError"),
-    "tables": ("JointEnergyClassifier", "JointEnergyDetector"),
+    "tables": ("JointEnergyClassifier", "JointEnergyDetector", "JointEnergyImputer"),
     "labels": ("MISSING", "LabelSpace"),
     "models": (
         "Box",

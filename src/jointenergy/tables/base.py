@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted
@@ -19,11 +18,13 @@ from jointenergy import streams
 from jointenergy.errors import InputError
 from jointenergy.inputs import check_count
 from jointenergy.labels import MISSING
-from jointenergy.tables import gaussians, parameters, saving
-from jointenergy.tables.columns import Columns, Floats, InputTable, read
+from jointenergy.tables import diagnosis, gaussians, parameters, saving
+from jointenergy.tables.columns import Columns, Floats
 from jointenergy.tables.density import TableDensity
 from jointenergy.tables.early_stopping import EarlyStopping, held_out, score_of
 from jointenergy.tables.imputation import Imputed, imputed
+from jointenergy.tables.reading import InputTable, read
+from jointenergy.tables.rows import merged
 from jointenergy.tables.training import (
     FitSettings,
     TrainingState,
@@ -42,6 +43,7 @@ FEW_PIXELS = 64  # above which images are learned more slowly and blurred more, 
 SMALL = 1000  # rows below which the network is narrow and batches are small
 LOOKS = 40  # of early stopping in a whole fit
 SAMPLE_STEPS = 100
+SCORED = 2000  # rows learned from whose log-densities are kept
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -75,7 +77,7 @@ class TableEstimator(BaseEstimator):  # type: ignore[misc]
                 raise InputError("sample_weight is zero for all rows: at least one must count")
         if self.image_shape is not None:
             shape = parameters.image_of(self.image_shape)
-            if table.categorical or int(np.prod(shape)) != len(table.columns):
+            if "category" in table.kinds or table.left_out or int(np.prod(shape)) != len(table.columns):
                 raise InputError(f"image_shape={shape} needs {int(np.prod(shape))} number columns, X has others")
         return table, weight
 
@@ -93,13 +95,16 @@ class TableEstimator(BaseEstimator):  # type: ignore[misc]
 
         Without `decay` it is one of many passes: at one learning rate, with nothing held out.
         """
-        counts = torch.from_numpy(weight > 0)
+        # A row that occurs twice is one row of twice the weight: to repeat rows and to weigh them are then the same.
+        counts = np.flatnonzero(weight > 0)
+        cells = np.hstack((table.cells()[counts], targets.numpy()[counts]))
+        first, summed, n_rows = merged(cells, weight[counts])
+        different, rows = table.rows(counts[first]), torch.from_numpy(summed)
         if before is None:
-            self._columns = Columns.fit(table.rows(weight > 0), weight[weight > 0], shared=self.image_shape is not None)
+            self._columns = Columns.fit(different, summed, n_rows=n_rows, shared=self.image_shape is not None)
         labels = self._columns.label_space(target_space)
-        x, discrete = (t[counts] for t in self._columns.encode(table))
-        y = torch.cat((targets[counts], discrete), dim=1)
-        rows = torch.from_numpy(weight)[counts]
+        x, discrete = self._columns.encode(different)
+        y = torch.cat((targets[torch.from_numpy(counts[first])], discrete), dim=1)
         mask, n_targets = ~x.isnan(), targets.shape[1]
         one = n_targets == 1
         classes = y[:, 0] if one else torch.zeros(len(y), dtype=torch.int64)
@@ -116,8 +121,10 @@ class TableEstimator(BaseEstimator):  # type: ignore[misc]
         filled = reference.filled(x)
         shape = (x.shape[1],) if self.image_shape is None else parameters.image_of(self.image_shape)
         data = training_data(filled, y, mask, rows, (held, rest), labels, shape=shape, device=self.device)
-        labeled = int((y[rest, :n_targets] != MISSING).any(1).sum()) if n_targets else len(rest)
-        settings = self._fit_settings(len(rest), labeled, x.shape[1], decay=decay)
+        labeled = (y[rest, :n_targets] != MISSING).any(1) if n_targets else torch.ones(len(rest), dtype=torch.bool)
+        share = [float(rows[rest[labeled]].sum() / rows.sum()), float(rows[rest].sum() / rows.sum())]
+        n_labeled, n_learned = (round(n_rows * s) for s in share)
+        settings = self._fit_settings(n_learned, n_labeled, x.shape[1], decay=decay)
         progress = None if before is None else getattr(self, "_progress", None)
         seed = seed if progress is None else progress.next_seed(seed)
         plan = table_plan(
@@ -140,8 +147,25 @@ class TableEstimator(BaseEstimator):  # type: ignore[misc]
         self.n_iter_: int = result.n_iter + (0 if before is None else self.n_iter_)
         self.loss_curve_: list[float] = [*([] if before is None else self.loss_curve_), *result.losses]
         self.validation_scores_ = result.scores or None
-        self._scores = np.sort(self._log_density(table.rows(weight > 0), completed=True))
+        self._scores = self._own_scores(table, weight, seed)
+        if decay:
+            diagnosis.warn_of_trouble(self, result, settings, x)
         return result.progress
+
+    def _fit_density(self, X: Any, sample_weight: Any) -> None:
+        """Learn a density without labels."""
+        table, weight = self._prepare(X, sample_weight)
+        if table.n_rows < 2:
+            raise InputError("a density of one sample is none: n_samples=1, give at least 2")
+        self._train(table, torch.empty(table.n_rows, 0, dtype=torch.int64), {}, weight)
+
+    def _own_scores(self, table: InputTable, weight: Floats, seed: int) -> Floats:
+        """Log-densities of rows learned from, some of them where they are many, and their weights: `[2, n]`."""
+        counts = np.flatnonzero(weight > 0)
+        if len(counts) > SCORED:
+            counts = np.sort(np.random.default_rng(seed).choice(counts, SCORED, replace=False))
+        chosen = np.isin(np.arange(table.n_rows), counts)
+        return np.stack((self._log_density(table.rows(chosen), completed=True), weight[chosen]))
 
     def _fit_settings(self, n_rows: int, n_labeled: int, n_features: int, *, decay: bool) -> FitSettings:
         """Choose sizes by the number of rows and weight decay by the number of features.
@@ -196,17 +220,17 @@ class TableEstimator(BaseEstimator):  # type: ignore[misc]
         that rows that miss different ones compare, in any units.
         """
         x, y = self._encoded(table, targets)
-        density, keys = self._density, self._one_key(len(x))
+        density, columns, keys = self._density, self._columns, self._one_key(len(x))
         if completed:
             found = density.expected(lambda a, b: density.log_density(a, b)[:, None], x, y, keys, chains=False)[:, 0]
         else:
             found = density.log_known(x, y, keys)
         # Standardized features are denser by their scales; those that are not known have no density.
-        scales = torch.from_numpy(np.log(self._columns.scale)) if self._columns.numbers else torch.zeros(1)
-        volume: Tensor = (~x.isnan() | completed).to(scales.dtype) @ scales
-        # A category that no row had is as rare as one row more would make it.
-        strange = self._columns.unseen(table) * math.log(self._columns.n_rows + 1)
-        return np.asarray((found - volume).numpy() - strange)
+        volume = np.zeros(table.n_rows)
+        if columns.numbers:
+            wider = columns.scaling.log_volume(table.numbers(columns.numbers))
+            volume = np.where(~x.isnan().numpy() | completed, wider, 0.0).sum(1)
+        return np.asarray(found.numpy() - volume + columns.log_shares(table))
 
     def _read(self, X: Any) -> InputTable:
         check_is_fitted(self)
@@ -235,28 +259,33 @@ class TableEstimator(BaseEstimator):  # type: ignore[misc]
         check_count("steps", steps, least=0)
         parameters.check_share("level", level)
         if y is not None and not hasattr(self, "_targets"):
-            raise InputError("a detector has no labels: leave y out")
+            raise InputError(f"{type(self).__name__} has no labels: leave y out")
         x, labels = self._encoded(table, None if y is None else self._targets.encode(y, table.n_rows))
         open_rows = self._density.incomplete(x, labels)
         all_x, all_y = x.repeat(n_draws, 1, 1), labels.repeat(n_draws, 1, 1)
+        generator = self._generator(random_state)
+        rng = np.random.default_rng(generator.initial_seed())
         if bool(open_rows.any()):
             # A key for each row of the table, so that rows without gaps do not shift the others'.
-            keys = streams.chain_keys(len(x), generator=self._generator(random_state))[open_rows]
+            keys = streams.chain_keys(len(x), generator=generator)[open_rows]
             drawn = self._density.complete_rows(x[open_rows], labels[open_rows], keys, n_draws=n_draws, steps=steps)
             all_x[:, open_rows], all_y[:, open_rows] = drawn
-        return imputed(self._columns, X, table, x, all_x, all_y[:, :, self._density.n_targets :], level)
+        discrete = all_y[:, :, self._density.n_targets :]
+        return imputed(self._columns, X, table, x, all_x, discrete, level, rng)
 
-    def _drawn(self, n: int, targets: Tensor | None, random_state: Any) -> tuple[npt.NDArray[Any], Tensor]:
+    def _drawn(self, n: int, targets: Tensor | None, random_state: Any) -> tuple[Any, Tensor]:
         """New rows of the model as a table, and their targets; `targets` is one row of them, MISSING where free."""
         check_count("n, the number of samples,", n)
         x = torch.full((n, self._columns.n_features), torch.nan, dtype=torch.float64)
         y = torch.full((n, len(self._density.model.labels)), MISSING)
         if targets is not None:
             y[:, : self._density.n_targets] = targets
-        keys = streams.chain_keys(n, generator=self._generator(random_state))
+        generator = self._generator(random_state)
+        keys = streams.chain_keys(n, generator=generator)
         (x,), (y,) = self._density.complete_rows(x, y, keys, n_draws=1, steps=SAMPLE_STEPS)
         n_targets = self._density.n_targets
-        return self._columns.decode(x, y[:, n_targets:]), y[:, :n_targets]
+        rng = np.random.default_rng(generator.initial_seed())
+        return self._columns.table(self._columns.decode(x, y[:, n_targets:], rng)), y[:, :n_targets]
 
     def save(self, path: str | Path) -> Path:
         """Save the fitted estimator in one safetensors file, without pickle; `load` opens it.

@@ -15,8 +15,9 @@ from torch import Tensor
 from jointenergy.errors import InputError
 from jointenergy.labels import MISSING
 from jointenergy.tables.base import TableEstimator
-from jointenergy.tables.columns import Floats, InputTable
+from jointenergy.tables.columns import Floats
 from jointenergy.tables.density import TableDensity
+from jointenergy.tables.reading import InputTable
 from jointenergy.tables.targets import Targets, rows_of
 
 AnyArray = npt.NDArray[Any]
@@ -40,7 +41,8 @@ class JointEnergyClassifier(ClassifierMixin, TableEstimator):  # type: ignore[mi
         The weight of log p(y | x) beside that of log p(x), which is 1. At 1, the least, the sum is the joint
         likelihood.
     missing_label : default=-1
-        What marks a row without a label in `y`; None: nothing does. A `y` of -1 and +1 alone has two classes.
+        What marks a row without a label in `y`, beside NaN and None; None: nothing does, not even those. A `y` of -1
+        and +1 alone has two classes.
     early_stopping : bool or "auto", default="auto"
         Whether rows are held out to stop where log p(y | x), weighed as the rows are, gets worse; "auto": where at
         least 30 would be held out. Without any row to hold out a fit does not stop early.
@@ -157,8 +159,9 @@ class JointEnergyClassifier(ClassifierMixin, TableEstimator):  # type: ignore[mi
         table = self._read(X)
         return self._log_density(table, self._targets.encode(y, table.n_rows))
 
-    def sample(self, n: int = 1, given: Any = None, random_state: Any = None) -> tuple[AnyArray, AnyArray]:
-        """`n` rows and their labels drawn from the model; `given` is a class, or a row of y, missing where free."""
+    def sample(self, n: int = 1, given: Any = None, random_state: Any = None) -> tuple[Any, AnyArray]:
+        """Draw `n` rows, a frame where one was learned from, and their labels; `given` is a class, or a row of y,
+        missing where free."""
         check_is_fitted(self)
         targets = None
         if given is not None:

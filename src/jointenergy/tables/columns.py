@@ -1,68 +1,87 @@
-"""tables: the columns of a table, arrays or frames: read and checked, numbers standardized, categories coded."""
+"""tables: the columns of a table: which are part of the model, how numbers are scaled, categories coded and written."""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from sklearn.utils.validation import _check_feature_names, _check_n_features, validate_data
 from torch import Tensor
 
 from jointenergy.errors import InputError
 from jointenergy.labels import MISSING, LabelSpace
+from jointenergy.tables import frames
+from jointenergy.tables.frames import Kind
+from jointenergy.tables.reading import InputTable
 
 Floats = npt.NDArray[np.float64]
+
+MOST_VALUES = 32  # of a category column that have a state of their own; the rarer ones share one
+HEAVY = 12.0  # standard deviations of a Gaussian as wide as the middle half, beyond which tails are bent
+RESOLUTIONS = (86400.0, 3600.0, 60.0, 1.0, 1e-3, 1e-6)  # seconds: a column of days has days in its draws
 
 
 @dataclass(frozen=True, eq=False)
 class Columns:
     """Which columns are numbers and which categories, how the numbers are scaled and what the categories are called.
 
-    A table without numbers has one column of zeros in their place, so that there is an x. A category column with one
-    value is left out of the model, and comes back as that value.
+    A table without numbers has one column of zeros in their place, so that there is an x. A column with one value is
+    no part of the model, and comes back as that value. Columns that are `left_out` come back as they came.
     """
 
-    n_columns: int
+    kinds: tuple[Kind, ...]
     numbers: tuple[int, ...]
     categories: dict[int, list[Any]]
-    """The values of each category column, in order."""
-    mean: Floats
-    scale: Floats
+    """The values of each category column, in order, and the one value of each constant column."""
+    rare: dict[int, dict[Any, float]]
+    """The values that share the last state of a category column, with the weight of each."""
+    left_out: tuple[int, ...]
+    scaling: Scaling
     n_rows: int
-    """Of the table that was learned from."""
+    """That were learned from."""
     names: tuple[str, ...] | None = None
+    like: Any = field(default=None, compare=False)
+    """A frame without rows, where a frame was learned from."""
 
     @classmethod
-    def fit(cls, table: InputTable, weight: Floats, *, shared: bool = False) -> Columns:
+    def fit(cls, table: InputTable, weight: Floats, *, n_rows: int, shared: bool = False) -> Columns:
         """From the table that is learned from: means and scales by weight, NaN left out; `shared` by all columns."""
-        n_columns = len(table.columns)
-        numbers = tuple(k for k in range(n_columns) if k not in table.categorical)
-        values = table.numbers(numbers)
-        known = ~np.isnan(values)
-        found = {k: table.values(k) for k in table.categorical}
-        for k, some in (*zip(numbers, (c.any() for c in known.T), strict=True), *found.items()):
-            if not some:
+        values, rare, numbers = {}, {}, []
+        for k in range(len(table.columns)):
+            if k in table.left_out:
+                continue
+            found = table.values(k)
+            if not found:
                 raise InputError(f"column {table.called(k)} has no value at all: leave it out")
-        count = (known * weight[:, None]).sum(0)
-        mean = np.where(known, values * weight[:, None], 0.0).sum(0) / count
-        with np.errstate(over="ignore", invalid="ignore"):
-            variance = np.where(known, (values - mean) ** 2 * weight[:, None], 0.0).sum(0) / count
-        for k, spread in zip(numbers, variance, strict=True):
-            if not np.isfinite(spread):
-                raise InputError(
-                    f"column {table.called(k)} holds numbers too large to be squared: give it another unit"
-                )
-        if shared:  # the mean and the spread of all pixels together
-            variance = np.full_like(mean, (variance + mean**2).mean() - mean.mean() ** 2)
-            mean = np.full_like(mean, mean.mean())
-        scale = np.sqrt(variance)
-        # A constant column stays as wide as it is; rounding makes it a little wide.
-        scale = np.where(scale > 10 * np.finfo(float).eps * np.maximum(np.abs(mean), 1e-300), scale, 1.0)
-        return cls(n_columns, numbers, found, mean, scale, table.n_rows, table.names)
+            if table.kinds[k] == "category":
+                values[k], rare[k] = _kept(found, table.columns[k], weight)
+            elif len(found) == 1 and not shared:
+                values[k] = found
+            else:
+                numbers.append(k)
+        rare = {k: v for k, v in rare.items() if v}
+        scaling = Scaling.fit(table, tuple(numbers), weight, shared=shared)
+        if not numbers and not any(len(v) > 1 for v in values.values()):
+            warnings.warn("no column of X varies: there is nothing to learn from", stacklevel=2)
+        return cls(
+            table.kinds,
+            tuple(numbers),
+            values,
+            rare,
+            table.left_out,
+            scaling,
+            n_rows,
+            table.names,
+            table.like,
+        )
+
+    @property
+    def n_columns(self) -> int:
+        return len(self.kinds)
 
     @property
     def discrete(self) -> tuple[int, ...]:
@@ -73,157 +92,201 @@ class Columns:
     def n_features(self) -> int:
         return max(len(self.numbers), 1)
 
+    def called(self, k: int) -> str:
+        return f"{k}" if self.names is None else f"{self.names[k]!r}"
+
+    def place(self, column: Any) -> int:
+        """The number of a column that is named, or the number itself."""
+        names = [] if self.names is None else list(self.names)
+        if isinstance(column, str) and column in names:
+            return names.index(column)
+        if isinstance(column, int | np.integer) and not isinstance(column, bool) and 0 <= column < self.n_columns:
+            return int(column)
+        known = f"one of {names}" if names else f"a number from 0 to {self.n_columns - 1}"
+        raise InputError(f"there is no column {column!r}: name {known}")
+
     def label_space(self, targets: dict[str, list[str]]) -> LabelSpace:
         """The targets first, then the discrete columns, as label variables."""
-        own = {f"column {k}": [f"{i}: {v}" for i, v in enumerate(self.categories[k])] for k in self.discrete}
+        own = {}
+        for k in self.discrete:
+            states = [f"{i}: {v}" for i, v in enumerate(self.categories[k])]
+            own[f"column {k}"] = [*states, f"{len(states)}: others"] if k in self.rare else states
         return LabelSpace({**targets, **own})
 
     def encode(self, table: InputTable) -> tuple[Tensor, Tensor]:
         """Standardized numbers `[n, D]`, NaN where not known, and the categories as labels `[n, C]`, or MISSING."""
-        scaled = (table.numbers(self.numbers) - self.mean) / self.scale
-        x = scaled if self.numbers else np.zeros((table.n_rows, 1))
+        x = self.scaling.scaled(table.numbers(self.numbers)) if self.numbers else np.zeros((table.n_rows, 1))
         labels = np.full((table.n_rows, len(self.discrete)), MISSING, dtype=np.int64)
         for place, k in enumerate(self.discrete):
             where = {value: i for i, value in enumerate(self.categories[k])}
-            labels[:, place] = [where.get(value, MISSING) for value in table.cells(k)]
+            where |= dict.fromkeys(self.rare.get(k, {}), len(where))
+            labels[:, place] = [where.get(value, MISSING) for value in table.columns[k]]
         return torch.from_numpy(x), torch.from_numpy(labels)
 
-    def unseen(self, table: InputTable) -> Floats:
-        """How many categories of each row none of the rows learned from had."""
-        found = np.zeros(table.n_rows)
+    def log_shares(self, table: InputTable) -> Floats:
+        """log p(value | its shared state), added up over the rare values of each row; and log 1 / (n + 1) for each
+        value that none of the rows learned from had: it is as rare as one row more would make it."""
+        found, strange = np.zeros(table.n_rows), -np.log(self.n_rows + 1)
         for k, values in self.categories.items():
-            seen = {None, *values}
-            found += [value not in seen for value in table.cells(k)]
+            counts = self.rare.get(k, {})
+            total = sum(counts.values())
+            shares: dict[Any, float] = {None: 0.0, **dict.fromkeys(values, 0.0)}
+            shares |= {value: float(np.log(count / total)) for value, count in counts.items()}
+            found += [shares.get(frames.plain(value), strange) for value in table.columns[k]]
         return found
 
-    def numbers_of(self, x: Tensor) -> Floats:
-        """Standardized numbers in their own units again, `[..., D]`."""
-        if not self.numbers:
-            return np.zeros((*x.shape[:-1], 0))
-        return x.numpy() * self.scale + self.mean
+    def decode(
+        self, x: Tensor, labels: Tensor, rng: np.random.Generator, origin: InputTable | None = None
+    ) -> list[npt.NDArray[Any]]:
+        """Rows `[..., D]` and `[..., C]` column by column, `[...]`: numbers, or cells of categories.
 
-    def decode(self, x: Tensor, labels: Tensor) -> npt.NDArray[Any]:
-        """Rows `[..., n_columns]` of the table: floats, or objects where there are categories."""
-        kind: type = object if self.categories else np.float64
-        rows = np.empty((*x.shape[:-1], self.n_columns), dtype=kind)
-        rows[..., list(self.numbers)] = self.numbers_of(x)
-        for k, values in self.categories.items():
-            if k in self.discrete:
-                called = np.empty(len(values), dtype=object)
-                called[:] = values
-                rows[..., k] = called[labels[..., self.discrete.index(k)].numpy()]
+        A rare value is drawn by how often it occurs. Columns that were left out are those of `origin`, or missing.
+        """
+        form = tuple(x.shape[:-1])
+        numbers = self.scaling.restored(x.numpy()) if self.numbers else np.zeros((*form, 0))
+        found: list[npt.NDArray[Any]] = []
+        for k, kind in enumerate(self.kinds):
+            if k in self.left_out:
+                blank = np.full(form, None if kind == "category" else np.nan, object if kind == "category" else float)
+                found.append(blank if origin is None else np.broadcast_to(origin.columns[k], form))
+            elif k in self.numbers:
+                found.append(numbers[..., self.numbers.index(k)])
+            elif k in self.discrete:
+                found.append(self._cells(k, labels[..., self.discrete.index(k)].numpy(), rng))
             else:
-                rows[..., k] = values[0]
-        return rows
+                cells = np.empty(form, dtype=object if kind == "category" else np.float64)
+                cells[...] = self.categories[k][0]
+                found.append(cells)
+        return found
+
+    def _cells(self, k: int, codes: npt.NDArray[np.int64], rng: np.random.Generator) -> npt.NDArray[Any]:
+        called = np.empty(len(self.categories[k]) + 1, dtype=object)
+        called[:-1] = self.categories[k]
+        cells = called[codes]
+        if k in self.rare:
+            others = codes == len(self.categories[k])
+            values, counts = list(self.rare[k]), np.array(list(self.rare[k].values()), dtype=np.float64)
+            drawn = rng.choice(len(values), int(others.sum()), p=counts / counts.sum())
+            cells[others] = [values[i] for i in drawn]
+        return cells
+
+    def most_frequent(self, k: int, codes: npt.NDArray[np.int64]) -> list[Any]:
+        """The values of codes, the most frequent one of a shared state."""
+        listed = list(self.categories[k])
+        if k in self.rare:
+            listed.append(max(self.rare[k], key=lambda value: self.rare[k][value]))
+        return [listed[i] for i in codes.tolist()]
+
+    def table(self, columns: Sequence[npt.NDArray[Any]], index: Any = None) -> Any:
+        """Columns of rows as a frame like the one learned from; without one as an array, of objects where there are
+        categories."""
+        if self.like is not None:
+            return frames.written(self.like, self.kinds, columns, index)
+        kind: type = object if "category" in self.kinds else np.float64
+        return np.stack([np.asarray(c, dtype=kind) for c in columns], axis=-1)
 
 
-def plain(value: object) -> object:
-    """A category as a plain Python value, None where it is not known."""
-    value = value.item() if isinstance(value, np.generic) else value
-    missing = value is None or (isinstance(value, float) and np.isnan(value)) or type(value).__name__ == "NAType"
-    return None if missing else value
+def _kept(values: list[Any], cells: npt.NDArray[Any], weight: Floats) -> tuple[list[Any], dict[Any, float]]:
+    """The values that have a state of their own, in order, and the rarer ones with their weights."""
+    if len(values) <= MOST_VALUES:
+        return values, {}
+    counts = dict.fromkeys(values, 0.0)
+    for value, much in zip(cells, weight.tolist(), strict=True):
+        if value is not None:
+            counts[value] += much
+    order = {value: i for i, value in enumerate(values)}
+    ranked = sorted(values, key=lambda v: (-counts[v], order[v]))
+    kept = sorted(ranked[: MOST_VALUES - 1], key=lambda v: order[v])
+    return kept, {v: counts[v] for v in values if v not in set(kept)}
 
 
 @dataclass(frozen=True, eq=False)
-class InputTable:
-    """Checked input, column by column."""
+class Scaling:
+    """Numbers as the model has them: tails bent where they are heavy, then standardized.
 
-    columns: Sequence[npt.NDArray[Any]]
-    categorical: tuple[int, ...]
-    n_rows: int
-    names: tuple[str, ...] | None = None
+    A column with a `bend` b > 0 is arsinh((x - center) / b): linear in the middle, logarithmic in its tails. What is
+    read back is rounded to multiples of `unit` and kept between `low` and `high`, where a unit is known.
+    """
 
-    def called(self, k: int) -> str:
-        return f"{k}" if self.names is None else f"{self.names[k]!r}"
+    mean: Floats
+    scale: Floats
+    center: Floats
+    bend: Floats
+    unit: Floats
+    low: Floats
+    high: Floats
 
-    def numbers(self, which: Sequence[int]) -> Floats:
-        if not which:
-            return np.zeros((self.n_rows, 0))
-        return np.stack([self.columns[k] for k in which], axis=1).astype(np.float64)
+    @classmethod
+    def fit(cls, table: InputTable, numbers: tuple[int, ...], weight: Floats, *, shared: bool) -> Scaling:
+        values = table.numbers(numbers)
+        known = ~np.isnan(values)
+        for k, column in zip(numbers, values.T, strict=True):
+            if np.abs(column[~np.isnan(column)]).max(initial=0.0) > 1e150:
+                raise InputError(
+                    f"column {table.called(k)} holds numbers too large to be squared: give it another unit"
+                )
+        center, bend = np.zeros(len(numbers)), np.zeros(len(numbers))
+        for place, column in enumerate(() if shared else values.T):
+            center[place], bend[place] = _bend(column[known[:, place]])
+        bent = _bent(values, center, bend)
+        count = (known * weight[:, None]).sum(0)
+        mean = np.where(known, bent * weight[:, None], 0.0).sum(0) / count
+        variance = np.where(known, (bent - mean) ** 2 * weight[:, None], 0.0).sum(0) / count
+        if shared and len(numbers):  # the mean and the spread of all pixels together
+            variance = np.full_like(mean, (variance + mean**2).mean() - mean.mean() ** 2)
+            mean = np.full_like(mean, mean.mean())
+        scale = np.sqrt(variance)
+        # A column whose rows that count are constant stays as wide as it is; rounding makes it a little wide.
+        scale = np.where(scale > 10 * np.finfo(float).eps * np.maximum(np.abs(mean), 1e-300), scale, 1.0)
+        with np.errstate(invalid="ignore"):
+            low = np.array([np.nanmin(c) for c in values.T])
+            high = np.array([np.nanmax(c) for c in values.T])
+        unit = np.array([_unit(table, k) for k in numbers])
+        return cls(mean, scale, center, bend, unit, low, high)
 
-    def rows(self, chosen: npt.NDArray[np.bool_]) -> InputTable:
-        return InputTable([c[chosen] for c in self.columns], self.categorical, int(chosen.sum()), self.names)
+    def scaled(self, values: Floats) -> Floats:
+        found: Floats = (_bent(values, self.center, self.bend) - self.mean) / self.scale
+        return found
 
-    def cells(self, k: int) -> list[object]:
-        return [plain(v) for v in self.columns[k]]
+    def restored(self, x: Floats) -> Floats:
+        """In their own units again, `[..., D]`."""
+        bent = x * self.scale + self.mean
+        curved = self.center + self.bend * np.sinh(np.clip(bent, -300, 300) * (self.bend > 0))
+        values = np.where(self.bend > 0, curved, bent)
+        whole = self.unit > 0
+        rounded = np.rint(values / np.where(whole, self.unit, 1.0)) * self.unit
+        found: Floats = np.where(whole, np.clip(rounded, self.low, self.high), values)
+        return found
 
-    def values(self, k: int) -> list[Any]:
-        """The values of a category column in order: by size where they can be compared, else by their text."""
-        found = {v for v in self.cells(k) if v is not None}
-        try:
-            return sorted(found)
-        except TypeError:
-            return sorted(found, key=lambda v: (type(v).__name__, str(v)))
-
-
-def read(estimator: Any, X: Any, *, reset: bool) -> InputTable:
-    """Check X: a frame column by column, anything else as an array of floats, NaN allowed."""
-    if not is_frame(X):
-        array = validate_data(estimator, X, reset=reset, dtype=np.float64, ensure_all_finite="allow-nan")
-        names = getattr(estimator, "feature_names_in_", None)
-        called = None if names is None else tuple(map(str, names))
-        return InputTable(list(array.T), _categorical(estimator, array, called, reset=reset), len(array), called)
-    twice = [name for k, name in enumerate(X.columns) if name in list(X.columns[:k])]
-    if twice:
-        raise InputError(f"X has two columns of the name {twice[0]!r}: rename one")
-    _check_feature_names(estimator, X, reset=reset)
-    _check_n_features(estimator, X, reset=reset)
-    if len(X) == 0:
-        raise InputError(f"Found array with 0 sample(s) (shape={X.shape}) while a minimum of 1 is required.")
-    called = tuple(map(str, X.columns))
-    which = _categorical(estimator, X, called, reset=reset)
-    columns = []
-    for k in range(X.shape[1]):
-        series = X.iloc[:, k]
-        if k in which:
-            columns.append(series.astype(object).to_numpy())
-            continue
-        try:
-            values = np.asarray(series.to_numpy(dtype=np.float64, na_value=np.nan))
-        except (TypeError, ValueError):
-            raise InputError(
-                f"column {called[k]!r} holds {series.dtype} values that are no numbers: make it a category column"
-            ) from None
-        if np.isinf(values).any():
-            raise InputError(f"Input X contains infinity in column {called[k]!r}: numbers must be finite, or NaN")
-        columns.append(values)
-    return InputTable(columns, which, len(X), called)
-
-
-def _categorical(estimator: Any, X: Any, names: tuple[str, ...] | None, *, reset: bool) -> tuple[int, ...]:
-    """The numbers of the category columns: those named, or those that a frame's types say are none of numbers."""
-    if not reset:
-        return tuple(estimator._columns.categories)
-    n, asked = X.shape[1], estimator.categorical_features
-    if asked is None:
-        return ()
-    if isinstance(asked, str):
-        if asked != "from_dtype":
-            raise InputError(f"categorical_features must be 'from_dtype', None or a list of columns, got {asked!r}")
-        return tuple(k for k in range(n) if _is_category(X.dtypes.iloc[k])) if is_frame(X) else ()
-    listed = np.asarray(asked)
-    if listed.dtype == bool:
-        if listed.shape != (n,):
-            raise InputError(f"categorical_features as a mask needs {n} entries, got {len(listed)}")
-        return tuple(np.flatnonzero(listed).tolist())
-    return tuple(sorted({_place(v, names, n) for v in listed.tolist()}))
+    def log_volume(self, values: Floats) -> Floats:
+        """The log of how much wider each number is in its own units, `[n, D]`; at the center where it is missing."""
+        away = np.where(np.isnan(values), 0.0, values - self.center) / np.where(self.bend > 0, self.bend, 1.0)
+        curved = np.where(self.bend > 0, np.log(np.maximum(self.bend, 1e-300)) + 0.5 * np.log1p(away**2), 0.0)
+        found: Floats = np.log(self.scale) + curved
+        return found
 
 
-def is_frame(X: object) -> bool:
-    return hasattr(X, "iloc") and hasattr(X, "dtypes") and hasattr(X, "columns")
+def _bent(values: Floats, center: Floats, bend: Floats) -> Floats:
+    curved = np.arcsinh((values - center) / np.where(bend > 0, bend, 1.0))
+    return np.where(bend > 0, curved, values)
 
 
-def _is_category(dtype: object) -> bool:
-    """Whether a frame's column is none of numbers: category, object, string or bool."""
-    kind = getattr(dtype, "kind", "O")
-    return str(dtype) in ("category", "object", "string", "str", "boolean") or kind in "OSUb"
+def _bend(known: Floats) -> tuple[float, float]:
+    """Center and width of a heavy-tailed column, or zeros."""
+    low, center, high = np.quantile(known, [0.25, 0.5, 0.75])
+    away = np.abs(known - center)
+    width = (high - low) / 1.349  # of a Gaussian with that middle half
+    if width == 0 and (away > 0).any():
+        width = float(np.median(away[away > 0]))
+    return (float(center), float(width)) if away.max() > HEAVY * width > 0 else (0.0, 0.0)
 
 
-def _place(named: object, names: tuple[str, ...] | None, n: int) -> int:
-    if isinstance(named, str):
-        if names is None or named not in names:
-            raise InputError(f"categorical_features names the column {named!r}, which X has not")
-        return names.index(named)
-    if not isinstance(named, int) or not 0 <= named < n:
-        raise InputError(f"categorical_features names column {named!r} of {n}")
-    return named
+def _unit(table: InputTable, k: int) -> float:
+    """What all values of a column are multiples of: 1 for whole numbers, days or less for dates; 0: nothing."""
+    kind = table.kinds[k]
+    if kind == "whole":
+        return 1.0
+    if kind not in ("date", "span"):
+        return 0.0
+    known = table.columns[k][~np.isnan(table.columns[k])]
+    return next((u for u in RESOLUTIONS if np.abs(known / u - np.rint(known / u)).max() * u < 1e-6), 1e-6)

@@ -7,15 +7,18 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
-import torch
 from sklearn.base import OutlierMixin
 from sklearn.utils.validation import check_is_fitted
 
 from jointenergy.errors import InputError
 from jointenergy.inputs import is_number
+from jointenergy.labels import MISSING
 from jointenergy.tables.base import TableEstimator
 from jointenergy.tables.classifier import JointEnergyClassifier
 from jointenergy.tables.columns import Floats
+from jointenergy.tables.rows import weighted_quantile
+
+RARE = 0.01  # share of the model's own draws below the limit of "auto"
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
@@ -30,8 +33,9 @@ class JointEnergyDetector(OutlierMixin, TableEstimator):  # type: ignore[misc]
 
     Parameters
     ----------
-    contamination : float, default=0.05
-        The share of the training rows that `predict` calls outliers, above 0 and at most 0.5.
+    contamination : float or "auto", default=0.05
+        The share of the training rows that `predict` calls outliers, above 0 and at most 0.5. "auto": outliers are
+        less probable than all but 1 % of what the model itself draws, so that clean data may have hardly any.
 
     Attributes
     ----------
@@ -39,12 +43,12 @@ class JointEnergyDetector(OutlierMixin, TableEstimator):  # type: ignore[misc]
     health_, n_iter_, loss_curve_, n_features_in_, feature_names_in_ : as of the classifier.
     """
 
-    contamination: float = 0.05
+    contamination: float | str = 0.05
     early_stopping: bool | str = False
     label_weight: ClassVar[float] = 1.0  # there are no labels
 
     @classmethod
-    def of(cls, classifier: JointEnergyClassifier, *, contamination: float = 0.05) -> Self:
+    def of(cls, classifier: JointEnergyClassifier, *, contamination: float | str = 0.05) -> Self:
         """A detector that shares the model of a fitted classifier."""
         if not isinstance(classifier, TableEstimator):
             raise InputError(f"a detector is made of a JointEnergyClassifier, got a {type(classifier).__name__}")
@@ -63,11 +67,7 @@ class JointEnergyDetector(OutlierMixin, TableEstimator):  # type: ignore[misc]
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Learn the density of the rows; `y` is not looked at."""
         self._check_contamination()
-        table, weight = self._prepare(X, sample_weight)
-        if table.n_rows < 2:
-            raise InputError("a density of one sample is none: n_samples=1, give at least 2")
-        nothing = torch.empty(table.n_rows, 0, dtype=torch.int64)
-        self._train(table, nothing, {}, weight)
+        self._fit_density(X, sample_weight)
         self._set_offset()
         return self
 
@@ -83,14 +83,30 @@ class JointEnergyDetector(OutlierMixin, TableEstimator):  # type: ignore[misc]
         """+1 for rows like the data, -1 for outliers."""
         return np.where(self.decision_function(X) >= 0, 1, -1)
 
-    def sample(self, n: int = 1, random_state: Any = None) -> npt.NDArray[Any]:
-        """`n` rows drawn from the model."""
+    def sample(self, n: int = 1, random_state: Any = None) -> Any:
+        """`n` rows drawn from the model: a frame like the one learned from, or an array."""
         check_is_fitted(self)
         return self._drawn(n, None, random_state)[0]
 
     def _check_contamination(self) -> None:
-        if not is_number(self.contamination) or not 0 < self.contamination <= 0.5:
-            raise InputError(f"contamination must lie in (0, 0.5], got {self.contamination!r}")
+        if self.contamination == "auto":
+            return
+        if not is_number(self.contamination) or not 0 < float(self.contamination) <= 0.5:
+            raise InputError(f"contamination must be 'auto' or lie in (0, 0.5], got {self.contamination!r}")
 
     def _set_offset(self) -> None:
-        self.offset_ = float(np.percentile(self._scores, 100.0 * float(self.contamination)))
+        if self.contamination == "auto":
+            scores = self._chain_scores()
+            self.offset_ = weighted_quantile(scores, np.ones(len(scores)), RARE)
+        else:
+            self.offset_ = weighted_quantile(self._scores[0], self._scores[1], float(self.contamination))
+
+    def _chain_scores(self) -> Floats:
+        """The log-densities of what the model itself draws, in the features' own units."""
+        density, columns = self._density, self._columns
+        x, y = density.chains_x.double().flatten(1), density.chains_y.clone()
+        y[:, : density.n_targets] = MISSING
+        found = density.log_density(x, y).numpy()
+        if columns.numbers:
+            found = found - columns.scaling.log_volume(columns.scaling.restored(x.numpy())).sum(1)
+        return np.asarray(found)

@@ -6,61 +6,68 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from jointenergy.tables.columns import Columns, Floats, InputTable, is_frame
+from jointenergy.tables.columns import Columns, Floats
+from jointenergy.tables.frames import is_frame
+from jointenergy.tables.reading import InputTable
 
 
 @dataclass(frozen=True, eq=False)
 class Imputed:
     """A table with what was missing filled in, from p(missing | known).
 
-    `X` has the means of the draws in number columns and the most frequent draws in category columns; it is a frame if a
-    frame came. `draws` are whole rows, `[n_draws, n, columns]`. Between `low` and `high`, `[n, columns]`, lies the
-    missing number with probability `level`; both are NaN in category columns.
+    `X` has the means of the draws in number columns and the most frequent draws in category columns. It has the types
+    of what came: a frame stays a frame with its columns' types, and whole numbers are whole. `draws` are whole tables:
+    a list of frames, or an array `[n_draws, n, columns]`. Between `low` and `high`, `[n, columns]`, lies the missing
+    number with probability `level` (dates in seconds since 1970); both are NaN in category columns.
     """
 
     X: Any
-    draws: npt.NDArray[Any]
+    draws: Any
     low: Floats
     high: Floats
     level: float
 
 
 def imputed(
-    columns: Columns, given: Any, table: InputTable, x: Tensor, all_x: Tensor, all_y: Tensor, level: float
+    columns: Columns,
+    given: Any,
+    table: InputTable,
+    x: Tensor,
+    all_x: Tensor,
+    all_y: Tensor,
+    level: float,
+    rng: np.random.Generator,
 ) -> Imputed:
-    draws = columns.decode(all_x, all_y)
-    numbers = columns.numbers_of(all_x)
-    ordered, n_draws = np.sort(numbers, axis=0), len(numbers)
+    rows = columns.decode(all_x, all_y, rng, table)
+    n_draws = len(all_x)
     low, high = (np.full((table.n_rows, columns.n_columns), np.nan) for _ in range(2))
-    for ends, q in ((low, (1 - level) / 2), (high, (1 + level) / 2)):
-        # At the places q (n + 1): a further draw then lies between them with just that probability.
-        place = min(max(q * (n_draws + 1) - 1, 0.0), n_draws - 1.0)
-        below = min(int(place + 1e-9), n_draws - 2)
-        ends[:, list(columns.numbers)] = ordered[below] + (place - below) * (ordered[below + 1] - ordered[below])
-    filled = draws[0].copy()
+    filled = [column[0].copy() for column in rows]
     known = ~x.isnan().numpy()
     for place, k in enumerate(columns.numbers):
-        filled[:, k] = np.where(known[:, place], table.columns[k], numbers[:, :, place].mean(0))
+        rows[k][:, known[:, place]] = table.columns[k][known[:, place]]
+        ordered = np.sort(rows[k], axis=0)
+        for ends, q in ((low, (1 - level) / 2), (high, (1 + level) / 2)):
+            # At the places q (n + 1): a further draw then lies between them with just that probability.
+            at = min(max(q * (n_draws + 1) - 1, 0.0), n_draws - 1.0)
+            below = min(int(at + 1e-9), n_draws - 2)
+            ends[:, k] = ordered[below] + (at - below) * (ordered[below + 1] - ordered[below])
+        unit = columns.scaling.unit[place]
+        mean = rows[k].mean(0)
+        mean = np.rint(mean / unit) * unit if unit > 0 else mean
+        filled[k] = np.where(known[:, place], table.columns[k], mean)
     for place, k in enumerate(columns.discrete):
-        most = torch.mode(all_y[:, :, place], dim=0).values
-        filled[:, k] = [columns.categories[k][i] for i in most.tolist()]  # what is known is the same in all draws
-    if not is_frame(given):
-        return Imputed(filled.astype(np.float64), draws, low, high, level)
-    frame = given.copy()
-    for k in range(columns.n_columns):
-        column = type(given.iloc[:, k])(filled[:, k], index=given.index)
-        kind = np.float64 if k in columns.numbers else _with(given.iloc[:, k].dtype, columns.categories.get(k, []))
-        frame[given.columns[k]] = column.astype(kind)
-    return Imputed(frame, draws, low, high, level)
-
-
-def _with(kind: Any, values: list[Any]) -> Any:
-    """The type of a column of categories with those that the model knows; any other as it is."""
-    if not hasattr(kind, "categories"):
-        return kind
-    known = list(kind.categories)
-    return type(kind)([*known, *(v for v in values if v not in known)], ordered=kind.ordered)
+        most = torch.mode(all_y[:, :, place], dim=0).values.numpy()
+        filled[k] = np.array([*columns.most_frequent(k, most), None], dtype=object)[:-1]
+        # What is known is what it was, also one of several rare values.
+        seen = np.array([v in columns.rare.get(k, {}) for v in table.columns[k]], dtype=bool)
+        filled[k][seen] = table.columns[k][seen]
+        rows[k][:, seen] = table.columns[k][seen]
+    index = getattr(given, "index", None) if is_frame(given) else None
+    draws: Any = [columns.table([c[i] for c in rows], index) for i in range(n_draws)]
+    if columns.like is None:
+        draws = np.stack(draws)
+    whole = columns.table(filled, index)
+    return Imputed(whole if columns.like is not None else whole.astype(np.float64), draws, low, high, level)

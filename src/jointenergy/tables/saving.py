@@ -21,15 +21,18 @@ from jointenergy.files.schema import Natural, Shape, of_json
 from jointenergy.files.writing import whole
 from jointenergy.labels import LabelSpace
 from jointenergy.limits import LARGEST, LAYERS, WIDTH
-from jointenergy.tables.columns import Columns, plain
+from jointenergy.tables import frames
+from jointenergy.tables.columns import Columns, Scaling
 from jointenergy.tables.density import TableDensity
+from jointenergy.tables.frames import Kind as ColumnKind
+from jointenergy.tables.frames import plain
 from jointenergy.tables.gaussians import Gaussians
 from jointenergy.tables.model import Corrections, empty_model
 from jointenergy.tables.targets import Kind, Targets
 from jointenergy.training.health import Health
 from jointenergy.training.state import under
 
-FORMAT = "1"
+FORMAT = "2"
 Left = Literal[
     "n_iter_",
     "loss_curve_",
@@ -52,12 +55,14 @@ def save(estimator: Any, path: Path) -> Path:
     tensors |= {f"gaussians/{f.name}": getattr(density.gaussians, f.name) for f in fields(Gaussians)}
     tensors |= {"chains/x": density.chains_x, "chains/y": density.chains_y}
     tensors["scores"] = torch.from_numpy(estimator._scores)
-    tensors |= {"columns/mean": torch.from_numpy(columns.mean), "columns/scale": torch.from_numpy(columns.scale)}
+    tensors |= {f"columns/{f.name}": torch.from_numpy(getattr(columns.scaling, f.name)) for f in fields(Scaling)}
     known = {
         "estimator": type(estimator).__name__,
         "params": {k: _as_json(v, k) for k, v in estimator.get_params(deep=False).items()},
-        "columns": {k: getattr(columns, k) for k in ("n_columns", "numbers", "n_rows", "names")},
+        "columns": {k: getattr(columns, k) for k in ("kinds", "numbers", "left_out", "n_rows", "names")},
+        "frame": None if columns.like is None else frames.described(columns.like),
         "categories": [[k, _categories(columns, k)] for k in columns.categories],
+        "rare": [[k, list(counts.items())] for k, counts in columns.rare.items()],
         "targets": None
         if targets is None
         else {
@@ -72,7 +77,7 @@ def save(estimator: Any, path: Path) -> Path:
             "event_shape": density.model.event_shape,
         },
         "step_size": density.step_size,
-        "health": None if estimator.health_ is None else estimator.health_.state(),
+        "health": estimator.health_.state(),
         "left": {k: _as_json(v, k) for k, v in vars(estimator).items() if k in get_args(Left)},
     }
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -84,8 +89,9 @@ def save(estimator: Any, path: Path) -> Path:
 
 @dataclass(frozen=True)
 class _Columns:
-    n_columns: Natural
+    kinds: tuple[ColumnKind, ...]
     numbers: tuple[Natural, ...]
+    left_out: tuple[Natural, ...]
     n_rows: Natural
     names: tuple[str, ...] | None
 
@@ -112,11 +118,13 @@ class _StoredEstimator:
     estimator: str
     params: dict[str, Any]
     columns: _Columns
+    frame: dict[str, Any] | None
     categories: tuple[tuple[Natural, list[_Plain]], ...]
+    rare: tuple[tuple[Natural, list[tuple[_Plain, Annotated[float, Field(gt=0, le=LARGEST)]]]], ...]
     targets: _Targets | None
     model: _Model
     step_size: Annotated[float, Field(gt=0, le=LARGEST)]
-    health: Health | None
+    health: Health
     left: dict[Left, Any]
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
@@ -147,13 +155,15 @@ def _made(cls: type[E], known: _StoredEstimator, tensors: dict[str, Tensor]) -> 
     estimator: Any = cls(**{k: _from_json(v) for k, v in known.params.items()})
     form = known.columns
     estimator._columns = Columns(
-        form.n_columns,
+        form.kinds,
         form.numbers,
         dict(known.categories),
-        tensors["columns/mean"].numpy(),
-        tensors["columns/scale"].numpy(),
+        {k: dict(counts) for k, counts in known.rare},
+        form.left_out,
+        Scaling(*(tensors[f"columns/{f.name}"].numpy() for f in fields(Scaling))),
         form.n_rows,
         form.names,
+        None if known.frame is None else frames.empty(known.frame),
     )
     if known.targets is not None:
         classes = [np.array(values, dtype=np.dtype(kind)) for kind, values in known.targets.classes]
@@ -187,7 +197,7 @@ def _hidden(network: torch.nn.Module) -> list[int]:
 
 def _categories(columns: Columns, k: int) -> list[Any]:
     """The values of a category column, which must be such as JSON has."""
-    for value in columns.categories[k]:
+    for value in [*columns.categories[k], *columns.rare.get(k, {})]:
         if not isinstance(value, str | int | float):
             name, kind = k if columns.names is None else repr(columns.names[k]), type(value).__name__
             raise InputError(

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from jointenergy.errors import InputError
 from jointenergy.labels import MISSING
-from jointenergy.tables.columns import is_frame, plain
+from jointenergy.tables.frames import is_frame, plain, series_of
 
 Kind = Literal["one", "multilabel", "several"]
 AnyArray = npt.NDArray[Any]
@@ -131,7 +131,7 @@ def _columns(y: Any, missing_label: object) -> list[AnyArray]:
     if array.ndim < 2 or array.shape[1] == 1:
         columns = [column_or_1d(array)]
     elif is_frame(y):
-        columns = [np.asarray(y.iloc[:, k]) for k in range(y.shape[1])]
+        columns = [np.asarray(s.to_numpy()) for s in series_of(y)]
     else:
         columns = list(array.T)
     for column in columns:
@@ -153,7 +153,7 @@ def _uniform(values: AnyArray, called: str) -> AnyArray:
         elif texts < len(cells):
             raise InputError(f"{called} mixes strings with other values: make all classes strings")
     if values.dtype.kind == "f" and not np.isfinite(values).all():
-        raise InputError("Input y contains NaN or infinity: mark missing labels by missing_label, -1 unless told")
+        raise InputError("Input y contains NaN or infinity: NaN marks a missing label unless missing_label=None")
     return values
 
 
@@ -161,12 +161,12 @@ def _is_missing(column: AnyArray, missing_label: object) -> npt.NDArray[np.bool_
     mark = plain(missing_label)
     if missing_label is None:
         return np.zeros(len(column), dtype=bool)
-    if mark is None:  # NaN, and what stands for it
-        return np.array([plain(v) is None for v in column], dtype=bool)
-    # One by one: numpy compares no strings with numbers.
+    # One by one: numpy compares no strings with numbers. NaN, None and what stands for them are missing anyway.
     if column.dtype.kind in "USO" or isinstance(mark, str):
-        return np.array([plain(v) == mark for v in column], dtype=bool)
-    return np.asarray(column == mark)
+        cells = [plain(v) for v in column]
+        return np.array([v is None or v == mark for v in cells], dtype=bool)
+    unknown = np.isnan(column) if column.dtype.kind == "f" else np.zeros(len(column), dtype=bool)
+    return unknown if mark is None else unknown | np.asarray(column == mark)
 
 
 def _known(column: AnyArray, missing_label: object, k: int, n_outputs: int) -> AnyArray:

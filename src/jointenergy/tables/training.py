@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import copy
 import math
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import torch
-from sklearn.exceptions import ConvergenceWarning
 from torch import Tensor
 
 from jointenergy.buffers import ReplayBuffer
@@ -278,12 +276,16 @@ class FitResult:
     """What a fit leaves."""
 
     density: TableDensity
-    health: Health | None
+    health: Health
     n_iter: int
     losses: list[float]
     scores: list[float]
     """The held-out log p(targets | the rest), at each look of early stopping."""
     progress: TrainingState
+    stopped: bool
+    """Whether early stopping ended it."""
+    diverged: bool
+    """Whether its chains could not be kept healthy; the last healthy weights are then used."""
 
 
 def train(
@@ -295,7 +297,7 @@ def train(
     stopping: EarlyStopping | None = None,
     callbacks: Sequence[Callback] = (),
 ) -> FitResult:
-    """To the end, or to where early stopping ends it; a run that could not be kept healthy warns and is taken as is."""
+    """To the end, or to where early stopping ends it; a run that could not be kept healthy is taken as it last was."""
     losses, set_back = LossCurve(), False
     watching = [StepSizeTuning(), losses, *([] if stopping is None else [stopping]), *callbacks]
     loop, diverged = train_plan(plan, callbacks=watching, prepare=lambda trainer: go_on(trainer, before, progress))
@@ -303,17 +305,11 @@ def train(
     if diverged is not None:
         trainer.ema.load_state_dict(state.under(loop.store.load(loop.last_healthy).tensors, "ema/"))
         set_back = True
-        warnings.warn(
-            f"the chains could not be kept healthy after {trainer.iteration} iterations, and the last healthy "
-            "weights are used: look at health_, and take more or other features",
-            ConvergenceWarning,
-            stacklevel=3,
-        )
-    health = loop.health
     if stopping is not None and stopping.worse and stopping.kept is not None:
         trainer.ema.load_state_dict(stopping.kept)
         set_back = True
-        health = check_trainer(trainer)
+    # Of the weights that are kept, whatever happened on the way.
+    health = check_trainer(trainer) if set_back or loop.health is None else loop.health
     model = copy.deepcopy(trainer.ema).cpu().double()
     assert isinstance(model, TiltedGaussianModel)
     buffer = trainer.chains.buffer
@@ -323,4 +319,5 @@ def train(
     kept = [losses.of[i] for i in sorted(losses.of) if i <= trainer.iteration]
     scores = [] if stopping is None else stopping.scores
     reached = TrainingState.of(trainer, 0 if progress is None else progress.iterations, set_back=set_back)
-    return FitResult(density, health, trainer.iteration, kept, scores, reached)
+    stopped = stopping is not None and stopping.worse >= stopping.patience
+    return FitResult(density, health, trainer.iteration, kept, scores, reached, stopped, diverged is not None)

@@ -1,0 +1,210 @@
+"""tables: input read and checked: arrays and frames, column by column; ids are found, text is refused."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from sklearn.utils.validation import _check_feature_names, _check_n_features, validate_data
+
+from jointenergy.errors import InputError
+from jointenergy.tables import frames
+from jointenergy.tables.frames import Kind, is_frame
+
+Floats = npt.NDArray[np.float64]
+
+ENOUGH = 20  # values, from which on a column with another value in each row is taken for an id
+NEARLY_ALL = 0.9  # share of different values from which on texts are taken for names
+WORDS = 4  # of a value on average, from which on a column holds text
+DIFFERENT = 0.5  # share of different values of a column of text
+ID_NAME = re.compile(r"(^|[_\s.-])(id|uuid|guid|key|index|row)([_\s.-]?(nr|no|num|number))?$|[a-z](Id|ID)$", re.ASCII)
+
+
+@dataclass(frozen=True, eq=False)
+class InputTable:
+    """Checked input, column by column: floats with NaN, or objects with None."""
+
+    columns: Sequence[npt.NDArray[Any]]
+    kinds: tuple[Kind, ...]
+    n_rows: int
+    names: tuple[str, ...] | None = None
+    left_out: tuple[int, ...] = ()
+    like: Any = field(default=None, compare=False)
+
+    def called(self, k: int) -> str:
+        return f"{k}" if self.names is None else f"{self.names[k]!r}"
+
+    def numbers(self, which: Sequence[int]) -> Floats:
+        if not which:
+            return np.zeros((self.n_rows, 0))
+        return np.stack([self.columns[k] for k in which], axis=1)
+
+    def rows(self, chosen: npt.NDArray[Any]) -> InputTable:
+        """Some rows, by a mask or their numbers."""
+        n_rows = int(chosen.sum()) if chosen.dtype == bool else len(chosen)
+        return replace(self, columns=[c[chosen] for c in self.columns], n_rows=n_rows)
+
+    def cells(self) -> Floats:
+        """All that is not left out as numbers, the same for the same cells, `[n, columns]`."""
+        found = []
+        for k, column in enumerate(self.columns):
+            if k not in self.left_out and column.dtype == object:
+                where = {value: i for i, value in enumerate(self.values(k))}
+                found.append(np.array([where.get(v, -1.0) for v in column], dtype=np.float64))
+            elif k not in self.left_out:
+                found.append(column + 0.0)
+        return np.stack(found, axis=1)
+
+    def values(self, k: int) -> list[Any]:
+        """The values of a column in order: by size where they can be compared, else by their text."""
+        column = self.columns[k]
+        if column.dtype != object:
+            return list(np.unique(column[~np.isnan(column)]).tolist())
+        try:
+            found = {v for v in column if v is not None}
+        except TypeError:
+            kind = next(type(v).__name__ for v in column if v is not None)
+            raise InputError(
+                f"column {self.called(k)} holds {kind} values, which are no categories: make columns of numbers or "
+                "categories of them, or drop it"
+            ) from None
+        try:
+            return sorted(found)
+        except TypeError:
+            return sorted(found, key=lambda v: (type(v).__name__, str(v)))
+
+
+def read(estimator: Any, X: Any, *, reset: bool) -> InputTable:
+    """Check X: a frame column by column, anything else as an array of floats, NaN allowed."""
+    if hasattr(X, "collect") and hasattr(X, "lazy"):
+        raise InputError("X is a lazy frame: pass X.collect()")
+    if is_frame(X):
+        return _read_frame(estimator, X, reset=reset)
+    array = validate_data(estimator, X, reset=reset, dtype=np.float64, ensure_all_finite="allow-nan")
+    names = getattr(estimator, "feature_names_in_", None)
+    called = None if names is None else tuple(map(str, names))
+    columns = list(array.T)
+    if not reset:
+        known = estimator._columns
+        for k, kind in enumerate(known.kinds):
+            if kind == "category":
+                columns[k] = _cells(columns[k])
+        return InputTable(columns, known.kinds, len(array), called, known.left_out)
+    which = _named(estimator.categorical_features, array.shape[1], called) or ()
+    kinds: list[Kind] = ["whole" if getattr(X, "dtype", np.dtype(float)).kind in "iu" else "number"] * len(columns)
+    for k in which:
+        kinds[k], columns[k] = "category", _cells(columns[k])
+    return InputTable(columns, tuple(kinds), len(array), called)
+
+
+def _cells(column: Floats) -> npt.NDArray[Any]:
+    cells = column.astype(object)
+    cells[np.isnan(column)] = None
+    return cells
+
+
+def _read_frame(estimator: Any, X: Any, *, reset: bool) -> InputTable:
+    series = frames.series_of(X)
+    _check_feature_names(estimator, X, reset=reset)
+    _check_n_features(estimator, X, reset=reset)
+    if len(X) == 0:
+        raise InputError(f"Found array with 0 sample(s) (shape={X.shape}) while a minimum of 1 is required.")
+    called = tuple(str(s.name) for s in series)
+    if not reset:
+        known = estimator._columns
+        columns = [_column(s, kind) for s, kind in zip(series, known.kinds, strict=True)]
+        return InputTable(columns, known.kinds, len(X), called, known.left_out)
+    named = _named(estimator.categorical_features, len(series), called)
+    kinds = [frames.kind_of(s) for s in series]
+    if named is not None:
+        kinds = ["category" if k in named else _number_kind(kind) for k, kind in enumerate(kinds)]
+    columns = [_column(s, kind) for s, kind in zip(series, kinds, strict=True)]
+    for k, (kind, column) in enumerate(zip(kinds, columns, strict=True)):
+        if kind == "number" and series[k].dtype.is_float() and _whole(column):
+            kinds[k] = "whole"  # of integers with gaps pandas makes floats
+    table = InputTable(columns, tuple(kinds), len(X), called, (), X[:0])
+    asked = () if named is None else named
+    reasons = {k: why for k in range(len(kinds)) if k not in asked and (why := _id_or_text(table, k))}
+    for k, why in reasons.items():
+        warnings.warn(f"column {called[k]!r} {why}: it is left out of the model", UserWarning, stacklevel=5)
+    if len(reasons) == len(kinds):
+        raise InputError("X has no column to learn from: all of them are left out")
+    return replace(table, left_out=tuple(reasons))
+
+
+def _column(series: Any, kind: Kind) -> npt.NDArray[Any]:
+    if kind == "category":
+        return frames.cells_of(series)
+    try:
+        values = frames.numbers_of(series, kind)
+    except (TypeError, ValueError):
+        held = {"date": "dates", "span": "spans of time"}.get(kind, "numbers")
+        remedy = f"convert it to {held}" if held != "numbers" else "make it a category column"
+        raise InputError(f"column {series.name!r} holds {series.dtype} values that are no {held}: {remedy}") from None
+    if np.isinf(values).any():
+        raise InputError(f"Input X contains infinity in column {series.name!r}: numbers must be finite, or NaN")
+    return values
+
+
+def _number_kind(kind: Kind) -> Kind:
+    """What a column is read as where the categories are named, and it is none of them."""
+    return "number" if kind == "category" else kind
+
+
+def _whole(column: Floats) -> bool:
+    known = column[~np.isnan(column)]
+    return len(known) > 0 and bool((known == np.rint(known)).all()) and bool((np.abs(known) < 2**53).all())
+
+
+def _id_or_text(table: InputTable, k: int) -> str:
+    """Why a column says nothing of other rows, if so; a column of text is refused."""
+    kind, column, name = table.kinds[k], table.columns[k], (table.names or ())[k]
+    known = [v for v in column if v is not None] if kind == "category" else column[~np.isnan(column)]
+    n = len(known)
+    if n < ENOUGH or kind not in ("category", "whole"):
+        return ""
+    n_different = len(table.values(k))
+    each = f"has another value in {'each row' if n_different == n else f'{n_different} of {n} rows'}, as ids have"
+    if kind == "whole":
+        steps = np.diff(np.sort(known))
+        counts_rows = bool((steps == steps[0]).all()) and bool(steps[0] != 0)
+        return each if n_different == n and (counts_rows or ID_NAME.search(name)) else ""
+    if n_different > DIFFERENT * n and all(isinstance(v, str) for v in known):
+        words = float(np.mean([len(v.split()) for v in known]))
+        if words >= WORDS:
+            raise InputError(
+                f"column {name!r} holds text ({words:.0f} words a row, most rows different), which is no category: "
+                "make numbers of it, as by TfidfVectorizer and TruncatedSVD, or drop it"
+            )
+    return each if n_different >= NEARLY_ALL * n else ""
+
+
+def _named(asked: Any, n: int, names: tuple[str, ...] | None) -> tuple[int, ...] | None:
+    """The numbers of the category columns that were named; None: the types say."""
+    if asked is None:
+        return ()
+    if isinstance(asked, str):
+        if asked != "from_dtype":
+            raise InputError(f"categorical_features must be 'from_dtype', None or a list of columns, got {asked!r}")
+        return None
+    listed = np.asarray(asked)
+    if listed.dtype == bool:
+        if listed.shape != (n,):
+            raise InputError(f"categorical_features as a mask needs {n} entries, got {len(listed)}")
+        return tuple(np.flatnonzero(listed).tolist())
+    return tuple(sorted({_place(v, names, n) for v in listed.tolist()}))
+
+
+def _place(named: object, names: tuple[str, ...] | None, n: int) -> int:
+    if isinstance(named, str):
+        if names is None or named not in names:
+            raise InputError(f"categorical_features names the column {named!r}, which X has not")
+        return names.index(named)
+    if not isinstance(named, int) or not 0 <= named < n:
+        raise InputError(f"categorical_features names column {named!r} of {n}")
+    return named
