@@ -49,7 +49,7 @@ def train(folder: Path, *arguments: str) -> None:
     from jointenergy.cli.main import app
 
     result = CliRunner().invoke(app, [*arguments])
-    if result.exit_code not in (0, 3, 130):
+    if result.exit_code not in (0, 3, 4, 130):
         raise RuntimeError(f"{' '.join(arguments)}: {result.output} {result.exception!r}")
 
 

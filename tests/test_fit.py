@@ -409,7 +409,7 @@ class TestForms:
             {"rate": 1e-2},
             {"activation": nn.ReLU},
             {"ema": 0.5},
-            {"start_labels": "frequency", "keep_labels": True},
+            {"start_labels": "frequency", "keep_labels": 1.0},
         ):
             with pytest.raises(InputError, match="holds another run"):
                 made(**change)

@@ -366,6 +366,19 @@ class TestLabelWeights:
         torch.testing.assert_close(loss.total, wanted)
         torch.testing.assert_close(gradients(loss.total, model), gradients(wanted, model))
 
+    @pytest.mark.parametrize("family", ["logits", "logits, one class", "logits, symmetric", "product, closed"])
+    def test_smoothed_labels_against_torch(self, family):
+        """A mean over all labels' values at once, or smoothing of missing labels, fails."""
+        model = make(family)
+        batch = batch_of(World(model), all_patterns(model) * 3)
+        loss = Objective((LogPYGivenX(label_smoothing=0.2),))(model, batch)
+        blocks = model.label_logits(batch.x).logits.split(model.labels.cardinalities, 1)
+        smoothed = {"ignore_index": MISSING, "reduction": "sum", "label_smoothing": 0.2}
+        by_label = [torch.nn.functional.cross_entropy(b, batch.y[:, k], **smoothed) for k, b in enumerate(blocks)]
+        wanted = torch.stack(by_label).sum() / len(batch.x)
+        torch.testing.assert_close(loss.total, wanted)
+        torch.testing.assert_close(gradients(loss.total, model), gradients(wanted, model))
+
     def test_the_baseline_is_cross_entropy(self):
         model = make("logits, one class")
         batch = batch_of(World(model), [()] * 6)

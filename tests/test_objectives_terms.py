@@ -446,6 +446,7 @@ class TestRefusals:
         weights = ((1.0, 1.0, 1.0), (1.0, 1.0), (1.0, 2.0))
         own = Objective((LogPYGivenX(label_weights=weights),))
         self.refused("independent given x, which those of PairModel are not", own)
+        self.refused("independent given x", Objective((LogPYGivenX(label_smoothing=0.1),)))
         model = logit().double()
         masked = Batch(self.x, self.y, torch.ones_like(self.x, dtype=torch.bool))
         drawn = {"given_x": Samples(self.x, self.complete), "given_xy": Samples(self.x, self.complete)}
@@ -453,6 +454,9 @@ class TestRefusals:
         self.refused(r"\(3, 2, 2\) values", Objective((LogPYGivenX(label_weights=weights[:2]),)), model=model)
         with pytest.raises(InputError, match="finite"):
             LogPYGivenX(label_weights=((1.0, float("inf")),))
+        for smoothing in (1.0, -0.1, float("nan"), "0.1"):
+            with pytest.raises(InputError, match="label_smoothing must be"):
+                LogPYGivenX(label_smoothing=smoothing)
 
     @pytest.mark.parametrize("weight", [-1.0, float("nan"), float("inf"), "1", True])
     def test_weights_of_terms(self, weight):

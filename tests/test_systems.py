@@ -134,7 +134,7 @@ def test_an_mlp_may_have_an_output_for_each_label(family):
 
 def test_chains_keep_their_labels_and_the_objective_does_not_see_them():
     """JEM's appendix A, method 1: y from p(y), x from p(x | y), then y is thrown away."""
-    recipe = small(*FEW, "chain.keep_labels=true", "start.labels=frequency", "buffer.restart=0.0")
+    recipe = small(*FEW, "chain.keep_labels=1.0", "start.labels=frequency", "buffer.restart=0.0")
     trainer = trainer_of(recipe, data_of(recipe), 0)
     assert trainer.needs == {"negatives"}
     trainer.chains.generator.manual_seed(3)
@@ -154,6 +154,31 @@ def test_chains_keep_their_labels_and_the_objective_does_not_see_them():
         trainer.chains.draw(32)
         state_ = kernel.init(Target(model), moved.drawn.x, given, generator=trainer.chains.generator)
         assert torch.allclose(last(kernel, Target(model), state_, recipe.chain.steps).x, moved.x, atol=1e-5) == same
+
+
+def test_a_share_of_chains_keeps_its_labels():
+    """Each chain moves as it would among chains of its own kind: those without a label on log p(x)."""
+    recipe = small(*FEW, "chain.keep_labels=0.5", "buffer.restart=0.0")
+    trainer = trainer_of(recipe, data_of(recipe), 0)
+    trainer.chains.generator.manual_seed(3)
+    moved = trainer.move(None, 64)
+    kept = moved.drawn.y[:, 0] != MISSING
+    assert 16 < int(kept.sum()) < 48  # five deviations from half
+    assert torch.equal(moved.state.y, moved.drawn.y)
+    drawn = trainer.draws_of(moved, "negatives", Draws(), {"negatives"}).negatives
+    assert drawn is not None
+    assert drawn.y is None
+    kernel, model = trainer.chains.kernel, trainer.model
+    missing = torch.full_like(moved.drawn.y, MISSING)
+    for y, rows in ((moved.drawn.y, kept | ~kept), (missing, ~kept)):
+        trainer.chains.generator.manual_seed(3)
+        trainer.chains.draw(64)
+        state_ = kernel.init(Target(model), moved.drawn.x, y, generator=trainer.chains.generator)
+        same = (last(kernel, Target(model), state_, recipe.chain.steps).x - moved.x).abs().amax(1) < 1e-5
+        assert torch.equal(same, rows)
+    # Labels that a user gives are given to all chains.
+    given = trainer.chains.fresh(32, torch.full((32, 1), 3)).y
+    assert given.tolist() == [[3]] * 32
 
 
 GIBBS = ("objective=gibbs-jem", "chain.label_kernel=exact")

@@ -21,6 +21,7 @@ from jointenergy.data import (
     Resize,
     Scale,
 )
+from jointenergy.data.augmentations import Cutout
 from jointenergy.errors import InputError
 
 ALL_BYTES = torch.arange(256, dtype=torch.uint8)[None]
@@ -43,6 +44,7 @@ RANDOM = [
     (RandomCrop(2), torch.randint(256, (6, 3, 8, 7), generator=seeded(), dtype=torch.uint8)),
     (RandomCrop(2, "replicate"), images(dtype=torch.float64)),
     (RandomFlip(), images()),
+    (Cutout(), images()),
     (GaussianBlur(), images(dtype=torch.float64)),
     (GaussianBlur(probability=1.0), images()),
     (ColorJitter(), images(dtype=torch.float64)),
@@ -92,6 +94,8 @@ def test_the_wrong_dtype_is_refused_by_what_is_random(apply):
         lambda: RandomCrop(-1),
         lambda: RandomCrop(1, "zeros"),
         lambda: RandomFlip(1.1),
+        lambda: Cutout(0.0),
+        lambda: Cutout(1.5),
         lambda: GaussianBlur(0),
         lambda: GaussianBlur(sigma=(0.0, 1.0)),
         lambda: GaussianBlur(probability=-0.1),
@@ -238,6 +242,18 @@ def test_a_crop_without_a_reflection_is_refused():
             transform(torch.zeros(6, 64), generator=seeded())
     with pytest.raises(InputError, match="1 or 3 channels, got 2"):
         ColorJitter()(images(channels=2), generator=seeded())
+
+
+def test_cutout_fills_a_square_with_its_center_anywhere():
+    """A square that never meets the border, or holes of one size everywhere, fails."""
+    x = torch.ones(2000, 3, 8, 8)
+    holes = Cutout(0.5, fill=-1.0)(x, generator=seeded()) == -1
+    assert torch.equal(holes, holes[:, :1].expand_as(holes))
+    rows, columns = holes[:, 0].any(2), holes[:, 0].any(1)
+    assert torch.equal(holes[:, 0], rows[:, :, None] & columns[:, None, :])
+    # Of 8 centers, all as likely, sides of 4 are cut at the border to 2 and 3 from one side and to 3 from the other.
+    shares = torch.bincount(rows.sum(1), minlength=5).double() / 2000
+    assert shares.tolist() == pytest.approx([0, 0, 1 / 8, 2 / 8, 5 / 8], abs=5 * (0.25 / 2000) ** 0.5)
 
 
 def test_random_flips_flip_left_and_right_as_often_as_stated():

@@ -57,6 +57,7 @@ __all__ = [
     "ReplayBuffer",
     "ReservoirBuffer",
     "Run",
+    "SharpnessAware",
     "Tempered",
     "__version__",
     "buffers",
@@ -93,6 +94,7 @@ _MODULES = {
     "runs": ("Run", "fit", "load", "wrap"),
     "training.callbacks": ("Callback",),
     "training.settings": ("CadenceSettings", "EngineSettings", "OptimizerSettings"),
+    "training.sharpness": ("SharpnessAware",),
 }
 _HOME = {name: module for module, names in _MODULES.items() for name in names}
 

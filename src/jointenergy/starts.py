@@ -266,6 +266,24 @@ class UniformLabels:
 
 @final
 @dataclass(frozen=True, eq=False)
+class SomeLabels:
+    """The labels of another start for the share `share` of chains, none but the given ones for the rest."""
+
+    label_start: LabelStart
+    share: float
+
+    @property
+    def labels(self) -> LabelSpace:
+        return self.label_start.labels
+
+    def draw(self, n: int, *, generator: torch.Generator, given: Given = None) -> Tensor:
+        y = self.label_start.draw(n, generator=generator)
+        kept = torch.rand(n, 1, generator=generator, device=generator.device).to(y.device) < self.share
+        return _written(self.labels, torch.where(kept, y, MISSING), given)
+
+
+@final
+@dataclass(frozen=True, eq=False)
 class FrequencyLabels:
     """Whole rows of labels, as often as they occur in the data; given labels overwrite, they do not condition.
 

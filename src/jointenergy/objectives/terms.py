@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from jointenergy.errors import InputError
+from jointenergy.inputs import is_number
 from jointenergy.labels import MISSING, LabelSpace, constant
 from jointenergy.models import JointModel
 from jointenergy.objectives.base import DrawName
@@ -102,10 +103,12 @@ class LogPYGivenX(LikelihoodTerm):
     """log p(the observed labels | x), of the rows that have labels: minus the cross-entropy of a logit model.
 
     Beyond enumeration the negatives are labels drawn at the row's fixed x. `label_weights` weigh each log p(y_k | x)
-    by the value of y_k (see `frequency_weights`); this needs labels that are independent given x, and no masked x.
+    by the value of y_k (see `frequency_weights`). `label_smoothing` s trains (1 - s) log p(y_k | x) plus s times the
+    mean of log p(value | x) over the values of y_k. Both need labels that are independent given x, and no masked x.
     """
 
     label_weights: LabelWeights | None = None
+    label_smoothing: float = 0.0
 
     name: ClassVar[str] = "log_p_y_given_x"
     over: ClassVar[DrawName] = "given_xy"
@@ -114,6 +117,8 @@ class LogPYGivenX(LikelihoodTerm):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if not (is_number(self.label_smoothing) and 0 <= self.label_smoothing < 1):
+            raise InputError(f"label_smoothing must be at least 0 and less than 1, got {self.label_smoothing!r}")
         if self.label_weights is None:
             return
         weights: LabelWeights = tuple(tuple(float(w) for w in row) for row in self.label_weights)
@@ -125,16 +130,18 @@ class LogPYGivenX(LikelihoodTerm):
         return values.labeled
 
     def check(self, values: Values) -> None:
-        if self.label_weights is None:
+        if self.label_weights is None and not self.label_smoothing:
             return
         model = values.model
         if not model.factorized:
             raise InputError(
-                f"label weights need labels that are independent given x, which those of {type(model).__name__} are "
-                "not: leave them out, or use a LogitModel"
+                "label weights and smoothing need labels that are independent given x, which those of "
+                f"{type(model).__name__} are not: leave them out, or use a LogitModel"
             )
         if values.mask is not None:
-            raise InputError("label weights need complete x: leave them out for rows with masked x")
+            raise InputError("label weights and smoothing need complete x: leave them out for rows with masked x")
+        if self.label_weights is None:
+            return
         if tuple(len(w) for w in self.label_weights) != model.labels.cardinalities:
             raise InputError(
                 f"label weights need {model.labels.cardinalities} values, one for each value of each label, got "
@@ -146,6 +153,9 @@ class LogPYGivenX(LikelihoodTerm):
             return super().value(values, terms)
         # Label by label: what does not depend on y cancels before it is rounded.
         entries = values.log_sums(values.y) - values.all_log_sums
+        if s := self.label_smoothing:
+            even = values.mean_logits - values.all_log_sums
+            entries = torch.where(values.y == MISSING, entries, (1 - s) * entries + s * even)
         if self.label_weights is not None:
             flat = tuple(w for row in self.label_weights for w in row)
             offsets = constant(values.model.labels.offsets, values.y.device)

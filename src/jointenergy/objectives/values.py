@@ -145,6 +145,12 @@ class Values:
         """The log of each label's sum over all its values, `[n, L]`."""
         return self.log_sums(None)
 
+    @functools.cached_property
+    def mean_logits(self) -> Tensor:
+        """The mean of each label's logits over its values, `[n, L]`."""
+        blocks = self.closed.logits.split(self.model.labels.cardinalities, dim=1)
+        return torch.stack([block.mean(1) for block in blocks], dim=1)
+
     def log_sums(self, y: Tensor | None) -> Tensor:
         """The log of each label's sum over the values that y leaves open, `[n, L]`; no `y`: over all."""
         labels, logits = self.model.labels, self.closed.logits

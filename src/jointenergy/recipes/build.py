@@ -82,6 +82,7 @@ def described_arguments(recipe: Recipe, data: TrainingData) -> dict[str, Any]:
         "dequantize": recipe.data.dequantize,
         "augment": recipe.data.augment,
         "noise": recipe.data.noise,
+        "classifier_noise": recipe.data.classifier_noise,
         "chain_augment": chain.augment,
         "augment_every": chain.augment_every,
         "keep_labels": chain.keep_labels,
@@ -150,7 +151,8 @@ def _described_objectives(recipe: Recipe, data: TrainingData) -> list[Call]:
         joint, marginal, labels = 0.0, marginal + joint, labels + recipe.chain.kernel.temperature * joint
     if weights.frequency_weights:
         label_weights = Call(frequency_weights, Named("data.y", data.y), Named("data.labels", data.labels))
-    classifier = Call(LogPYGivenX, weight=labels * unit, label_weights=label_weights)
+    smoothing = {"label_smoothing": weights.label_smoothing} if weights.label_smoothing else {}
+    classifier = Call(LogPYGivenX, weight=labels * unit, label_weights=label_weights, **smoothing)
     terms = [
         Call(LogPX, weight=marginal * unit),
         Call(LogPXY, weight=joint * unit),

@@ -33,7 +33,7 @@ from jointenergy.recipes.settings import (
     StartSettings,
     WideResNetNetwork,
 )
-from jointenergy.recipes.variants import Size, chosen
+from jointenergy.recipes.variants import Size, chosen, unsets
 from jointenergy.training.settings import CadenceSettings, Count, EngineSettings, Iterations, OptimizerSettings, Strict
 
 
@@ -59,8 +59,14 @@ class Recipe(Strict):
         """The same network, data and schedule trained by cross-entropy alone."""
         if self.model.family in ("conditional", "unconditional"):
             raise InputError(f"{self.name!r} has no baseline: a {self.model.family} model classifies nothing")
-        alone = ObjectiveSettings(log_p_x=0.0, log_p_y_given_x=1.0, frequency_weights=self.objective.frequency_weights)
-        data = replace(self.data, separate_batches=False)
+        alone = ObjectiveSettings(
+            log_p_x=0.0,
+            log_p_y_given_x=1.0,
+            frequency_weights=self.objective.frequency_weights,
+            label_smoothing=self.objective.label_smoothing,
+        )
+        noise = self.data.noise if self.data.classifier_noise is None else self.data.classifier_noise
+        data = replace(self.data, separate_batches=False, noise=noise, classifier_noise=None)
         return replace(self, name=f"{self.name}-baseline", objective=alone, data=data)
 
 
@@ -115,7 +121,7 @@ def _check(recipe: Recipe) -> None:
     if recipe.optimizer.name == "sgd" and recipe.optimizer.clip_sigma is not None:
         raise InputError("optimizer.clip_sigma is in units of Adam's second moment: set optimizer.name = 'adam'")
     if recipe.chain.keep_labels and (objective.log_p_x == 0 or recipe.chain.label_kernel != "none"):
-        raise InputError("chain.keep_labels is for negatives of log_p_x and label_kernel = 'none': set it to false")
+        raise InputError("chain.keep_labels is for negatives of log_p_x and label_kernel = 'none': set it to 0")
     if not isinstance(recipe.chain.kernel, LangevinSettings):
         if objective.kl > 0:
             raise InputError("the KL term is computed by a last Langevin step: set chain.kernel.kind = 'langevin'")
@@ -132,7 +138,7 @@ def _check(recipe: Recipe) -> None:
     if isinstance(network, MLPNetwork) and network.labels == "output" and family == "unconditional":
         raise InputError("an unconditional model has no labels: leave model.network.labels out")
     if recipe.chain.keep_labels and family == "unconditional":
-        raise InputError("an unconditional model has no labels to keep: set chain.keep_labels = false")
+        raise InputError("an unconditional model has no labels to keep: set chain.keep_labels = 0")
     if isinstance(network, WideResNetNetwork) and network.norm == "batch" and not recipe.model.allow_batch_statistics:
         raise InputError(
             "batch norm makes each row's density depend on the rows beside it: set model.allow_batch_statistics = true "
@@ -144,6 +150,10 @@ def _check(recipe: Recipe) -> None:
         raise InputError("an unconditional model sees no labels: leave data.labeled out")
     if recipe.data.separate_batches and not (density > 0 and objective.log_p_y_given_x > 0):
         raise InputError("data.separate_batches needs log_p_y_given_x and a density term: set it to false")
+    if recipe.data.classifier_noise is not None and not recipe.data.separate_batches:
+        raise InputError("data.classifier_noise is for data.separate_batches = true: leave it out")
+    if recipe.optimizer.sam > 0 and objective.kl > 0:
+        raise InputError("optimizer.sam and the KL term do not go together: set optimizer.sam = 0 or objective.kl = 0")
     if recipe.chain.augment_every > 0 and not recipe.chain.augment:
         raise InputError("chain.augment_every needs something in chain.augment, such as ['flip']")
     if recipe.data.missing_x > 0 and (recipe.data.augment or recipe.chain.augment):
@@ -239,7 +249,10 @@ def _override(values: dict[str, Any], override: str) -> None:
             raise InputError(f"--set {shortened(override, 80)}: {part!r} is a value, not a table")
     if key.strip() in _UNIONS and table.get(last) != value:
         table.clear()
-    table[last] = value
+    if unsets(table.get(last), value):
+        del table[last]
+    else:
+        table[last] = value
 
 
 def _sentence(error: Mapping[str, Any]) -> str:

@@ -11,7 +11,7 @@ from jointenergy.data import Options
 from jointenergy.limits import LAYERS, SLOTS, WIDTH
 from jointenergy.training.settings import Count, CountOrNone, Finite, Fraction, NotNegative, Positive, Share, Strict
 
-Augmentation = Literal["crop", "flip", "color", "blur"]
+Augmentation = Literal["crop", "flip", "color", "blur", "cutout"]
 Width = Annotated[int, Field(ge=1, le=WIDTH)]
 Widths = Annotated[tuple[Width, ...], Field(max_length=LAYERS)]
 Layers = Annotated[int, Field(ge=1, le=LAYERS)]
@@ -22,7 +22,8 @@ class DataSettings(Strict):
     """What is trained on, and how it is changed each time a row is used: dequantized, augmented, then noised.
 
     With `separate_batches` the augmentation is for log p(y | x) alone: the other terms have a batch of their own rows,
-    not augmented. `missing_labels` and `missing_x` are the shares of entries hidden from training, chosen by the seed.
+    not augmented, and `classifier_noise` is the noise on the augmented ones (left out: `noise`). `missing_labels` and
+    `missing_x` are the shares of entries hidden from training, chosen by the seed.
     `labeled` is the number of training rows that keep their labels, as many of each class as can be, chosen by the
     seed; the terms that need labels then see those rows alone where they have batches of their own.
     `options` are those of the data set: `data.Options` describes them. With `transform = "logit"` x is the logit of
@@ -40,6 +41,7 @@ class DataSettings(Strict):
     augment: Annotated[tuple[Augmentation, ...], Field(max_length=LAYERS)] = ()
     separate_batches: bool = False
     noise: NotNegative = 0.0
+    classifier_noise: NotNegative | None = None
     labeled: Annotated[int, Field(ge=1)] | None = None
     missing_labels: Share = 0.0
     missing_x: Share = 0.0
@@ -176,7 +178,8 @@ class ObjectiveSettings(Strict):
     """The weights of the likelihood terms and the regularizers; a weight of zero leaves a term out.
 
     `entropy` weighs the nearest-neighbor entropy inside the KL term. `frequency_weights` lets each value of a label
-    count alike in log p(y | x), however rare it is.
+    count alike in log p(y | x), however rare it is. `label_smoothing` is the share of a label's weight in log p(y | x)
+    that all its values have alike.
     """
 
     log_p_x: NotNegative = 1.0
@@ -187,6 +190,7 @@ class ObjectiveSettings(Strict):
     kl: NotNegative = 0.0
     entropy: NotNegative = 0.0
     frequency_weights: bool = False
+    label_smoothing: Share = 0.0
 
 
 @dataclass(frozen=True)
@@ -231,9 +235,10 @@ class ChainSettings(Strict):
     """`kernel` moves x; a label kernel makes it block Gibbs on x and y. `clamp` holds Langevin to the data's bounds.
 
     `augment` changes chains when they are drawn from the buffer, and every `augment_every` steps when a trained model
-    is sampled (0: never). `completion_steps` are the steps that complete a row's missing labels and masked x. With
-    `keep_labels` each chain has the label that it began with and moves on p(x | y); the objective does not see it. So
-    negatives of log p(x) are drawn class by class (JEM, appendix A, method 1).
+    is sampled (0: never). `completion_steps` are the steps that complete a row's missing labels and masked x. The
+    share `keep_labels` of chains keep the label they began with and move on p(x | y); the objective does not see it.
+    With 1 all negatives of log p(x) are drawn class by class (JEM, appendix A, method 1). A share between trains the
+    density where chains with a label given go, as well as where those without go.
 
     With `sum_labels` chains move their labels, and the loss averages over labels at the x that it scores, as if each
     were drawn there. The chain's own label was drawn at x before its last moves: in the mean the two agree where x
@@ -255,7 +260,7 @@ class ChainSettings(Strict):
     completion_steps: Count = 10
     augment: Annotated[tuple[Augmentation, ...], Field(max_length=LAYERS)] = ()
     augment_every: CountOrNone = 0
-    keep_labels: bool = False
+    keep_labels: Fraction = 0.0
     sum_labels: bool = False
     label_temperature: Literal["one", "same", "last"] = "one"
 

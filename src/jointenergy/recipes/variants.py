@@ -46,15 +46,24 @@ def chosen(values: Mapping[str, Any], variant: str, size: Size, source: str) -> 
     return {key: value for key, value in recipe.items() if key not in SIZES}
 
 
+def unsets(before: object, change: object) -> bool:
+    """Whether a change says that a number is left out: TOML has no other word for it."""
+    return change == "none" and isinstance(before, int | float)
+
+
 def changed(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Nested tables with some keys changed. A network or kernel of another kind is taken whole: keys of the one before
-    are not its own."""
+    """Nested tables with some keys changed; "none" in place of a number leaves the key out.
+
+    A network or kernel of another kind is taken whole: keys of the one before are not its own.
+    """
     result = dict(values)
     for key, change in changes.items():
         before = result.get(key)
         if isinstance(change, dict) and isinstance(before, dict):
             other_kind = key in ("network", "kernel") and change.get("kind", before.get("kind")) != before.get("kind")
             result[key] = dict(change) if other_kind else changed(before, change)
+        elif unsets(before, change):
+            del result[key]
         else:
             result[key] = change
     return result

@@ -74,9 +74,10 @@ def fit(
     dequantize: Pixels = "none",
     augment: Sequence[str | Change] = (),
     noise: float | None = None,
+    classifier_noise: float | None = None,
     chain_augment: Sequence[str | Change] = (),
     augment_every: int = 0,
-    keep_labels: bool = False,
+    keep_labels: float = 0.0,
     sum_labels: bool = False,
     folder: Path | str | None = None,
     callbacks: Sequence[Callback] = (),
@@ -120,7 +121,13 @@ def fit(
         Where chains are kept (None: each begins afresh), and where fresh ones begin.
     optimizer, gradients, iterations, batch_size, ema
         A function of the parameters that returns a torch optimizer, or `OptimizerSettings`. The guard scales its rates.
-        `gradients` replaces the backward pass, as sharpness-aware minimization does.
+        `gradients` replaces the backward pass: `SharpnessAware()`, or a function of your own.
+    dequantize, augment, noise, classifier_noise
+        Changes of the data each time a row is used. With a `label_objective`, its batches alone are augmented, and
+        `classifier_noise` is the noise on them, where it is not the `noise` of the density's batches.
+    chain_augment, augment_every, keep_labels, sum_labels
+        Changes of chains drawn from the buffer, the share of chains that keep the label they began with, and whether
+        the loss averages over the labels of chains.
     folder
         Where the run is kept. The same call goes on after an interruption; of a finished run it returns the result.
     callbacks, guard, cadence, engine, seed, device, verbose
@@ -143,6 +150,8 @@ def fit(
         dequantize=dequantize,
         noise=noise,
         augment_every=augment_every,
+        keep_labels=keep_labels,
+        classifier_noise=classifier_noise,
         folder=folder,
         callbacks=callbacks,
         cadence=cadence,
@@ -181,6 +190,7 @@ def fit(
         dequantize=dequantize,
         augment=augment,
         noise=numbers["noise"] if noise is None else noise,
+        classifier_noise=classifier_noise,
         chain_augment=chain_augment,
         augment_every=augment_every,
         keep_labels=keep_labels,
@@ -239,8 +249,12 @@ def _check_arguments(**given: Any) -> None:  # noqa: ANN401 (whatever a user pas
     takes = "a function of the parameters, such as lambda p: torch.optim.AdamW(p, 1e-3), or OptimizerSettings"
     check("optimizer", factory or isinstance(optimizer, OptimizerSettings), takes)
     check("gradients", callable(given["gradients"]), "a function of the loss and the parameters")
-    for name, low, high in (("ema", 0.0, 1.0), ("noise", 0.0, float("inf")), ("augment_every", 0, float("inf"))):
-        check(name, is_number(given[name]) and low <= given[name] < high, f"a number from {low:g} to below {high:g}")
+    endless = float("inf")
+    numbers = {"ema": 1.0, "noise": endless, "classifier_noise": endless, "augment_every": endless}
+    for name, high in numbers.items():
+        check(name, is_number(given[name]) and 0 <= given[name] < high, f"a number from 0 to below {high:g}")
+    share = given["keep_labels"]
+    check("keep_labels", is_number(share) and 0 <= share <= 1, "a share of chains, from 0 to 1")
     check("dequantize", given["dequantize"] in ("none", "bytes", "binary"), "'none', 'bytes' or 'binary'")
     check("folder", isinstance(folder, str | Path) and not Path(folder).is_file(), "the path of a folder")
     listed = isinstance(given["callbacks"], Sequence) and all(isinstance(c, Callback) for c in given["callbacks"])

@@ -15,7 +15,7 @@ from jointenergy.errors import InputError
 from jointenergy.kernels import BlockGibbs, Info, Kernel, Langevin, State, Target, last
 from jointenergy.kernels.base import Known, over
 from jointenergy.kernels.chain import run_unchecked
-from jointenergy.starts import MissingLabels, Start
+from jointenergy.starts import MissingLabels, SomeLabels, Start
 
 # Set well beyond all that living chains were seen to do, and far short of what one sick chain does to a gradient.
 EXTREME = 50.0  # median distances from the median log-density, and 5 nats more
@@ -69,10 +69,11 @@ class Chains:
 
     @functools.cached_property
     def known(self) -> Known:
-        """Which labels chains miss that are given none: all, where they sample log p(x), or none."""
+        """Which labels chains miss that are given none: all, where they sample log p(x), those of some, or none."""
         start = self.start.label_start
-        alone = isinstance(start, MissingLabels) and len(start.labels) > 0 and not self.kernel.moves_y
-        return "missing" if alone else "complete"
+        if not isinstance(start, MissingLabels | SomeLabels) or not len(start.labels) or self.kernel.moves_y:
+            return "complete"
+        return "missing" if isinstance(start, MissingLabels) else None
 
     def draw(self, n: int, given: Tensor | None = None) -> tuple[Drawn, Drawn]:
         """Chains to move, and where each would begin afresh.

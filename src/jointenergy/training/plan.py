@@ -28,6 +28,7 @@ from jointenergy.starts import (
     FrequencyLabels,
     LabelStart,
     MissingLabels,
+    SomeLabels,
     Start,
     StartSpec,
     Uniform,
@@ -36,6 +37,7 @@ from jointenergy.starts import (
 )
 from jointenergy.training.health import at_bounds
 from jointenergy.training.settings import CadenceSettings, EngineSettings, OptimizerSettings
+from jointenergy.training.sharpness import SharpnessAware
 
 OptimizerFactory = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
 Gradients = Callable[[Callable[[], Tensor], list[nn.Parameter]], None]
@@ -70,8 +72,8 @@ class Plan:
     """What is done to chains that are drawn from the buffer."""
     augment_every: int = 0
     """After how many steps a chain of a trained model is augmented; 0: never."""
-    keep_labels: bool = False
-    """Whether each chain keeps the label that it began with, which the objective does not see."""
+    keep_labels: float = 0.0
+    """The share of chains that keep the label they began with, which the objective does not see."""
     sum_labels: bool = False
     """Whether the objective averages over the labels that chains could have where they are, in place of their own."""
     optimizer: OptimizerSettings = field(default_factory=OptimizerSettings)
@@ -142,9 +144,10 @@ def make_plan(
     dequantize: Pixels = "none",
     augment: Sequence[str | Change] = (),
     noise: float = 0.0,
+    classifier_noise: float | None = None,
     chain_augment: Sequence[str | Change] = (),
     augment_every: int = 0,
-    keep_labels: bool = False,
+    keep_labels: float = 0.0,
     sum_labels: bool = False,
     optimizer: OptimizerSettings | OptimizerFactory | None = None,
     gradients: Gradients | None = None,
@@ -156,16 +159,21 @@ def make_plan(
     """Bind what a run is made of to its data.
 
     With a `label_objective` the augmentation is for its batches alone: the density has batches of its own rows, which
-    are not augmented. Noise on data stays within the bounds that chains stay within. Chains that sample log p(x) and
-    move no labels have them all missing.
+    are not augmented. `classifier_noise` is the noise on its batches, where it differs from `noise`. Noise on data
+    stays within the bounds that chains stay within. Chains that sample log p(x) and move no labels have none.
     """
     changes, chain_changes = _changes(augment, data, bounds, "augment"), _changes(chain_augment, data, bounds, "chains")
     before: list[Change] = []
     if dequantize != "none":
         before.append(DequantizeRows(dequantize, bounds[0], bounds[1], logit=bounds.levels is not None))
     box = (bounds[0], bounds[1]) if clamped(kernel, model) else None  # data live where chains do
-    after = [GaussianNoise(noise, clamp=box)] if noise > 0 else []
-    augmented = (*before, *changes, *after)
+    if label_objective is None and classifier_noise is not None:
+        raise InputError("classifier_noise is for a label_objective with batches of its own: leave it out")
+
+    def noised(scale: float) -> list[Change]:
+        return [GaussianNoise(scale, clamp=box)] if scale > 0 else []
+
+    augmented = (*before, *changes, *noised(noise if classifier_noise is None else classifier_noise))
     objectives = (objective,) if label_objective is None else (objective, label_objective)
     settings = optimizer if isinstance(optimizer, OptimizerSettings) else None
     return Plan(
@@ -181,14 +189,14 @@ def make_plan(
         sampling_steps=sampling_steps,
         completion_steps=completion_steps,
         buffer=buffer,
-        changes=(augmented,) if label_objective is None else ((*before, *after), augmented),
+        changes=(augmented,) if label_objective is None else ((*before, *noised(noise)), augmented),
         chain_augment=chain_changes,
         augment_every=augment_every,
         keep_labels=keep_labels,
         sum_labels=sum_labels,
         optimizer=settings or OptimizerSettings(),
         make_optimizer=None if settings is not None or optimizer is None else optimizer,  # type: ignore[arg-type]
-        gradients=gradients,
+        gradients=SharpnessAware(settings.sam) if gradients is None and settings and settings.sam else gradients,
         cadence=cadence or CadenceSettings(),
         engine=engine or EngineSettings(),
         seed=seed,
@@ -214,21 +222,21 @@ def _start(
     model: JointModel,
     objective: Objective,
     *,
-    keep_labels: bool,
+    keep_labels: float,
 ) -> Start:
     if isinstance(start, Start):
         return start
     start = Uniform() if start is None else start
     clamp = clamped(kernel, model)
     x_start = start.bind(data.x, data.y, data.labels, bounds, clamp=clamp) if isinstance(start, StartSpec) else start
-    label_start: LabelStart
     conditional = any("given_y" in term.draws for term in objective.terms)
     if not kernel.moves_y and not conditional and not keep_labels:
-        label_start = MissingLabels(data.labels)
-    elif start_labels == "uniform":
-        label_start = UniformLabels(data.labels)
-    else:
+        return Start(x_start, MissingLabels(data.labels))
+    label_start: LabelStart = UniformLabels(data.labels)
+    if start_labels == "frequency":
         label_start = FrequencyLabels.fit(data.y, data.labels)
+    if 0 < keep_labels < 1:
+        label_start = SomeLabels(label_start, keep_labels)
     return Start(x_start, label_start)
 
 

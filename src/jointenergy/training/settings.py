@@ -27,7 +27,8 @@ class Strict:
 
 @dataclass(frozen=True)
 class OptimizerSettings(Strict):
-    """`weight_decay` is decoupled and shrinks matrices alone; with Adam that is AdamW, which must be called so.
+    """`weight_decay` is decoupled and shrinks matrices alone, or "all" weights, gains and biases too; with Adam that is
+    AdamW, which must be called so. `sam` is the radius of adaptive sharpness-aware minimization, 0 to leave it out.
 
     `weight_prior` is the scale of a Gaussian prior on all weights, an L2 term per data row. `clip_adaptive` bounds the
     gradient of each unit by that many times the norm of its weights, before `clip_norm` bounds the norm of the whole.
@@ -42,6 +43,7 @@ class OptimizerSettings(Strict):
     beta2: Share = 0.999
     momentum: Share = 0.9
     weight_decay: NotNegative = 0.0
+    decayed: Literal["matrices", "all"] = "matrices"
     weight_prior: Positive | None = None
     clip_norm: Positive | None = None
     clip_adaptive: Positive | None = None
@@ -51,6 +53,7 @@ class OptimizerSettings(Strict):
     decay_factor: Positive = 0.3
     decay_at: Annotated[tuple[Fraction, ...], Field(max_length=LAYERS)] = ()
     ema: Fraction = 0.999
+    sam: NotNegative = 0.0
 
 
 @dataclass(frozen=True)

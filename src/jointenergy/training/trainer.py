@@ -27,6 +27,7 @@ from jointenergy.training.distributed import World
 from jointenergy.training.engine import Engine, accelerated, arithmetic, by_compiler, compiles, first_line, precision_of
 from jointenergy.training.feeds import Feed
 from jointenergy.training.plan import Plan
+from jointenergy.training.sharpness import SharpnessAware
 from jointenergy.training.statistics import frozen
 from jointenergy.training.step import Outcome, step
 from jointenergy.training.update import Update
@@ -60,6 +61,11 @@ class Trainer:
             raise InputError("chain.sum_labels needs labels few enough to go through all their states: set it to false")
         if plan.uses_chains and plan.batch_size < 2:
             raise InputError("batch_size must be at least 2 where chains are trained: one chain says nothing of others")
+        if plan.gradients is not None and "last_step" in plan.needs:
+            raise InputError(
+                "the KL term is differentiated through the last step of the chains once: leave out the KL term, or "
+                "gradients= and optimizer.sam"
+            )
         world.copy_from_first([p.detach() for p in self.model.parameters()])
         self.ema: JointModel = copy.deepcopy(self.model).requires_grad_(False).eval()
         self.update = Update(plan, self.model, self.ema, world)
@@ -138,9 +144,10 @@ class Trainer:
         by enumeration for which labels are missing if only some are, processes wait for each other, and a user's
         optimizer is told by the host what to skip."""
         exact = isinstance(self.chains.kernel, BlockGibbs) and isinstance(self.chains.kernel.y_kernel, ExactGibbs)
-        looks = self.missing or exact
+        looks = self.missing or exact or 0 < self.plan.keep_labels < 1
         sums = self.model.factorized or len(self.model.labels) == 0 or not looks
-        own = self.plan.make_optimizer is None and self.plan.gradients is None and self.plan.ema_of is None
+        one_pass = self.plan.gradients is None or isinstance(self.plan.gradients, SharpnessAware)
+        own = self.plan.make_optimizer is None and one_pass and self.plan.ema_of is None
         return self.world.size == 1 and own and not self.needs & {"given_x", "given_xy", "given_y"} and sums
 
     def step(self) -> Outcome:
@@ -199,7 +206,7 @@ class Trainer:
             divisor = weight.sum() if self.world.size == 1 else self.world.sum(weight.sum()) / self.world.size
         known = moved.state.known
         # Without labels nobody looks for what is missing; labels that are kept, or summed, are thrown away here.
-        unseen = self.plan.keep_labels or (self.plan.sum_labels and name == "negatives")
+        unseen = self.plan.keep_labels > 0 or (self.plan.sum_labels and name == "negatives")
         y = None if known == "missing" or unseen else moved.state.y
         drawn = Samples(moved.x, y, weight, divisor=divisor, complete=known == "complete" and y is not None)
         draws = replace(draws, negatives=drawn) if name == "negatives" else replace(draws, given_y=drawn)

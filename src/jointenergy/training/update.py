@@ -31,7 +31,8 @@ class Update:
         self.averaged: list[Tensor] = [
             a for a, p in zip(ema.parameters(), model.parameters(), strict=True) if p.requires_grad
         ]
-        self.matrices: list[Tensor] = [p for p in self.parameters if p.ndim > 1]
+        every = plan.optimizer.decayed == "all"
+        self.decayed: list[Tensor] = [p for p in self.parameters if every or p.ndim > 1]
         self.inner = inner_parameters(model)
         self.statistics = running(model)
         self.bounded = has_spectral_bounds(model)
@@ -116,7 +117,7 @@ class Update:
                 self.optimizer.step()
         else:
             if self.settings.weight_decay > 0:
-                torch._foreach_mul_(self.matrices, 1.0 - counts * self.rate * self.settings.weight_decay)
+                torch._foreach_mul_(self.decayed, 1.0 - counts * self.rate * self.settings.weight_decay)
             self.optimizer.found_inf = 1.0 - counts  # type: ignore[attr-defined]  # as torch's gradient scaler says it
             self.optimizer.step()
         change = torch._foreach_sub([*self.parameters], self.averaged)
