@@ -137,6 +137,33 @@ def test_seeds_are_trained_measured_and_published():
         reproduce(plan)
 
 
+def test_seeds_of_other_machines_are_joined_if_their_settings_are_equal(tmp_path):
+    """Fails if a seed is lost or counted twice, or if seeds of another recipe are taken."""
+    values = []
+    for seed in (3, 1):
+        plan = tiny(seeds=(seed,), runs=tmp_path / f"machine-{seed}")
+        values.append(reproduce(plan).metrics["accuracy"].values[0])
+        away = tmp_path / "records" / f"machine-{seed}"
+        away.mkdir(parents=True)
+        for name in (f"seed-{seed}.json", f"worker-{seed}.json"):
+            (away / name).write_bytes((plan.folder / name).read_bytes())
+    joined = reproduce(tiny(collect=tmp_path / "records"))
+    assert joined.seeds == (1, 3)
+    assert list(joined.metrics["accuracy"].values) == values[::-1]
+    assert all(f"Seed {seed}: commit {COMMIT[:12]}, {joined.date}" in joined.notes for seed in (1, 3))
+    assert results.read(Path("results") / "tiny.json").seeds == (1, 3)
+    with pytest.raises(InputError, match=r"seed 1 .* was trained with other settings"):
+        reproduce(tiny("iterations=60", collect=tmp_path / "records"))
+    twice = tmp_path / "records" / "again"
+    twice.mkdir()
+    for name in ("seed-1.json", "worker-1.json"):
+        (twice / name).write_bytes((tmp_path / "records" / "machine-1" / name).read_bytes())
+    with pytest.raises(InputError, match=r"seed 1 is in .* and in .*: remove one"):
+        reproduce(tiny(collect=tmp_path / "records"))
+    with pytest.raises(InputError, match="no records of seeds"):
+        reproduce(tiny(collect=tmp_path / "nowhere"))
+
+
 def test_a_baseline_has_a_file_of_its_own_and_no_health():
     plan = tiny(seeds=(3,), baseline=True)
     place = SeedFolder(3, plan.folder)

@@ -84,6 +84,13 @@ def reproduce(
         str | None,
         typer.Option(metavar="inception|FILE", help="Measure FID and KID of samples with this network's features."),
     ] = None,
+    collect: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR",
+            help="Join the records of seeds in this folder (seed-N.json with worker-N.json) and train none.",
+        ),
+    ] = None,
     gallery: Annotated[Path | None, typer.Option(metavar="DIR", help="Folder for a picture of the first seed.")] = None,
     overrides: Annotated[
         list[str],
@@ -119,6 +126,7 @@ def reproduce(
             likelihood=likelihood,
             extractor=extractor,
             judge=judge,
+            collect=collect,
             gallery=gallery,
             ood=tuple((known, Path(place)) for known, place in named_places(ood, "--ood", "DIR").items()),
             data=data,
@@ -131,7 +139,7 @@ def reproduce(
         for recipe in named
     ]
     for plan in plans:
-        for part in work.with_baseline(plan) if baseline is None else (plan,):
+        for part in work.with_baseline(plan) if baseline is None and collect is None else (plan,):
             _reproduce_one(part)
 
 

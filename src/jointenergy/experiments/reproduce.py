@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 
@@ -62,6 +62,8 @@ class Reproduction:
     """The network whose features compare samples with test rows: `inception`, or a file as of `evaluate`."""
     judge: Path | None = None
     """A run of the same labels that judges samples, by default the recipe's baseline of the same seed, if trained."""
+    collect: Path | None = None
+    """A folder with records of seeds trained at other times or on other machines: they are joined, none is trained."""
     gallery: Path | None = None
     """Where a picture of the first seed is put."""
     ood: tuple[tuple[str, Path], ...] = ()
@@ -175,16 +177,17 @@ def reproduce(plan: Reproduction, report: Callable[[SeedsProgress], None] = lamb
 
     Ctrl-C (KeyboardInterrupt) stops the processes after their present step, saved; the same plan goes on from there.
     """
+    if plan.collect is not None:
+        return _collected(plan, plan.collect)
     # Before hours of work, not after: only a clean tree can publish.
     commit, source = provenance.commit(), provenance.source_digest()
     seeds = [SeedFolder(number, plan.folder) for number in plan.seeds]
     _check_all_are_named(plan)
     for seed in seeds:
         seed.check(plan.settings, source)
-    before = plan.results / f"{plan.result_name}.json"  # what it says of a paper that is not ours to know stays
-    paper = PAPERS.get(plan.result_name) or (results.read(before).paper if before.exists() else {})
-    _Workers(plan, seeds, SeedRecord(commit, source), report).go()
-    result = _result(plan, seeds, paper)
+    fresh = SeedRecord(commit, source, hardware=provenance.hardware(), date=results.today())
+    _Workers(plan, seeds, fresh, report).go()
+    result = _result(plan, seeds)
     results.write(result, plan.results)
     if plan.gallery is not None:
         draw_portrait(seeds[0], plan.gallery / f"{plan.result_name}.png", plan.data, plan.device)
@@ -289,10 +292,42 @@ class _Workers:
             raise
 
 
-def _result(plan: Reproduction, seeds: Sequence[SeedFolder], paper: Mapping[str, float | str]) -> results.Result:
+def _collected(plan: Reproduction, folder: Path) -> results.Result:
+    """The result of records that lie anywhere in a folder, each beside the `worker-N.json` with its settings."""
+    found: dict[int, SeedFolder] = {}
+    for path in sorted(folder.rglob("seed-*.json")):
+        number = path.stem.removeprefix("seed-")
+        if not number.isdecimal():
+            continue
+        seed = SeedFolder(int(number), path.parent)
+        record = seed.record()
+        if record is None or record.figures is None:
+            raise InputError(f"seed {number} in {path.parent} is not measured yet: finish it there first")
+        if seed.trained_settings() != plan.settings:
+            raise InputError(f"seed {number} in {path.parent} was trained with other settings than {plan.recipe!r}")
+        if seed.number in found:
+            raise InputError(f"seed {number} is in {found[seed.number].folder} and in {path.parent}: remove one")
+        found[seed.number] = seed
+    if not found:
+        raise InputError(f"there are no records of seeds (seed-0.json and so on) in {folder}")
+    seeds = [found[number] for number in sorted(found)]
+    result = _result(replace(plan, seeds=tuple(sorted(found))), seeds)
+    results.write(result, plan.results)
+    return result
+
+
+def _origin(seed: SeedFolder, record: SeedRecord) -> str:
+    date, hardware = record.date or "date unknown", record.hardware or "hardware unknown"
+    return f"Seed {seed.number}: commit {record.commit[:12]}, {date}, {hardware}."
+
+
+def _result(plan: Reproduction, seeds: Sequence[SeedFolder]) -> results.Result:
+    before = plan.results / f"{plan.result_name}.json"  # what it says of a paper that is not ours to know stays
+    paper = PAPERS.get(plan.result_name) or (results.read(before).paper if before.exists() else {})
     records = [record for seed in seeds if (record := seed.record()) is not None]
     figures: list[Figures] = [record.figures or {} for record in records]
     names = list(dict.fromkeys(name for taken in figures for name in taken))
+    origins = [_origin(*both) for both in zip(seeds, records, strict=True)] if plan.collect is not None else []
     return results.measured(
         plan.result_name,
         {name: [taken.get(name) for taken in figures] for name in names},
@@ -301,7 +336,7 @@ def _result(plan: Reproduction, seeds: Sequence[SeedFolder], paper: Mapping[str,
         minutes=sum(record.seconds for record in records) / 60,
         command=plan.command(),
         paper=paper,
-        notes=" ".join(dict.fromkeys(record.remark for record in records if record.remark)),
+        notes=" ".join([*dict.fromkeys(record.remark for record in records if record.remark), *origins]),
         protocols={"healthy": PROTOCOL, **{name: how for r in records for name, how in r.protocols.items()}},
     )
 

@@ -57,6 +57,8 @@ class SeedRecord:
     figures: Figures | None = None
     remark: str = ""
     protocols: dict[str, str] = field(default_factory=dict)
+    hardware: str = ""
+    date: str = ""
 
 
 _RECORD = TypeAdapter(SeedRecord)
@@ -104,14 +106,14 @@ class SeedFolder:
         remedy = f"remove {self.run} and {self.record_path}, or choose another --runs"
         if record is not None and self.state(settings) == "new":
             return  # stopped before its first checkpoint: it begins anew
-        if record is None or self._settings() != settings:
+        if record is None or self.trained_settings() != settings:
             raise InputError(f"{self.run} holds another run: {remedy}")
         if record.source != source:
             raise InputError(
                 f"seed {self.number} was trained by other code than the present (commit {record.commit[:12]}): {remedy}"
             )
 
-    def _settings(self) -> Recipe | Study:
+    def trained_settings(self) -> Recipe | Study:
         """Of the run that is there; the runs of a study have a recipe each."""
         if (self.run / RECIPE).exists():
             return read(self.run / RECIPE)

@@ -132,13 +132,18 @@ def measured(
         provenance.command(command),
         provenance.commit(),
         provenance.hardware(),
-        datetime.datetime.now(datetime.UTC).date().isoformat(),
+        today(),
         round(minutes, 2),
         tuple(seeds),
         {metric: Metric(values, (protocols or {}).get(metric, "")) for metric, values in metrics.items()},
         {} if paper is None else dict(paper),
         notes,
     )
+
+
+def today() -> str:
+    """The date, as results have it."""
+    return datetime.datetime.now(datetime.UTC).date().isoformat()
 
 
 def write(result: Result, folder: Path = FOLDER) -> Path:
