@@ -2,12 +2,24 @@
 
 from __future__ import annotations
 
+import itertools
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
-from jointenergy.kernels import ExactGibbs, GibbsWithGradients, Kernel, Langevin, SingleSiteGibbs, State, Target
+from jointenergy.kernels import (
+    DiscreteMALA,
+    ExactGibbs,
+    GibbsWithGradients,
+    GroupGibbs,
+    Kernel,
+    Langevin,
+    PathAuxiliary,
+    SingleSiteGibbs,
+    State,
+    Target,
+)
 from jointenergy.kernels.base import evaluate_code
 from jointenergy.labels import MISSING, LabelSpace
 from jointenergy.models import JointModel, PairModel
@@ -81,6 +93,36 @@ def transition_matrices(kernel: Kernel, target: Target, x: Tensor) -> Tensor:
             accepted = torch.where(proposals[:, m] > 0, proposals[:, m] * ratio.clamp(max=0).exp(), 0.0)
             add(to, accepted)
             add(y, proposals[:, m] - accepted)
+    elif isinstance(kernel, DiscreteMALA):
+        here = evaluate_code(target, state)
+        log_probs = kernel.value_log_probs(target, y, here.gradient)
+        for s in states:
+            to = s.expand_as(y)
+            there = evaluate_code(target, State(state.x, to, state.keys))
+            forward = kernel.log_proposal(target, log_probs, to)
+            reverse = kernel.log_proposal(target, kernel.value_log_probs(target, to, there.gradient), y)
+            ratio = kernel.log_acceptance(target, forward, reverse, there, here).nan_to_num(-torch.inf)
+            accepted = torch.where(forward > -torch.inf, (forward + ratio.clamp(max=0)).exp(), 0.0)
+            add(to, accepted)
+            add(y, forward.exp() - accepted)
+    elif isinstance(kernel, PathAuxiliary):
+        here = evaluate_code(target, state)
+        for path in itertools.product(range(labels.n_codes + 1), repeat=kernel.flips):
+            moves = [torch.full((len(rows),), m) for m in path]
+            to, way_back = kernel.followed(target, y, moves)
+            there = evaluate_code(target, State(state.x, to, state.keys))
+            forward = kernel.path_log_prob(target, y, moves, here.gradient)
+            reverse = kernel.path_log_prob(target, to, way_back, there.gradient)
+            ratio = kernel.log_acceptance(target, forward, reverse, there, here).nan_to_num(-torch.inf)
+            accepted = torch.where(forward > -torch.inf, (forward + ratio.clamp(max=0)).exp(), 0.0)
+            add(to, accepted)
+            add(y, forward.exp() - accepted)
+    elif isinstance(kernel, GroupGibbs):
+        groups = kernel.columns(labels)
+        for columns in groups:
+            candidates, logits = kernel.group_logits(target, state, columns)
+            for s in range(candidates.shape[1]):
+                add(candidates[:, s], logits.softmax(1)[:, s] / len(groups))
     else:
         raise TypeError(type(kernel))
     return matrix.view(n, n_states, n_states)

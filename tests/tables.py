@@ -8,16 +8,22 @@ import torch
 from torch import Tensor, nn
 
 from jointenergy.kernels import (
+    HMC,
     MALA,
     BlockGibbs,
+    DiagonalMetric,
+    DiscreteMALA,
     ExactGibbs,
     GibbsWithGradients,
+    GroupGibbs,
     Kernel,
     Langevin,
+    PathAuxiliary,
     PolynomialDecay,
     PreconditionedMALA,
     Preconditioner,
     SingleSiteGibbs,
+    UnderdampedLangevin,
 )
 from jointenergy.labels import LabelSpace
 from jointenergy.models import (
@@ -201,6 +207,7 @@ def mask_model(dtype: torch.dtype = torch.float64) -> PairModel:
 
 # The precision of features that depend strongly on each other.
 METRIC = Preconditioner(torch.tensor([[4.0, -1.5, 0.3], [-1.5, 2.0, 0.5], [0.3, 0.5, 1.0]]))
+SCALES = DiagonalMetric(torch.tensor([0.5, 1.0, 2.0]))
 X_KERNELS: dict[str, Kernel] = {
     "langevin": Langevin(0.05, 0.1),
     "langevin, clamps": Langevin(0.5, 0.01, gradient_clamp=0.1, bounds=(-1.0, 1.0)),
@@ -208,16 +215,33 @@ X_KERNELS: dict[str, Kernel] = {
     "langevin, no noise": Langevin(0.05, 0.0),
     "mala": MALA(0.1),
     "mala, clamp, warm": MALA(0.3, temperature=2.0, gradient_clamp=0.5),
+    "mala, scales": MALA(0.1, metric=SCALES),
+    "hmc": HMC(0.2, 4),
+    "hmc, scales, warm": HMC(0.2, 3, temperature=2.0, jitter=False, walls="reject", metric=SCALES),
+    "underdamped langevin": UnderdampedLangevin(0.2, temperature=1.5),
     "mala, preconditioned": PreconditionedMALA(0.1, METRIC, temperature=1.5),
 }
 Y_KERNELS: dict[str, Kernel] = {
     "exact gibbs": ExactGibbs(),
     "single-site gibbs": SingleSiteGibbs(),
     "gibbs with gradients": GibbsWithGradients(),
+    "gibbs with gradients, barker": GibbsWithGradients("barker"),
+    "gibbs with gradients, min": GibbsWithGradients("min"),
+    "gibbs with gradients, max": GibbsWithGradients("max"),
+    "discrete mala": DiscreteMALA(2.0),
+    "path auxiliary": PathAuxiliary(2),
+    "group gibbs": GroupGibbs(),
 }
 JOINT_KERNELS: dict[str, Kernel] = {
     "langevin within gibbs": BlockGibbs(ExactGibbs(), Langevin(0.05, 0.1), x_steps=2),
     "metropolis within gibbs": BlockGibbs(GibbsWithGradients(), Langevin(0.05, 0.1)),
+    "hmc within gibbs": BlockGibbs(ExactGibbs(), HMC(0.2, 3)),
+    "underdamped within gibbs": BlockGibbs(ExactGibbs(), UnderdampedLangevin(0.2), x_steps=2),
     "mala within gibbs": BlockGibbs(SingleSiteGibbs(), MALA(0.1), x_steps=3),
 }
 KERNELS: dict[str, Kernel] = {**X_KERNELS, **Y_KERNELS, **JOINT_KERNELS}
+
+
+def needs_codes(kernel: Kernel) -> bool:
+    """Whether the kernel, or the part of it that moves labels, goes by the gradient by codes."""
+    return isinstance(getattr(kernel, "y_kernel", kernel), GibbsWithGradients | DiscreteMALA | PathAuxiliary)

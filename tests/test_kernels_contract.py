@@ -24,7 +24,7 @@ from jointenergy.kernels.base import metropolis
 from jointenergy.labels import MISSING, LabelSpace
 from jointenergy.models import Box, ConditionalModel, EnergyModel, LogitModel
 from jointenergy.networks import MLP
-from tests.tables import KERNELS, MIXED, MODELS, Y_KERNELS, D, conditional, logit, make, mask_model, pair
+from tests.tables import KERNELS, MIXED, MODELS, Y_KERNELS, D, conditional, logit, make, mask_model, needs_codes, pair
 
 N = 7
 # The kernels' own targets: closed form, enumeration, and no codes at all.
@@ -39,8 +39,7 @@ def start(kernel, target, seed=0, n=N, dtype=torch.float64):
 
 def serves(kernel, model) -> bool:
     """Whether the model has what the kernel needs: codes, for the gradient by labels."""
-    needs_codes = GibbsWithGradients in (type(kernel), type(getattr(kernel, "y_kernel", None)))
-    return not (needs_codes and any(isinstance(m, ConditionalModel) for m in model.modules()))
+    return not (needs_codes(kernel) and any(isinstance(m, ConditionalModel) for m in model.modules()))
 
 
 @pytest.fixture(params=KERNELS)

@@ -24,7 +24,7 @@ from jointenergy.models import Box, ConditionalModel, EnergyModel
 from jointenergy.networks import MLP
 from tests.checks import ALPHA, chi_square, histogram
 from tests.exact import index_of, joint_toy, label_law, transition_matrices
-from tests.tables import Y_KERNELS, D, make
+from tests.tables import Y_KERNELS, D, make, needs_codes
 
 MODELS = ["logits", "pair", "pair, bilinear", "product, shared labels", "conditional, equal constants"]
 GIVEN = [{}, {"color": 1}, {"color": 2, "size": 0}, {"color": 0, "round": 1, "size": 1, "weight": 2}]
@@ -48,7 +48,7 @@ def points(n=3):
 
 def serves(kernel, model):
     without_codes = any(isinstance(m, ConditionalModel) for m in model.modules())
-    return not (isinstance(kernel, GibbsWithGradients) and without_codes)
+    return not (needs_codes(kernel) and without_codes)
 
 
 def given_for(model, given):

@@ -14,6 +14,7 @@ from jointenergy import streams
 from jointenergy.errors import InputError, NormalizerError
 from jointenergy.inputs import check_count, check_positive
 from jointenergy.kernels import (
+    HMC,
     MALA,
     BlockGibbs,
     ExactGibbs,
@@ -22,6 +23,9 @@ from jointenergy.kernels import (
     Langevin,
     State,
     Target,
+    UnderdampedLangevin,
+    adapt,
+    last,
     run,
 )
 from jointenergy.kernels.base import categorical_by_label
@@ -97,14 +101,20 @@ class Mover:
             if i % moves == 0:
                 yield later
 
+    def with_kernel(self, kernel: Kernel) -> Mover:
+        """The same with its kernel replaced by one of the same kind."""
+        if isinstance(kernel, BlockGibbs) and self.y_kernel is not None:
+            return replace(self, x_kernel=kernel.x_kernel, y_kernel=kernel.y_kernel)
+        return replace(self, x_kernel=kernel)
+
     def with_more_noise(self, factor: float) -> Mover:
         """The same with the noise on x multiplied."""
         kernel = self.x_kernel
         if isinstance(kernel, Langevin):
             return replace(self, x_kernel=replace(kernel, noise_scale=kernel.noise_scale * factor))
-        if isinstance(kernel, MALA):
+        if isinstance(kernel, MALA | HMC | UnderdampedLangevin):
             return replace(self, x_kernel=replace(kernel, temperature=kernel.temperature * factor**2))
-        raise InputError(f"noise can be raised for Langevin and MALA, not for {type(kernel).__name__}")
+        raise InputError(f"noise cannot be raised for {type(kernel).__name__}: use Langevin, MALA or HMC")
 
 
 def plan(
@@ -171,23 +181,32 @@ def run_chains(
     given: Tensor,
     *,
     steps: int,
+    warm_up: int = 0,
     keys: Tensor,
     mask: Tensor | None = None,
     aids: Aids = NONE,
     frames: Frames | None = None,
     batch_size: int | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Where chains from x and y end, all labels drawn, however many of them are run at once."""
+    """Where chains from x and y end, all labels drawn, however many of them are run at once.
+
+    In `warm_up` steps before the others the kernel is adapted by the chains that run first, and fixed for all.
+    """
     check_count("the number of steps", steps, least=0)
     size = len(x) if batch_size is None else check_count("batch_size", batch_size)
     if frames is not None and size < len(x):
         raise InputError("frames shows all chains side by side: leave batch_size out")
-    ends = []
+    ends: list[tuple[Tensor, Tensor]] = []
     for piece in (slice(i, i + size) for i in range(0, len(x), size)):
         held = {} if mask is None else {"given_x": x[piece], "mask": mask[piece]}
         target = Target(model, given_y=given[piece], **held)
         state = initial_state(mover, target, x[piece], y[piece], keys[piece])
         with hold(model):
+            if warm_up and not ends:
+                adapted, state = adapt(mover.kernel, target, state, warm_up)
+                mover = mover.with_kernel(adapted)
+            elif warm_up:
+                state = last(mover.kernel, target, state, warm_up)
             state = move(mover, target, state, steps, aids=aids, frames=frames)
         if mover.y_kernel is None:
             state = draw_free(target, state)

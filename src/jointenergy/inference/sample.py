@@ -63,6 +63,7 @@ def sample(
     y_kernel: Kernel | None = None,
     x_steps: int = 1,
     steps: int,
+    warm_up: int = 0,
     start: XStart | Start | Buffer,
     fresh: XStart | Start | None = None,
     matched: bool = True,
@@ -81,7 +82,8 @@ def sample(
 
     A step moves x `x_steps` times. With `keep_best` as many more chains are run, and that share of them is kept by
     p(given | x). A buffer gives chains that have the given labels (`matched=False`: any); where it has too few, chains
-    start from `fresh`, and a note says how many. At most `batch_size` chains run at once, with the same result.
+    start from `fresh`, and a note says how many. At most `batch_size` chains run at once, with the same result; in
+    `warm_up` steps before the others those that run first find the kernel's step size and scales, fixed from then on.
     """
     check_count("n, the number of samples,", n)
     if method not in get_args(Method):
@@ -117,6 +119,7 @@ def sample(
         y,
         held.to(x.device),
         steps=steps,
+        warm_up=check_count("warm_up", warm_up, least=0),
         keys=walk_keys,
         aids=aids,
         frames=frames,

@@ -1,29 +1,43 @@
 """kernels: Markov transitions on joint states, each proved against exact targets, and the one loop that runs them."""
 
+from jointenergy.kernels.adaptation import adapt
 from jointenergy.kernels.base import Info, Kernel, State, Target
 from jointenergy.kernels.chain import last, run
 from jointenergy.kernels.diagnostics import effective_sample_size, split_r_hat
+from jointenergy.kernels.discrete_mala import DiscreteMALA
 from jointenergy.kernels.gibbs import ExactGibbs, SingleSiteGibbs
 from jointenergy.kernels.gibbs_with_gradients import GibbsWithGradients
+from jointenergy.kernels.group_gibbs import GroupGibbs
+from jointenergy.kernels.hmc import HMC
 from jointenergy.kernels.joint import BlockGibbs
 from jointenergy.kernels.langevin import Langevin, PolynomialDecay
 from jointenergy.kernels.mala import MALA
+from jointenergy.kernels.motion import DiagonalMetric
+from jointenergy.kernels.path_auxiliary import PathAuxiliary
 from jointenergy.kernels.preconditioned import PreconditionedMALA, Preconditioner
+from jointenergy.kernels.underdamped import UnderdampedLangevin
 
 __all__ = [
+    "HMC",
     "MALA",
     "BlockGibbs",
+    "DiagonalMetric",
+    "DiscreteMALA",
     "ExactGibbs",
     "GibbsWithGradients",
+    "GroupGibbs",
     "Info",
     "Kernel",
     "Langevin",
+    "PathAuxiliary",
     "PolynomialDecay",
     "PreconditionedMALA",
     "Preconditioner",
     "SingleSiteGibbs",
     "State",
     "Target",
+    "UnderdampedLangevin",
+    "adapt",
     "effective_sample_size",
     "last",
     "run",

@@ -140,10 +140,13 @@ class State:
     """Whether whoever looks at labels should look at x in the same pass: a kernel on x comes next."""
     ahead: tuple[streams.DrawnNoise, ...] = ()
     """What the next steps draw, drawn in one pass; of other keys than the state's it is ignored."""
+    velocity: Tensor | None = None
+    """Of x, where a kernel's motion goes on from step to step."""
 
     def rows(self, index: Tensor | slice) -> State:
         """Some of the chains, to be run apart from the others with the same result."""
-        return State(self.x[index], self.y[index], self.keys[index], self.step, known=self.known)
+        velocity = None if self.velocity is None else self.velocity[index]
+        return State(self.x[index], self.y[index], self.keys[index], self.step, known=self.known, velocity=velocity)
 
 
 @dataclass(frozen=True)
@@ -160,6 +163,8 @@ class Info:
     y_acceptance: Tensor | None = None
     moved_from: State | None = None
     """The state from which Langevin last moved x, with the labels and the random keys it had: `recompute` takes it."""
+    reached: tuple[Tensor, Tensor] | None = None
+    """Where a trajectory of HMC led, accepted or not: x and its velocity."""
 
     @property
     def gradient_norm(self) -> Tensor | None:
@@ -175,6 +180,13 @@ class Kernel(ABC):
 
     moves_x: ClassVar[bool] = False
     moves_y: ClassVar[bool] = False
+    rejects: ClassVar[bool] = False
+    """Whether it accepts or rejects by differences of log-densities."""
+
+    @property
+    def adjusted(self) -> bool:
+        """Whether it, or a part of it, rejects: then log-densities must not be rounded."""
+        return self.rejects
 
     @final
     def init(self, target: Target, x: Tensor, y: Given = None, *, generator: torch.Generator) -> State:
@@ -185,6 +197,8 @@ class Kernel(ABC):
         if self.moves_y and len(model.labels) == 0:
             raise InputError(f"{type(self).__name__} moves labels, and the model has none")
         model.check_summable(target.open_labels(y) if self.moves_y else y)
+        if self.adjusted:
+            check_precision(self, target, x)
         self.check_start(target, x)
         known = "complete" if self.moves_y else known_of(y)
         return self.init_unchecked(target, x, y, known=known, generator=generator)
@@ -246,6 +260,36 @@ def evaluate_code(target: Target, state: State) -> Evaluation:
         value = target.model.log_density_of_codes(x, code)
         gradient, *by_x = gradients_of(value, points)
     return Evaluation("code", value.detach(), gradient, target.moving(by_x[0]) if by_x else None)
+
+
+def check_inside(kernel: Kernel, target: Target, x: Tensor) -> None:
+    """Refuse starts outside the model's domain: an exact kernel would never leave from there."""
+    inside = target.model.domain.contains(x)
+    if not inside.all():
+        raise InputError(
+            f"{type(kernel).__name__} must start inside the model's domain {target.model.domain}; "
+            f"{int((~inside).sum())} of {len(x)} chains do not"
+        )
+
+
+def check_precision(kernel: Kernel, target: Target, x: Tensor) -> None:
+    """Refuse densities of half precision: at T = 5e-5 their rounding alone is some 80 nats of an acceptance ratio."""
+    narrow = [t.dtype for t in (x, *target.model.parameters()) if t.is_floating_point() and t.dtype.itemsize < 4]
+    if torch.is_autocast_enabled(x.device.type):
+        narrow.append(torch.get_autocast_dtype(x.device.type))
+    if narrow:
+        raise InputError(
+            f"{type(kernel).__name__} accepts by differences of log-densities, which {narrow[0]} rounds away: "
+            "use float32 weights and x, without autocast, or an unadjusted kernel such as Langevin"
+        )
+
+
+def check_codes(target: Target, x: Tensor) -> None:
+    """Raise, in the model's own sentence, where it knows no codes and so no gradient by labels."""
+    labels = target.model.labels
+    corner = labels.code_of(torch.zeros(len(x), len(labels), dtype=torch.int64, device=x.device), x.dtype)
+    with torch.no_grad():
+        target.model.log_density_of_codes(x, corner)
 
 
 def log_density_at(target: Target, x: Tensor, y: Tensor, known: Known) -> Tensor:

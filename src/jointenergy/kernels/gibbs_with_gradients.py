@@ -3,41 +3,60 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
-from typing import ClassVar
+from typing import ClassVar, Literal, get_args
 
 import torch
 from torch import Tensor
 
 from jointenergy import streams
+from jointenergy.errors import InputError
 from jointenergy.fusing import fused
-from jointenergy.kernels.base import Evaluation, Info, Kernel, State, Target, choose, evaluate_code, metropolis
+from jointenergy.kernels.base import (
+    Evaluation,
+    Info,
+    Kernel,
+    State,
+    Target,
+    check_codes,
+    choose,
+    evaluate_code,
+    metropolis,
+)
 from jointenergy.labels import constant
+
+Balancing = Literal["sqrt", "barker", "min", "max"]
+"""The locally balanced functions that weigh a change of the density."""
 
 
 @dataclass(frozen=True)
 class GibbsWithGradients(Kernel):
     """One label of each chain changed by a Metropolis move whose proposal is informed by the gradient by the code.
 
-    The proposal goes over the Hamming ball of radius 1, the present state counted once, with weights exp(d / 2), d the
-    first-order estimate of the change in log-density. It needs the model's value and gradient at two states a step,
-    however many labels there are.
+    The proposal goes over the Hamming ball of radius 1, the present state counted once, with weights g(exp(d)), d the
+    first-order estimate of the change in log-density and g locally balanced, g(t) = t g(1 / t) (Zanella 2020): "sqrt"
+    is the paper's, t / (1 + t) is "barker", and "min" and "max" are the lesser and the larger of t and 1. It needs the
+    model's value and gradient at two states a step, however many labels there are.
     """
 
+    balancing: Balancing = "sqrt"
+
     moves_y: ClassVar[bool] = True
+    rejects: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if self.balancing not in get_args(Balancing):
+            raise InputError(f"balancing must be one of {', '.join(get_args(Balancing))}, got {self.balancing!r}")
 
     def check_start(self, target: Target, x: Tensor) -> None:
-        labels = target.model.labels
-        corner = labels.code_of(torch.zeros(len(x), len(labels), dtype=torch.int64, device=x.device), x.dtype)
-        with torch.no_grad():
-            target.model.log_density_of_codes(x, corner)  # raises where a model knows no codes
+        check_codes(target, x)
 
     def move_log_probs(self, target: Target, y: Tensor, gradient: Tensor) -> Tensor:
         """log q of every move from y, `[n, n_codes + 1]`: set a label to a value, or, last, stay put."""
-        return _move_log_probs(gradient, y, *_places(target, y))
+        return _move_log_probs(gradient, y, *places_of(target, y), self.balancing)
 
     def moved(self, target: Target, y: Tensor, move: Tensor) -> tuple[Tensor, Tensor]:
         """The labels after a move, and the move that leads back."""
-        return _moved(y, move, *_places(target, y)[:2])
+        return _moved(y, move, *places_of(target, y)[:2])
 
     def log_acceptance(
         self, target: Target, forward: Tensor, reverse: Tensor, there: Evaluation, here: Evaluation
@@ -47,7 +66,7 @@ class GibbsWithGradients(Kernel):
 
     def step(self, target: Target, state: State) -> tuple[State, Info]:
         here = self._look(target, state)
-        offsets, variables, _ = _places(target, state.y)
+        offsets, variables, _ = places_of(target, state.y)
         keys, key, proposed, forward, back = _propose(state.keys, here.log_probs, state.y, offsets, variables)
         there = self._look(target, State(state.x, proposed, keys, both=state.both))
         reverse = there.log_probs.gather(1, back[:, None])[:, 0]
@@ -79,7 +98,8 @@ Places = tuple[Tensor, Tensor, Tensor | None]
 """Where each label's block begins, the label of each entry of a code, and the entries of given labels."""
 
 
-def _places(target: Target, y: Tensor) -> Places:
+def places_of(target: Target, y: Tensor) -> Places:
+    """What a move of labels must know of the target."""
     labels = target.model.labels
     variables = constant(labels.variable_of_code, y.device)
     closed = None if target.given_y is None else ~target.free_labels(y)[:, variables]
@@ -87,12 +107,19 @@ def _places(target: Target, y: Tensor) -> Places:
 
 
 @fused
-def _move_log_probs(gradient: Tensor, y: Tensor, offsets: Tensor, variables: Tensor, closed: Tensor | None) -> Tensor:
+def _move_log_probs(
+    gradient: Tensor, y: Tensor, offsets: Tensor, variables: Tensor, closed: Tensor | None, balancing: Balancing
+) -> Tensor:
     places = y + offsets
     present = gradient.gather(1, places).index_select(1, variables)
     # One memory for all moves, the last of which stays put: with many labels every pass over it counts.
     weights = gradient.new_zeros(len(y), gradient.shape[1] + 1)
-    weights[:, :-1].add_(gradient, alpha=0.5).sub_(present, alpha=0.5)
+    half = 0.5 if balancing == "sqrt" else 1.0
+    weights[:, :-1].add_(gradient, alpha=half).sub_(present, alpha=half)
+    if balancing == "barker":
+        weights = torch.nn.functional.logsigmoid(weights)
+    elif balancing != "sqrt":
+        weights = weights.clamp_(max=0.0) if balancing == "min" else weights.clamp_(min=0.0)
     weights.scatter_(1, places, -torch.inf)
     if closed is not None:
         weights[:, :-1].masked_fill_(closed, -torch.inf)

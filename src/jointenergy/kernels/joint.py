@@ -28,6 +28,10 @@ class BlockGibbs(Kernel):
     moves_x: ClassVar[bool] = True
     moves_y: ClassVar[bool] = True
 
+    @property
+    def adjusted(self) -> bool:
+        return self.y_kernel.adjusted or self.x_kernel.adjusted
+
     def __post_init__(self) -> None:
         for name, kernel in (("y_kernel", self.y_kernel), ("x_kernel", self.x_kernel)):
             if not isinstance(kernel, Kernel):
@@ -48,7 +52,9 @@ class BlockGibbs(Kernel):
         known = inner.evaluation
         here = None if known is None or known.by_x is None else Evaluation("x", known.log_density, known.by_x)
         # The schedule of the kernel on x counts its own steps.
-        inner = State(inner.x, inner.y, inner.keys, state.step * self.x_steps, here, state.known)
+        inner = State(
+            inner.x, inner.y, inner.keys, state.step * self.x_steps, here, state.known, velocity=state.velocity
+        )
         infos = []
         for _ in range(self.x_steps):
             inner, x_info = self.x_kernel.step(target, inner)
@@ -61,4 +67,5 @@ class BlockGibbs(Kernel):
             y_acceptance=y_info.y_acceptance,
             moved_from=infos[-1].moved_from,
         )
-        return State(inner.x, inner.y, inner.keys, state.step + 1, known=state.known), info
+        later = State(inner.x, inner.y, inner.keys, state.step + 1, known=state.known, velocity=inner.velocity)
+        return later, info

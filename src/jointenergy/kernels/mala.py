@@ -10,7 +10,6 @@ import torch
 from torch import Tensor
 
 from jointenergy import streams
-from jointenergy.errors import InputError
 from jointenergy.inputs import check_positive
 from jointenergy.kernels.base import (
     Evaluation,
@@ -18,11 +17,13 @@ from jointenergy.kernels.base import (
     Kernel,
     State,
     Target,
+    check_inside,
     choose,
     evaluate_x,
     metropolis,
     over,
 )
+from jointenergy.kernels.motion import DiagonalMetric
 
 
 @dataclass(frozen=True)
@@ -30,14 +31,16 @@ class MALA(Kernel):
     """Langevin's move as a proposal, accepted or rejected: samples f / temperature without bias.
 
     A proposal outside the model's box is rejected, never clamped. A gradient clamp shortens the drift in both proposal
-    densities, so it costs efficiency and no exactness.
+    densities, so it costs efficiency and no exactness. With a metric each entry of x moves in units of its scale.
     """
 
     step_size: float
     temperature: float = 1.0
     gradient_clamp: float | None = None
+    metric: DiagonalMetric | None = None
 
     moves_x: ClassVar[bool] = True
+    rejects: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_positive(self, "step_size", self.step_size)
@@ -50,12 +53,9 @@ class MALA(Kernel):
         return math.sqrt(2.0 * self.step_size * self.temperature)
 
     def check_start(self, target: Target, x: Tensor) -> None:
-        inside = target.model.domain.contains(x)
-        if not inside.all():
-            raise InputError(
-                f"MALA must start inside the model's domain {target.model.domain}; "
-                f"{int((~inside).sum())} of {len(x)} chains do not"
-            )
+        check_inside(self, target, x)
+        if self.metric is not None:
+            self.metric.check(x)
 
     def drift(self, gradient: Tensor) -> Tensor:
         """What the proposals go along, times the step size."""
@@ -65,11 +65,14 @@ class MALA(Kernel):
         """The log of the acceptance ratio of a move from x to `to`; minus infinity outside the domain.
 
         With drifts a at x and b at `to` and proposals q, log q(x | to) - log q(to | x) is a difference of squares, in
-        one product -(a + b) . (to - x + step_size / 2 (b - a)) / (2 temperature).
+        one product -(a + b) . (to - x + step_size / 2 (b - a)) / (2 temperature); a metric multiplies the step size.
         """
         a, b = self.drift(here.gradient), self.drift(there.gradient)
         half = self.step_size / 2
-        way = (to - x).add_(b, alpha=half).sub_(a, alpha=half).mul_(a + b)
+        if self.metric is None:
+            way = (to - x).add_(b, alpha=half).sub_(a, alpha=half).mul_(a + b)
+        else:
+            way = (to - x + half * self.metric.scale.to(x) ** 2 * (b - a)) * (a + b)
         gain = there.log_density - here.log_density - 0.5 * way.flatten(1).sum(1)
         return (gain / self.temperature).masked_fill(~target.model.domain.contains(to), -torch.inf)
 
@@ -80,7 +83,11 @@ class MALA(Kernel):
             drawn = streams.DrawnNoise(state.keys, keys, streams.normal_like(noise_key, state.x), accept_key)
         assert drawn.accept is not None
         here, noise = evaluate_x(target, state), target.moving(drawn.values)
-        moved = torch.add(state.x, self.drift(here.gradient), alpha=self.step_size).add_(noise, alpha=self.noise_scale)
+        slope = self.drift(here.gradient)
+        if self.metric is not None:
+            scale = self.metric.scale.to(state.x)
+            slope, noise = scale**2 * slope, scale * noise
+        moved = torch.add(state.x, slope, alpha=self.step_size).add_(noise, alpha=self.noise_scale)
         proposed = replace(state, x=target.hold_x(moved), evaluation=None)
         there = evaluate_x(target, proposed)
         log_ratio = self.log_acceptance(target, proposed.x, there, state.x, here)

@@ -18,6 +18,7 @@ from jointenergy.kernels.base import (
     Kernel,
     State,
     Target,
+    check_inside,
     choose,
     evaluate_x,
     metropolis,
@@ -84,6 +85,7 @@ class PreconditionedMALA(Kernel):
     temperature: float = 1.0
 
     moves_x: ClassVar[bool] = True
+    rejects: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_positive(self, "step_size", self.step_size)
@@ -98,12 +100,7 @@ class PreconditionedMALA(Kernel):
     def check_start(self, target: Target, x: Tensor) -> None:
         if x[0].numel() != len(self.metric.precision):
             raise InputError(f"the metric is for {len(self.metric.precision)} entries of x, and x has {x[0].numel()}")
-        inside = target.model.domain.contains(x)
-        if not inside.all():
-            raise InputError(
-                f"PreconditionedMALA must start inside the model's domain {target.model.domain}; "
-                f"{int((~inside).sum())} of {len(x)} chains do not"
-            )
+        check_inside(self, target, x)
 
     def log_acceptance(
         self, target: Target, move: Tensor, to: Tensor, there: Evaluation, here: Evaluation, frame: WhitenedFrame

@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from typing import Any
 
 from jointenergy.buffers import Buffer, ReplayBuffer, ReservoirBuffer
 from jointenergy.data.training import TrainingData
 from jointenergy.errors import InputError
 from jointenergy.kernels import (
+    HMC,
     MALA,
     BlockGibbs,
+    DiscreteMALA,
     ExactGibbs,
     GibbsWithGradients,
+    GroupGibbs,
     Kernel,
     Langevin,
+    PathAuxiliary,
     PolynomialDecay,
     SingleSiteGibbs,
+    UnderdampedLangevin,
 )
 from jointenergy.objectives import (
     EnergyL2,
@@ -31,17 +38,11 @@ from jointenergy.recipes.calls import Call, Named, made
 from jointenergy.recipes.data import view_of
 from jointenergy.recipes.networks import model_of, temperature_of
 from jointenergy.recipes.schema import Recipe
-from jointenergy.recipes.settings import MALASettings
+from jointenergy.recipes.settings import HMCSettings, MALASettings, UnderdampedSettings
 from jointenergy.starts import ClassGaussians, StartSpec, Uniform
 from jointenergy.training.distributed import World
 from jointenergy.training.plan import Plan, make_plan
 from jointenergy.training.trainer import ALONE, Trainer
-
-LABEL_KERNELS: dict[str, Kernel] = {
-    "exact": ExactGibbs(),
-    "single-site": SingleSiteGibbs(),
-    "gibbs-with-gradients": GibbsWithGradients(),
-}
 
 
 def trainer_of(recipe: Recipe, data: TrainingData, seed: int, *, guarded: bool = True, world: World = ALONE) -> Trainer:
@@ -95,22 +96,39 @@ def described_arguments(recipe: Recipe, data: TrainingData) -> dict[str, Any]:
 
 def kernel_of(recipe: Recipe) -> Kernel:
     """The kernel of the recipe's chains."""
-    chain, moves_x = recipe.chain, x_kernel_of(recipe)
-    return (
-        moves_x
-        if chain.label_kernel == "none"
-        else BlockGibbs(LABEL_KERNELS[chain.label_kernel], moves_x, chain.x_steps)
-    )
+    chain, moves_x, moves_y = recipe.chain, x_kernel_of(recipe), y_kernel_of(recipe)
+    return moves_x if moves_y is None else BlockGibbs(moves_y, moves_x, chain.x_steps)
+
+
+def y_kernel_of(recipe: Recipe) -> Kernel | None:
+    """The kernel of labels, if chains move them."""
+    moves = recipe.chain.label_moves
+    kernels: dict[str, Callable[[], Kernel | None]] = {
+        "none": lambda: None,
+        "exact": ExactGibbs,
+        "single-site": SingleSiteGibbs,
+        "gibbs-with-gradients": lambda: GibbsWithGradients(moves.balancing),
+        "discrete-mala": lambda: DiscreteMALA(moves.step_size),
+        "path-auxiliary": lambda: PathAuxiliary(moves.flips, moves.balancing),
+        "group-gibbs": lambda: GroupGibbs(moves.groups),
+    }
+    return kernels[recipe.chain.label_kernel]()
 
 
 def x_kernel_of(recipe: Recipe) -> Kernel:
-    """The kernel of x: Langevin clamped to the data's bounds if the recipe says so, or MALA.
+    """The kernel of x: Langevin clamped to the data's bounds if the recipe says so, or another.
 
     Where the model is f / T its gradients are 1 / T times those of f, so step sizes are T times those of the recipe.
     """
     kernel, unit = recipe.chain.kernel, temperature_of(recipe)
     if isinstance(kernel, MALASettings):
         return MALA(kernel.step_size * unit, kernel.temperature / unit)
+    # Of motion the step is a time, in which x moves by the root of it.
+    time = kernel.step_size * math.sqrt(unit)
+    if isinstance(kernel, HMCSettings):
+        return HMC(time, kernel.leapfrog_steps, kernel.temperature / unit, kernel.jitter)
+    if isinstance(kernel, UnderdampedSettings):
+        return UnderdampedLangevin(time, kernel.friction / math.sqrt(unit), kernel.temperature / unit)
     return Langevin(
         kernel.step_size * unit,
         kernel.noise_scale,

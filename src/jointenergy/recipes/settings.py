@@ -226,8 +226,43 @@ class MALASettings(Strict):
     kind: Literal["mala"] = "mala"
 
 
-XKernel = Annotated[LangevinSettings | MALASettings, Field(discriminator="kind")]
-X_KERNELS = (LangevinSettings, MALASettings)
+@dataclass(frozen=True)
+class HMCSettings(Strict):
+    """Hamiltonian Monte Carlo: samples f / temperature exactly, and is reflected by the walls of a box."""
+
+    step_size: Positive
+    leapfrog_steps: Count = 10
+    temperature: Positive = 1.0
+    jitter: bool = True
+    kind: Literal["hmc"] = "hmc"
+
+
+@dataclass(frozen=True)
+class UnderdampedSettings(Strict):
+    """Underdamped Langevin, unadjusted: motion with friction, on f / temperature up to a bias in the step size."""
+
+    step_size: Positive
+    friction: Positive = 1.0
+    temperature: Positive = 1.0
+    kind: Literal["underdamped"] = "underdamped"
+
+
+XKernel = Annotated[LangevinSettings | MALASettings | HMCSettings | UnderdampedSettings, Field(discriminator="kind")]
+X_KERNELS = (LangevinSettings, MALASettings, HMCSettings, UnderdampedSettings)
+
+
+@dataclass(frozen=True)
+class LabelMoves(Strict):
+    """Numbers of the label kernel: which it has none of it ignores.
+
+    `balancing` of gibbs-with-gradients and path-auxiliary, `flips` of path-auxiliary, `step_size` of discrete-mala,
+    `groups` of labels that are drawn together by group-gibbs.
+    """
+
+    balancing: Literal["sqrt", "barker", "min", "max"] = "sqrt"
+    flips: Count = 4
+    step_size: Positive = 0.5
+    groups: tuple[tuple[str, ...], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -255,7 +290,10 @@ class ChainSettings(Strict):
     kernel: XKernel = field(default_factory=LangevinSettings)
     clamp: bool = False
     sampling_steps: Count = 200
-    label_kernel: Literal["none", "exact", "single-site", "gibbs-with-gradients"] = "none"
+    label_kernel: Literal[
+        "none", "exact", "single-site", "gibbs-with-gradients", "discrete-mala", "path-auxiliary", "group-gibbs"
+    ] = "none"
+    label_moves: LabelMoves = field(default_factory=LabelMoves)
     x_steps: Count = 1
     completion_steps: Count = 10
     augment: Annotated[tuple[Augmentation, ...], Field(max_length=LAYERS)] = ()

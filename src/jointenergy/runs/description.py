@@ -20,13 +20,18 @@ from jointenergy.errors import InputError
 from jointenergy.files.reading import json_of, shortened
 from jointenergy.files.writing import write_json
 from jointenergy.kernels import (
+    HMC,
     MALA,
     BlockGibbs,
+    DiscreteMALA,
     ExactGibbs,
     GibbsWithGradients,
+    GroupGibbs,
     Langevin,
+    PathAuxiliary,
     PolynomialDecay,
     SingleSiteGibbs,
+    UnderdampedLangevin,
 )
 from jointenergy.models import Box, Reals
 from jointenergy.objectives import EnergyL2, KLTerm, LogPX, LogPXGivenY, LogPXY, LogPYGivenX
@@ -38,12 +43,14 @@ FILE = FIT
 KNOWN: dict[str, type[Any]] = {
     kind.__name__: kind
     for kind in (
+        HMC,
         MALA,
         BlockGibbs,
         Box,
         CadenceSettings,
         ClassGaussians,
         ColorJitter,
+        DiscreteMALA,
         DequantizeRows,
         EngineSettings,
         EnergyL2,
@@ -51,6 +58,7 @@ KNOWN: dict[str, type[Any]] = {
         GaussianBlur,
         GaussianNoise,
         GibbsWithGradients,
+        GroupGibbs,
         KLTerm,
         Langevin,
         LogPX,
@@ -58,11 +66,13 @@ KNOWN: dict[str, type[Any]] = {
         LogPXY,
         LogPYGivenX,
         OptimizerSettings,
+        PathAuxiliary,
         PolynomialDecay,
         RandomCrop,
         RandomFlip,
         Reals,
         SingleSiteGibbs,
+        UnderdampedLangevin,
         Uniform,
     )
 }

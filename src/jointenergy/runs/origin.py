@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -135,6 +135,14 @@ class Sampling:
         if not isinstance(self.x_kernel, Langevin):
             raise InputError(f"x is refined by Langevin steps, and chains move by {self.x_kernel!r}: pass kernel=")
         return self.x_kernel
+
+    def moved_by(self, kernel: Kernel) -> Sampling:
+        """The same with another kernel; one that moves x alone leaves labels to the run's own."""
+        if not isinstance(kernel, Kernel) or not kernel.moves_x:
+            raise InputError(f"kernel= takes a kernel that moves x, such as HMC(0.1), got {kernel!r}")
+        if isinstance(kernel, BlockGibbs):
+            return replace(self, x_kernel=kernel.x_kernel, y_kernel=kernel.y_kernel, x_steps=kernel.x_steps)
+        return replace(self, x_kernel=kernel)
 
     @classmethod
     def of(cls, kernel: Kernel, steps: int, aids: Aids, start: StartSpec | XStart | Start | None) -> Sampling:

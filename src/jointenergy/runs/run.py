@@ -310,7 +310,9 @@ class Run:
         method: Method | None = None,
         start: StartName | XStart | None = None,
         keep_best: float | None = None,
+        kernel: Kernel | None = None,
         steps: int | None = None,
+        warm_up: int = 0,
         matched: bool = True,
         aids: Aids | None = None,
         batch_size: int | None = None,
@@ -321,23 +323,26 @@ class Run:
 
         `start` is noise, class (Gaussians of the classes; of several labels those of the first given), buffer (chains
         of training that have the given labels) or a start of your own; `frames` is called at each step, as by a
-        `Film`. The methods are those of `inference.sample`.
+        `Film`. The methods are those of `inference.sample`. `kernel` moves chains in place of the run's own; exact
+        ones find their step size in `warm_up` steps, which do not count among `steps`.
         """
         begin, notes = self._resolved_start(start, given, n)
+        moves = self.sampling if kernel is None else self.sampling.moved_by(kernel)
         drawn = inference.sample(
             self.model,
             n,
             given=given_of(given),
-            method=method or ("marginalize" if self.sampling.y_kernel is None else "resample"),
-            x_kernel=self.sampling.x_kernel,
-            y_kernel=self.sampling.y_kernel,
-            x_steps=self.sampling.x_steps,
+            method=method or ("marginalize" if moves.y_kernel is None else "resample"),
+            x_kernel=moves.x_kernel,
+            y_kernel=moves.y_kernel,
+            x_steps=moves.x_steps,
             steps=self._steps_or_default(steps),
+            warm_up=warm_up,
             start=begin,
             fresh=self._noise_start(),
             matched=matched,
             keep_best=keep_best,
-            aids=self.sampling.aids if aids is None else aids,
+            aids=moves.aids if aids is None else aids,
             batch_size=batch_size,
             frames=frames,
             generator=generator_of(seed),

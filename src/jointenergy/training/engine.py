@@ -16,6 +16,7 @@ from typing import Generic, Literal, TypeVar
 import torch
 from torch import nn
 
+from jointenergy.errors import InputError
 from jointenergy.kernels import Kernel, Langevin
 from jointenergy.models import JointModel
 from jointenergy.networks.accelerated import Accelerated
@@ -124,12 +125,21 @@ Precision = Literal["float32", "tensorfloat32", "bfloat16"]
 def precision_of(settings: EngineSettings, kernel: Kernel, device: torch.device) -> Precision:
     """By the settings, or the least precise in which a GPU is fast and it is safe.
 
-    A kernel that compares log-densities must not have them rounded to bfloat16's three digits.
+    A kernel that compares log-densities must not have them rounded to bfloat16's three digits, and one that rejects
+    moves of x, at whatever temperature, not to TensorFloat32's four either.
     """
-    asked = settings.precision
+    asked, on_x = settings.precision, getattr(kernel, "x_kernel", kernel)
+    exact = on_x.moves_x and on_x.adjusted
+    if kernel.adjusted and (asked == "bfloat16" or (exact and asked == "tensorfloat32")):
+        raise InputError(
+            f"{type(kernel).__name__} accepts by differences of log-densities, which {asked} rounds away: "
+            "set engine.precision = 'float32' or 'auto'"
+        )
     if asked != "auto":
         return asked
     if device.type != "cuda" or torch.cuda.get_device_capability(device) < (8, 0):
+        return "float32"
+    if exact:
         return "float32"
     return "bfloat16" if isinstance(kernel, Langevin) else "tensorfloat32"
 

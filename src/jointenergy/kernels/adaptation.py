@@ -1,0 +1,196 @@
+"""kernels: step sizes, scales and trajectory lengths found in a warm-up that all chains share, and frozen after it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar, cast
+
+import torch
+from torch import Tensor
+
+from jointenergy.errors import InputError
+from jointenergy.inputs import check_count, is_number
+from jointenergy.kernels.base import Info, Kernel, State, Target
+from jointenergy.kernels.chain import run_unchecked
+from jointenergy.kernels.discrete_mala import DiscreteMALA
+from jointenergy.kernels.hmc import HMC
+from jointenergy.kernels.joint import BlockGibbs
+from jointenergy.kernels.mala import MALA
+from jointenergy.kernels.motion import DiagonalMetric
+from jointenergy.kernels.preconditioned import PreconditionedMALA
+
+K = TypeVar("K", bound=Kernel)
+ACCEPTANCES: dict[type[Kernel], float] = {MALA: 0.574, PreconditionedMALA: 0.574, DiscreteMALA: 0.574, HMC: 0.651}
+"""At which each goes farthest (Roberts and Rosenthal 1998; Sun et al. 2022 for labels; Beskos et al. 2013)."""
+LEAST_STEPS = 30
+LONGEST = 256  # leapfrog steps
+FLATTEST = 1e-6  # of the largest scale: an entry that does not move has no scale of its own
+
+
+@dataclass
+class DualAveraging:
+    """Nesterov's dual averaging of a log step size towards an acceptance rate (Hoffman and Gelman 2014)."""
+
+    acceptance: float
+    begin: float
+    """The first step size."""
+    count: int = 0
+    shortfall: float = 0.0
+    log_step: float = field(init=False)
+    mean_log_step: float = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.log_step = self.mean_log_step = math.log(self.begin)
+
+    def update(self, accepted: float) -> None:
+        self.count += 1
+        rate = 1.0 / (self.count + 10.0)
+        self.shortfall += rate * (self.acceptance - accepted - self.shortfall)
+        self.log_step = math.log(10.0 * self.begin) - math.sqrt(self.count) / 0.05 * self.shortfall
+        share = self.count**-0.75
+        self.mean_log_step += share * (self.log_step - self.mean_log_step)
+
+    @property
+    def step_size(self) -> float:
+        return math.exp(self.log_step)
+
+    @property
+    def final(self) -> float:
+        """The step size to go on with: the mean of the last, in logs."""
+        return math.exp(self.mean_log_step)
+
+
+@dataclass
+class LongestTrajectory:
+    """The longest trajectory in time, by Adam on its log along the gradient of ChEES, the change in the estimator of
+    the expected squared jump of |x|^2 (Hoffman, Radul and Sountsov 2021)."""
+
+    time: float
+    rate: float = 0.025
+    count: int = 0
+    mean: float = 0.0
+    square: float = 0.0
+
+    def update(self, kernel: HMC, before: State, info: Info) -> None:
+        assert info.reached is not None
+        assert info.x_acceptance is not None
+        scale = 1.0 if kernel.metric is None else kernel.metric.scale.to(before.x)
+        x, to = ((v / scale).flatten(1).double() for v in (before.x, info.reached[0]))
+        velocity, weight = info.reached[1].flatten(1).double(), info.x_acceptance.double()
+        if not bool(to.isfinite().all()):
+            return
+        total = weight.sum().clamp(min=1e-12)
+        x, to = x - x.mean(0), to - (weight[:, None] * to).sum(0) / total
+        share = kernel.length(before.step) / kernel.leapfrog_steps
+        each = (to.square().sum(1) - x.square().sum(1)) * (to * velocity).sum(1) * share * self.time
+        slope = float((weight * each).sum() / total)
+        self.count += 1
+        self.mean += 0.1 * (slope - self.mean)
+        self.square += 0.05 * (slope**2 - self.square)
+        if self.square > 0:
+            move = self.mean / (1 - 0.9**self.count) / math.sqrt(self.square / (1 - 0.95**self.count))
+            self.time *= math.exp(self.rate * max(-2.0, min(2.0, move)))
+
+
+def adapt(
+    kernel: K,
+    target: Target,
+    state: State,
+    steps: int,
+    *,
+    acceptance: float | None = None,
+    scales: bool = True,
+    lengths: bool = True,
+) -> tuple[K, State]:
+    """Warm chains up: the kernel with its step size, scales and trajectory length found, and the chains after `steps`.
+
+    Step sizes follow the mean acceptance of all chains by dual averaging. With `scales`, MALA and HMC get a diagonal
+    metric, the standard deviation of each entry of x over the chains. With `lengths`, a jittered HMC gets its longest
+    trajectory by the ChEES criterion. Of BlockGibbs each block has a step size of its own. What comes back is an
+    ordinary kernel whose numbers are fixed: chains run with it are exact, and those of the warm-up do not count.
+    """
+    check_count("the steps of a warm-up", steps, least=LEAST_STEPS)
+    if acceptance is not None and not (is_number(acceptance) and 0 < acceptance < 1):
+        raise InputError(f"the acceptance rate to adapt to must lie between 0 and 1, got {acceptance}")
+    if not _parts(kernel):
+        raise InputError(f"{type(kernel).__name__} has no step size that an acceptance rate could guide: use it as is")
+    if scales and _scalable(kernel):
+        first = steps // 3
+        kernel, state, spread = _stage(kernel, target, state, first, acceptance, lengths)
+        kernel = _scaled(kernel, spread)
+        kernel, state, spread = _stage(kernel, target, state, first, acceptance, lengths)
+        kernel, steps = _scaled(kernel, spread), steps - 2 * first
+    kernel, state, _ = _stage(kernel, target, state, steps, acceptance, lengths)
+    return kernel, replace(state, step=0)
+
+
+def _stage(
+    kernel: K, target: Target, state: State, steps: int, acceptance: float | None, lengths: bool
+) -> tuple[K, State, Tensor]:
+    """Some steps of adaptation; also the standard deviation of each entry of x over chains in the later half."""
+    guides = {name: DualAveraging(acceptance or of, size) for name, (size, of) in _parts(kernel).items()}
+    longest = None
+    if lengths and isinstance(kernel, HMC) and kernel.jitter:
+        longest = LongestTrajectory(kernel.step_size * kernel.leapfrog_steps)
+    total, squares, n = torch.zeros_like(state.x[0].double()), torch.zeros_like(state.x[0].double()), 0
+    center = state.x.double().mean(0)
+    for i in range(steps):
+        before = state
+        ((state, info),) = run_unchecked(kernel, target, state, 1)
+        for name, guide in guides.items():
+            accepted = info.x_acceptance if name == "x" else info.y_acceptance
+            assert accepted is not None
+            guide.update(float(accepted.mean()))
+        if longest is not None:
+            assert isinstance(kernel, HMC)
+            longest.update(kernel, before, info)
+        kernel = _with_steps(kernel, {name: g.step_size for name, g in guides.items()}, longest)
+        if i >= steps // 2:
+            away = state.x.double() - center
+            total, squares, n = total + away.sum(0), squares + away.square().sum(0), n + len(away)
+    spread = (squares / n - (total / n) ** 2).clamp(min=0).sqrt()
+    kernel = _with_steps(kernel, {name: g.final for name, g in guides.items()}, longest)
+    return kernel, state, spread.clamp(min=max(FLATTEST * float(spread.max()), torch.finfo(torch.float32).tiny))
+
+
+def _parts(kernel: Kernel) -> dict[str, tuple[float, float]]:
+    """The step sizes that can be adapted, each with the acceptance rate that it is guided by."""
+    if isinstance(kernel, BlockGibbs):
+        x, y = _parts(kernel.x_kernel), _parts(kernel.y_kernel)
+        return {name: part for name, part in (("x", x.get("x")), ("y", y.get("y"))) if part is not None}
+    wanted = ACCEPTANCES.get(type(kernel))
+    step_size = getattr(kernel, "step_size", None)
+    return {} if wanted is None or step_size is None else {"x" if kernel.moves_x else "y": (step_size, wanted)}
+
+
+def _scalable(kernel: Kernel) -> bool:
+    return isinstance(kernel.x_kernel if isinstance(kernel, BlockGibbs) else kernel, MALA | HMC)
+
+
+def _scaled(kernel: K, spread: Tensor) -> K:
+    """The kernel with these scales, and a step size that makes moves as long as before, on average."""
+    if isinstance(kernel, BlockGibbs):
+        return replace(kernel, x_kernel=_scaled(kernel.x_kernel, spread))
+    assert isinstance(kernel, MALA | HMC)
+    before = 1.0 if kernel.metric is None else float(kernel.metric.scale.log().mean().exp())
+    unit = float(spread.log().mean().exp()) / before
+    power = 1 if isinstance(kernel, HMC) else 2
+    return replace(kernel, metric=DiagonalMetric(spread), step_size=kernel.step_size / unit**power)
+
+
+def _with_steps(kernel: K, sizes: dict[str, float], longest: LongestTrajectory | None) -> K:
+    if isinstance(kernel, BlockGibbs):
+        x, y = kernel.x_kernel, kernel.y_kernel
+        if "x" in sizes:
+            x = _with_steps(x, {"x": sizes["x"]}, None)
+        if "y" in sizes:
+            y = _with_steps(y, {"y": sizes["y"]}, None)
+        return replace(kernel, x_kernel=x, y_kernel=y)
+    (size,) = sizes.values()
+    if longest is None:
+        return cast(K, replace(cast(Any, kernel), step_size=size))
+    assert isinstance(kernel, HMC)
+    longest.time = min(longest.time, LONGEST * size)
+    leaps = max(1, math.ceil(longest.time / size))
+    return replace(kernel, step_size=size, leapfrog_steps=leaps)

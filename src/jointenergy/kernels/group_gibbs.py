@@ -1,0 +1,75 @@
+"""kernels: Gibbs on groups of labels, each group drawn as a whole: for labels that exclude each other."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from jointenergy import streams
+from jointenergy.errors import InputError
+from jointenergy.kernels.base import Info, Kernel, State, Target
+from jointenergy.labels import ENUMERATION_LIMIT, MISSING, LabelSpace
+
+
+@dataclass(frozen=True)
+class GroupGibbs(Kernel):
+    """One group of labels of each chain, chosen uniformly, drawn from its conditional by evaluating all its states.
+
+    A label that is in no group is a group of its own. Where labels exclude each other, as colors that are one binary
+    label each, single flips must pass through states of almost no probability; a move of the group does not.
+    """
+
+    groups: tuple[tuple[str, ...], ...] = ()
+
+    moves_y: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "groups", tuple(tuple(g) for g in self.groups))
+        names = [name for g in self.groups for name in g]
+        if len(set(names)) < len(names) or not all(self.groups):
+            raise InputError(f"each label belongs to one group, and no group is empty, got {self.groups}")
+
+    def columns(self, labels: LabelSpace) -> list[list[int]]:
+        """The columns of y of each group."""
+        groups = [[labels.index(name) for name in g] for g in self.groups]
+        grouped = {k for g in groups for k in g}
+        return groups + [[k] for k in range(len(labels)) if k not in grouped]
+
+    def check_start(self, target: Target, x: Tensor) -> None:
+        labels = target.model.labels
+        for columns in self.columns(labels):
+            n_states = 1
+            for k in columns:
+                n_states *= labels.cardinalities[k]
+            if n_states > ENUMERATION_LIMIT:
+                names = ", ".join(labels.names[k] for k in columns)
+                raise InputError(f"the group {names} has {n_states:,} states: make it smaller, {ENUMERATION_LIMIT:,}")
+
+    def group_logits(self, target: Target, state: State, columns: list[int]) -> tuple[Tensor, Tensor]:
+        """All states of y that differ in the group, `[n, S, L]`, and their log-density; minus infinity if forbidden."""
+        values = target.model.labels.enumerate(columns, state.y.device)
+        states = state.y[:, None, :].repeat(1, len(values), 1)
+        states[:, :, columns] = values
+        logits = target.model.log_density_of_states(state.x, states)
+        given = target.open_labels(state.y)[:, None, columns]
+        return states, logits.masked_fill(((given != MISSING) & (given != values)).any(2), -torch.inf)
+
+    @torch.no_grad()
+    def step(self, target: Target, state: State) -> tuple[State, Info]:
+        keys, group_key, value_key = streams.split(state.keys, 3)
+        groups = self.columns(target.model.labels)
+        chosen = streams.categorical(group_key, state.x.new_zeros(len(state.x), len(groups)))
+        y = state.y.clone()
+        for g, columns in enumerate(groups):
+            rows = (chosen == g).nonzero()[:, 0]
+            if len(rows) == 0:
+                continue
+            part = state.rows(rows)
+            here = target if target.given_y is None else Target(target.model, given_y=target.open_labels(state.y)[rows])
+            states, logits = self.group_logits(here, part, columns)
+            value = streams.categorical(value_key[rows], logits)
+            y[rows] = states[torch.arange(len(rows), device=y.device), value]
+        return replace(state, y=y, keys=keys, step=state.step + 1, evaluation=None), Info()

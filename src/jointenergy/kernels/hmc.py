@@ -1,0 +1,99 @@
+"""kernels: Hamiltonian Monte Carlo on x for batches of chains, exact for f / temperature at any step size."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from jointenergy import streams
+from jointenergy.inputs import check_count, check_positive
+from jointenergy.kernels.base import (
+    Evaluation,
+    Info,
+    Kernel,
+    State,
+    Target,
+    check_inside,
+    choose,
+    evaluate_x,
+    metropolis,
+    over,
+)
+from jointenergy.kernels.motion import DiagonalMetric, Place, Walls, check_walls, kinetic, leapfrog
+
+
+@dataclass(frozen=True)
+class HMC(Kernel):
+    """Leapfrog trajectories with a fresh velocity each, accepted or rejected: samples f / temperature without bias.
+
+    With `jitter` (as in ChEES-HMC: Hoffman, Radul and Sountsov 2021) the length of a trajectory runs through 1 to
+    `leapfrog_steps` in a fixed order that all chains share, so that no length is a period of the target; `adapt` finds
+    the longest. In a box trajectories are reflected by the walls, or, with `walls="reject"`, rejected outside.
+    """
+
+    step_size: float
+    leapfrog_steps: int = 10
+    temperature: float = 1.0
+    jitter: bool = True
+    walls: Walls = "reflect"
+    metric: DiagonalMetric | None = None
+
+    moves_x: ClassVar[bool] = True
+    rejects: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        check_positive(self, "step_size", self.step_size)
+        check_positive(self, "temperature", self.temperature)
+        check_count("leapfrog_steps", self.leapfrog_steps)
+        check_walls(self.walls)
+
+    def check_start(self, target: Target, x: Tensor) -> None:
+        check_inside(self, target, x)
+        if self.metric is not None:
+            self.metric.check(x)
+
+    def length(self, step: int) -> int:
+        """The leapfrog steps of a chain's step: the van der Corput sequence in base 2, stretched to the longest."""
+        return max(1, math.ceil(self.leapfrog_steps * van_der_corput(step + 1))) if self.jitter else self.leapfrog_steps
+
+    def trajectory(self, target: Target, state: State, velocity: Tensor, here: Evaluation, steps: int) -> Place:
+        """Where the motion leads. From its end, with the velocity reversed, it leads back."""
+        return leapfrog(
+            target,
+            state,
+            velocity,
+            here,
+            step_size=self.step_size,
+            steps=steps,
+            metric=self.metric,
+            walls=self.walls,
+        )
+
+    def log_acceptance(self, target: Target, end: Place, begin: Place) -> Tensor:
+        """Minus the change of the energy -f + |velocity|^2 / 2, over the temperature; minus infinity outside a box."""
+        gain = end.seen.log_density - begin.seen.log_density + kinetic(begin.velocity) - kinetic(end.velocity)
+        return (gain / self.temperature).masked_fill(~target.model.domain.contains(end.x), -torch.inf)
+
+    def step(self, target: Target, state: State) -> tuple[State, Info]:
+        keys, velocity_key, accept_key = streams.split(state.keys, 3)
+        here = evaluate_x(target, state)
+        velocity = target.moving(streams.normal_like(velocity_key, state.x)) * math.sqrt(self.temperature)
+        end = self.trajectory(target, state, velocity, here, self.length(state.step))
+        log_ratio = self.log_acceptance(target, end, Place(state.x, velocity, here))
+        accept, acceptance = metropolis(accept_key, log_ratio)
+        x = torch.where(over(accept, state.x), end.x, state.x)
+        info = Info(here.log_density, here.gradient, x_acceptance=acceptance, reached=(end.x, end.velocity))
+        later = replace(state, x=x, keys=keys, step=state.step + 1, evaluation=choose(accept, end.seen, here))
+        return later, info
+
+
+def van_der_corput(n: int) -> float:
+    """The digits of n in base 2 mirrored at the point: evenly spread over (0, 1), whatever the length."""
+    value, weight = 0.0, 0.5
+    while n:
+        value, n, weight = value + weight * (n & 1), n >> 1, weight / 2
+    return value

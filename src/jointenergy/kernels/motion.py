@@ -1,0 +1,96 @@
+"""kernels: motion with momentum: one scale per entry of x, walls that reflect, and the leapfrog integrator."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, NamedTuple, final
+
+import torch
+from torch import Tensor
+
+from jointenergy.errors import InputError
+from jointenergy.kernels.base import Evaluation, State, Target, evaluate_x
+from jointenergy.models.domains import Box
+
+Walls = Literal["reflect", "reject"]
+"""What happens at the walls of a box: x is reflected there, or what ends outside is rejected."""
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class DiagonalMetric:
+    """One positive scale for each entry of x, such as its standard deviation: moves are made in units of it."""
+
+    scale: Tensor
+
+    def __post_init__(self) -> None:
+        if not bool((self.scale.isfinite() & (self.scale > 0)).all()):
+            raise InputError("a metric needs finite positive scales, one for each entry of x")
+
+    def check(self, x: Tensor) -> None:
+        """Refuse an x of another shape."""
+        if tuple(self.scale.shape) != tuple(x.shape[1:]):
+            raise InputError(f"the metric is for x of shape {tuple(self.scale.shape)}, got {tuple(x.shape[1:])}")
+
+
+def scale_of(metric: DiagonalMetric | None, x: Tensor) -> Tensor | float:
+    """The scales in the dtype and on the device of x; 1 without a metric."""
+    return 1.0 if metric is None else metric.scale.to(x)
+
+
+class Place(NamedTuple):
+    """Where a trajectory is: x, its velocity in units of the metric, and the density there."""
+
+    x: Tensor
+    velocity: Tensor
+    seen: Evaluation
+
+
+def drift(target: Target, x: Tensor, velocity: Tensor, size: Tensor | float, walls: Walls) -> tuple[Tensor, Tensor]:
+    """x moved by size * velocity along straight lines, reflected at the walls of a box; and the velocity after.
+
+    It is the exact motion of a free particle, so it keeps volumes, and from its end with the velocity reversed it leads
+    back to its beginning.
+    """
+    moved, domain = x + size * velocity, target.model.domain
+    if walls == "reflect" and isinstance(domain, Box):
+        width = domain.high - domain.low
+        place = (moved - domain.low) / width
+        times = place.floor()
+        odd = times.remainder(2.0) == 1.0
+        rest = place - times
+        folded = (domain.low + width * torch.where(odd, 1.0 - rest, rest)).clamp(domain.low, domain.high)
+        moved = torch.where(times == 0, moved, folded)  # what meets no wall is not even rounded
+        velocity = torch.where(odd, -velocity, velocity)
+    return target.hold_x(moved), velocity
+
+
+def leapfrog(
+    target: Target,
+    state: State,
+    velocity: Tensor,
+    here: Evaluation,
+    *,
+    step_size: float,
+    steps: int,
+    metric: DiagonalMetric | None,
+    walls: Walls,
+) -> Place:
+    """`steps` leapfrog steps of the motion under f from the state, whose density is `here`."""
+    scale, x = scale_of(metric, state.x), state.x
+    for _ in range(steps):
+        velocity = velocity + (0.5 * step_size) * scale * here.gradient
+        x, velocity = drift(target, x, velocity, step_size * scale, walls)
+        here = evaluate_x(target, State(x, state.y, state.keys, known=state.known))
+        velocity = velocity + (0.5 * step_size) * scale * here.gradient
+    return Place(x, velocity, here)
+
+
+def kinetic(velocity: Tensor) -> Tensor:
+    """Half the squared velocity of each row."""
+    return 0.5 * velocity.square().flatten(1).sum(1)
+
+
+def check_walls(walls: str) -> None:
+    if walls not in ("reflect", "reject"):
+        raise InputError(f"walls must be 'reflect' or 'reject', got {walls!r}")

@@ -1,0 +1,50 @@
+"""kernels: underdamped Langevin on x, the motion with friction and noise, by the splitting BAOAB."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from jointenergy import streams
+from jointenergy.inputs import check_positive
+from jointenergy.kernels.base import Info, Kernel, State, Target, evaluate_x
+from jointenergy.kernels.motion import drift
+
+
+@dataclass(frozen=True)
+class UnderdampedLangevin(Kernel):
+    """Motion under f with friction, whose velocity lives on from step to step (Leimkuhler and Matthews 2013, BAOAB).
+
+    Nothing is rejected, so the law of x has a bias of second order in the step size (none on a Gaussian); a chain that
+    must be right uses HMC. The state keeps the velocity; where it has none, one is drawn from its law. In a box, x is
+    reflected by the walls.
+    """
+
+    step_size: float
+    friction: float = 1.0
+    temperature: float = 1.0
+
+    moves_x: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        check_positive(self, "step_size", self.step_size)
+        check_positive(self, "friction", self.friction)
+        check_positive(self, "temperature", self.temperature)
+
+    def step(self, target: Target, state: State) -> tuple[State, Info]:
+        keys, noise_key, start_key = streams.split(state.keys, 3)
+        here, spread = evaluate_x(target, state), math.sqrt(self.temperature)
+        velocity = state.velocity
+        if velocity is None:
+            velocity = target.moving(streams.normal_like(start_key, state.x)) * spread
+        half, kept = 0.5 * self.step_size, math.exp(-self.friction * self.step_size)
+        velocity = velocity + half * here.gradient
+        x, velocity = drift(target, state.x, velocity, half, "reflect")
+        noise = target.moving(streams.normal_like(noise_key, x))
+        velocity = kept * velocity + (spread * math.sqrt(1.0 - kept**2)) * noise
+        x, velocity = drift(target, x, velocity, half, "reflect")
+        there = evaluate_x(target, State(x, state.y, state.keys, known=state.known))
+        velocity = velocity + half * there.gradient
+        later = replace(state, x=x, keys=keys, step=state.step + 1, evaluation=there, velocity=velocity)
+        return later, Info(here.log_density, here.gradient)
