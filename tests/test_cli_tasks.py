@@ -328,8 +328,8 @@ class TestSynthesis:
 
 
 WRONG = [
-    (["predict", "nowhere", "x.npy"], "there is no run folder and no exported file nowhere"),
-    (["predict", "text.txt", "x.npy"], "is no exported run"),
+    (["predict", "nowhere", "x.npy"], "there is no run folder or exported file nowhere"),
+    (["predict", "text.txt", "x.npy"], "is not an exported run"),
     (["predict", "run", "nothing.png"], "there is no file or folder nothing.png"),
     (["predict", "run", "empty"], "contains no images"),
     (["predict", "run", "broken.png"], "cannot be read: it is of no known format"),
@@ -347,8 +347,8 @@ WRONG = [
     (["predict", "points", "large.png"], "the run expects rows of shape (2,): give .npy or .csv"),
     (["predict", "points", "points.csv"], "2 of 3 inputs have empty cells or NaN, first points.csv[0]"),
     (["score", "points", "points.csv"], "fill them first, for example with `jointenergy inpaint`"),
-    (["predict", "points", "latin.csv"], "the table latin.csv is no text in UTF-8"),
-    (["predict", "points", "binary.csv"], "the table binary.csv is no text in UTF-8"),
+    (["predict", "points", "latin.csv"], "the table latin.csv is not UTF-8 text"),
+    (["predict", "points", "binary.csv"], "the table binary.csv is not UTF-8 text"),
     (["predict", "run", "x.npy", "--given", "digt=3"], "there is no label called 'digt': did you mean 'digit'?"),
     (["predict", "run", "x.npy", "--given", "digit=12"], "label 'digit' takes the values 0 to 9, got 12"),
     (["predict", "run", "x.npy", "--json", "--csv"], "give one of them"),
@@ -374,7 +374,7 @@ WRONG = [
     (["inpaint", "run", "x.npy", "--mask", "x.npy"], "must be an array of True and False, got float32"),
     (["compose", "run", "run", "--given", "3", "--out", "o.png"], "got 1 for 2 run(s)"),
     (["compose", "run", "points", "--out", "o.png"], "only runs on the same x can be composed"),
-    (["export", "run", "model.bin"], "an exported file ends in .safetensors"),
+    (["export", "run", "model.bin"], "an exported file must end in .safetensors"),
 ]
 
 

@@ -402,7 +402,7 @@ def test_broken_tables_of_shoes_are_named(tmp_path, own_cache):
         with pytest.raises(InputError, match=sentence):
             load("footwear", tmp_path)
     table.write_bytes(b"\xff\xfe\x00")
-    with pytest.raises(InputError, match="no text in UTF-8"):
+    with pytest.raises(InputError, match="is not UTF-8 text"):
         load("footwear", tmp_path)
 
 

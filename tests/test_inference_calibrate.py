@@ -133,7 +133,7 @@ class TestRuns:
         wrapped.conform(x, y, coverage=0.8)
         threshold = wrapped.fit_threshold(x)
         path = wrapped.export(tmp_path / "own.safetensors")
-        with pytest.raises(InputError, match=r"only your code has: open it with jointenergy.load\('.*', network="):
+        with pytest.raises(InputError, match=r"is in your code: open it with jointenergy.load\('.*', network="):
             jointenergy.load(path)
         again = jointenergy.load(path, network=Scaled(0.0))
         assert again.thresholds.temperature == temperature

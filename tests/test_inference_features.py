@@ -105,7 +105,7 @@ def test_mahalanobis_and_neighbors_by_hand(run, classifier):
 
 def test_what_has_no_features_is_told_in_one_sentence(classifier, monkeypatch):
     run = jointenergy.wrap(classifier, {"kind": 3}, bounds=(-1, 1), event_shape=(4,))
-    with pytest.raises(InputError, match=r"a wrapped classifier does not know: pass them to run.fit_features\(x, y\)"):
+    with pytest.raises(InputError, match=r"a wrapped classifier does not have: pass them to run.fit_features\(x, y\)"):
         run.score(torch.zeros(2, 4), "knn")
     energy = EnergyModel(MLP((4, 8, 1)), domain=Box(-1.0, 1.0), event_shape=(4,))
     with pytest.raises(InputError, match="of a classifier of x sees, and the model is none"):

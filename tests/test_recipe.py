@@ -197,7 +197,7 @@ def test_wrong_variants_and_sizes(tmp_path):
     for name, size, sentence in (
         ("mine.toml:lang", "full", "no variant 'lang': did you mean 'long'"),
         ("bare.toml:long", "full", "no variant 'long': it has none"),
-        ("bare.toml", "quick", r"no quick size: give it a table \[quick\]"),
+        ("bare.toml", "quick", r"no quick size: add a table \[quick\]"),
         ("odd.toml", "full", "'variants.long' must be a table of changes, got 3"),
         ("odder.toml", "full", "'variants' must be a table of tables, got 3"),
         ("size.toml", "full", "'quick' must be a table of changes, got 3"),

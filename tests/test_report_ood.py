@@ -361,7 +361,7 @@ def test_floats_are_on_the_scale_of_the_run(tmp_path):
 @pytest.mark.parametrize(
     ("name", "array", "sentence"),
     [
-        ("x.npy", np.full((3, 64), 255.0), "x.npy has values from 255 to 255 where x of the run lies between -1 and 1"),
+        ("x.npy", np.full((3, 64), 255.0), "x.npy has values from 255 to 255, but the run expects x between -1 and 1"),
         ("x.npy", np.array([[0.0] * 63 + [math.nan]]), "x.npy has values that are no numbers"),
         ("x.npy", np.zeros((3, 64), np.int64), "x.npy holds int64: give floats on the run's scale, or pixels as uint8"),
         ("x.npy", np.zeros((3, 65)), "rows of .*x.npy are 65 where the run takes 64: they cannot be made to fit"),

@@ -421,7 +421,7 @@ def test_an_exported_run_is_evaluated_beside_its_file(folder, tmp_path):
         (["--ood", "grey"], "--ood takes NAME=DIR, got 'grey'"),
         (["--ood", "grey=nowhere"], "nowhere"),
         (["--ood", "a=.", "--ood", "a=."], "--ood names 'a' twice"),
-        (["--against", "nowhere"], "there is no run folder and no exported file nowhere"),
+        (["--against", "nowhere"], "there is no run folder or exported file nowhere"),
         (["--extractor", "nowhere.pt"], "nowhere.pt"),
         (["--part", "colour"], "there is no part 'colour'"),
     ],

@@ -100,7 +100,7 @@ class TestLoad:
     def test_without_a_healthy_checkpoint_the_newest_is_taken_with_a_warning(self, fit, tmp_path, x):
         folder = shutil.copytree(fit.folder, tmp_path / "run")
         checkpoints.mark_best(folder / "checkpoints", None)
-        with pytest.warns(UserWarning, match="no checkpoint of .* was found healthy: its newest weights are used"):
+        with pytest.warns(UserWarning, match="has no healthy checkpoint: using the weights"):
             run = jointenergy.load(folder)
         assert torch.equal(run.log_density(x), fit.trainer.ema.log_density(x))
         checkpoints.mark_best(folder / "checkpoints", folder / "checkpoints" / BEST)
@@ -123,18 +123,18 @@ class TestLoad:
         assert torch.equal(jointenergy.load(folder).log_density(x), run.log_density(x))
 
     def test_what_is_no_run_is_one_sentence(self, fit, tmp_path):
-        with pytest.raises(InputError, match="there is no run folder and no exported file"):
+        with pytest.raises(InputError, match="there is no run folder or exported file"):
             jointenergy.load(tmp_path / "nowhere")
         with pytest.raises(InputError, match="is no run folder"):
             jointenergy.load(tmp_path)
         (tmp_path / "text.safetensors").write_text("hello")
-        with pytest.raises(InputError, match="is no exported run, or is damaged"):
+        with pytest.raises(InputError, match="is not an exported run, or is damaged"):
             jointenergy.load(tmp_path / "text.safetensors")
-        with pytest.raises(InputError, match="is no file that `jointenergy export` has written"):
+        with pytest.raises(InputError, match="was not written by `jointenergy export`"):
             jointenergy.load(fit.checkpoint_folder / BEST / checkpoints.TENSORS)
         folder = shutil.copytree(fit.folder, tmp_path / "run")
         shutil.rmtree(folder / "checkpoints")
-        with pytest.raises(InputError, match="has no checkpoint that is whole"):
+        with pytest.raises(InputError, match="has no intact checkpoint"):
             jointenergy.load(folder)
 
     def test_an_exported_file_gives_the_same_bits(self, run, tmp_path, x):
@@ -152,9 +152,9 @@ class TestLoad:
         for name in (*SCORES, CONFIDENCE):
             assert again.thresholds.find(name, 0.05) == run.threshold(name)
         assert [p.name for p in path.parent.iterdir()] == ["model.safetensors"]
-        with pytest.raises(InputError, match="holds weights and no persistent chains: load the run folder"):
+        with pytest.raises(InputError, match="has weights but no persistent chains: load the run folder"):
             again.sample(2, start="buffer")
-        with pytest.raises(InputError, match=r"ends in \.safetensors"):
+        with pytest.raises(InputError, match=r"must end in \.safetensors"):
             run.export(tmp_path / "model.bin")
 
     def test_importing_the_library_does_not_import_training(self):
@@ -196,9 +196,7 @@ class TestQuestions:
     def test_a_masked_input_is_predicted_from_what_is_known_alone(self, run, x):
         mask = torch.arange(64) < 40
         other = torch.where(mask, x, torch.nan)
-        sentence = (
-            "what is not known of x moves at temperature 5e-05 and the labels at 1: together they have no density"
-        )
+        sentence = "unknown entries of x move at temperature 5e-05 but labels at 1: they have no joint density"
         with pytest.warns(UserWarning, match=sentence) as said:
             one, two = (run.predict_proba(v, by="sampling", mask=mask, n_chains=4, steps=5) for v in (x, other))
         assert torch.equal(one["digit"], two["digit"])
@@ -251,7 +249,7 @@ class TestQuestions:
         mask = torch.arange(64) < 40
         far = x.clone()
         far[0, 63] = 3.5  # more than a width above the box from -1 to 1
-        sentence = "x has values from -1 to 3.5 where x of the run lies between -1 and 1: scale it, or give pixels as"
+        sentence = "x has values from -1 to 3.5, but the run expects x between -1 and 1: scale it, or give pixels as"
         for call in (
             run.log_density,
             run.predict,
@@ -344,7 +342,7 @@ class TestChains:
         kept = checkpoints.load(fit.checkpoint_folder / BEST).tensors
         assert torch.equal(buffer.state_dict()["x"], kept["ranks/0/buffer/x"])
         drawn = run.sample(3, {"digit": 1}, start="buffer", steps=0)
-        assert "no labels of their own" in drawn.notes[0]
+        assert "have no labels: labels were drawn" in drawn.notes[0]
         labeled, _ = run._labeled_buffer
         rows = labeled.state_dict()["x"][labeled.matching({"digit": 1})]
         for row in drawn.x:
@@ -388,7 +386,7 @@ class TestChains:
         assert run.compose([run], 2, steps=2).y.shape == (2, 1)
         with pytest.raises(InputError, match="only runs on the same x can be composed"):
             run.compose([wrapped], 2)
-        with pytest.raises(InputError, match="a run is composed with runs"):
+        with pytest.raises(InputError, match="compose takes runs"):
             run.compose(["other"], 2)
 
     def test_distal_x_and_neighbors(self, run):
@@ -456,7 +454,7 @@ class TestWrap:
 
     def test_scores_detection_and_refinement_work_without_training(self, wrapped):
         x = torch.rand(40, 4, generator=seeded())
-        with pytest.raises(InputError, match="a threshold rests on validation rows"):
+        with pytest.raises(InputError, match="a threshold needs validation rows"):
             wrapped.detect(x)
         wrapped.fit_threshold(x, quantile=0.25)
         assert int((~wrapped.detect(x, quantile=0.25).inside).sum()) == 10
@@ -488,14 +486,14 @@ class TestWrap:
         for call, sentence in (
             (
                 lambda: wrapped.sample(2),
-                "steps is a recipe's, and a wrapped classifier has none: pass steps=",
+                "a wrapped classifier has no default number of steps: pass steps=",
             ),
             (
                 lambda: wrapped.sample(2, steps=2, start="buffer"),
-                "a wrapped classifier holds weights and no persistent chains",
+                "a wrapped classifier has weights but no persistent chains",
             ),
-            (lambda: wrapped.sample(2, steps=2, start="class"), "a wrapped classifier does not know its training data"),
-            (lambda: wrapped.neighbors(x), "does not know its training data"),
+            (lambda: wrapped.sample(2, steps=2, start="class"), "a wrapped classifier has no training data"),
+            (lambda: wrapped.neighbors(x), "has no training data"),
         ):
             with pytest.raises(InputError, match=sentence):
                 call()
@@ -512,8 +510,8 @@ class TestWrap:
         both = wrapped.sample(50, {"big": 1, "shape": "round"}, start="class", steps=0)
         assert float((both.x[:, :2] - 0.1).abs().mean()) < 0.05
         assert float(both.x[:, 2:].std()) > 0.2
-        assert both.notes == ("chains began at the Gaussians of 'shape', the first of the labels given",)
-        with pytest.raises(InputError, match=r"give a value of one \(given=, in the shell --given\), .* of 'shape'"):
+        assert both.notes == ("chains started from the class Gaussians of 'shape', the first of the given labels",)
+        with pytest.raises(InputError, match=r"give one \(given=, or --given in the shell\), .* of 'shape'"):
             wrapped.sample(2, start="class", steps=0)
 
     def test_labels_in_every_form(self):
@@ -536,9 +534,9 @@ class TestWrap:
             (lambda: jointenergy.wrap(network, 2, bounds=1, event_shape=(4,)), r"bounds must be \(low, high\).*got 1"),
             (
                 lambda: jointenergy.wrap(network, 2, bounds=(0, 1), event_shape=4),
-                r"sizes of one row of x, .* got 4",
+                r"shape of one row of x, .* got 4",
             ),
-            (lambda: jointenergy.wrap(network, 2, bounds=(0, 1), event_shape=(4.5,)), "must be the sizes of one row"),
+            (lambda: jointenergy.wrap(network, 2, bounds=(0, 1), event_shape=(4.5,)), "must be the shape of one row"),
             (lambda: jointenergy.wrap(network, 2, bounds=(0, 1), event_shape=()), "event_shape must be the sizes"),
             (
                 lambda: jointenergy.wrap(nn.LSTM(4, 2), 2, bounds=(0, 1), event_shape=(4,)),
@@ -573,9 +571,9 @@ def check_assumption(run, x):
     assert assumed.detect(x).inside.shape == (3,)
     assert assumed.sample(2, steps=1).y.shape == (2, 1)
     assert assumed.notes == (*run.notes, "assumed, not known: all labels have equal constants")
-    with pytest.raises(InputError, match="export the run without it"):
+    with pytest.raises(InputError, match="export the original run"):
         assumed.export("model.safetensors")
-    with pytest.raises(InputError, match="share one constant already"):
+    with pytest.raises(InputError, match="already share one constant"):
         assumed.assuming_equal_constants()
     with pytest.raises(NormalizerError):  # the run itself assumes nothing, and no threshold was left in its folder
         run.threshold()

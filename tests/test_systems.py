@@ -285,7 +285,7 @@ def test_unconditional_models_have_no_labels(tmp_path):
     run = trained(tmp_path / "run", *FEW, "model.family=unconditional", "objective.log_p_y_given_x=0")
     assert len(run.trainer.data.labels) == 0
     assert math.isnan(run.accuracy)
-    with pytest.raises(InputError, match="classifies nothing"):
+    with pytest.raises(InputError, match="is not a classifier"):
         small(*FEW, "model.family=unconditional", "objective.log_p_y_given_x=0").baseline()
 
 
@@ -406,7 +406,7 @@ def test_separate_batches_augment_the_classifiers_rows_alone():
     together = trainer_of(small(*FEW, "data.augment=['flip']", "data.noise=0"), images(), 0)
     batch, rows = next_of(together.feeds[0])
     assert not torch.equal(batch.x, together.data.x[rows])
-    with pytest.raises(InputError, match=r"data\.augment changes images"):
+    with pytest.raises(InputError, match=r"data\.augment needs images"):
         trainer_of(recipe, data_of(recipe), 0)
 
 
@@ -527,9 +527,9 @@ class TestBatchStatistics:
         (("model.family=unconditional", "model.network.labels=output", "objective.log_p_y_given_x=0"), "has no labels"),
         (("data.missing_x=0.1", "data.augment=['flip']"), "masked x"),
         (("objective.log_p_x_given_y=1",), r"chain\.label_kernel"),
-        (("objective=igebm",), r"unknown normalizer to each label: set model\.family = 'conditional'"),
-        (("data.low=2",), r"data\.low must lie below data\.high"),
-        (("name=../../x",), "is a folder's too"),
+        (("objective=igebm",), r"unknown normalizer per label: set model\.family = 'conditional'"),
+        (("data.low=2",), r"data\.low must be below data\.high"),
+        (("name=../../x",), "also names folders"),
         (('chain.steps="20"',), "valid integer"),
         (("iterations=true",), "valid integer"),
         (('chain.clamp="yes"',), "valid boolean"),

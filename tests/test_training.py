@@ -110,7 +110,7 @@ def test_stop_saves_and_goes_on(tmp_path):
 
 def test_folders_are_not_overwritten(tmp_path):
     (tmp_path / "file").write_text("precious")
-    with pytest.raises(InputError, match="is not empty: go on with `jointenergy resume"):
+    with pytest.raises(InputError, match="is not empty: continue with `jointenergy resume"):
         run_folder.create(tmp_path, small(*TINY), 0)
     with pytest.raises(InputError, match="is no run folder"):
         run_folder.reopen(tmp_path)

@@ -144,14 +144,14 @@ def test_other_networks_are_asked_with_pixels():
 @pytest.mark.parametrize(
     ("data", "sentence"),
     [
-        ({"transform": "logit"}, "the logit takes dequantized pixels: set data.dequantize"),
+        ({"transform": "logit"}, "the logit transform needs dequantized pixels: set data.dequantize"),
         (
             {"transform": "logit", "dequantize": "bytes"},
             "logits of pixels lie between -13.8 and 13.8: set data.low = -14 and data.high = 14, not -1 and 1",
         ),
         (
             {"transform": "logit", "dequantize": "bytes", "low": -14.0, "high": 14.0, "augment": ["blur"]},
-            "color and blur change pixels and no logits",
+            "color and blur apply to pixels, not logits",
         ),
     ],
 )
@@ -232,7 +232,7 @@ def test_data_that_do_not_fit_are_one_sentence(tmp_path, monkeypatch):
         return plain(self, *args, **kwargs)
 
     monkeypatch.setattr(torch.Tensor, "to", full)
-    with pytest.raises(InputError, match=r"100 rows of 'mnist' take 0\.0 GB, more than is free on cuda, .*image_size"):
+    with pytest.raises(InputError, match=r"100 rows of 'mnist' need 0\.0 GB, more than is free on cuda: .*image_size"):
         data_of(recipe, folder, "cuda")
 
 

@@ -1,4 +1,4 @@
-"""files: one writer for a folder: a lock that its process holds and the system frees when the process ends."""
+"""files: one writer per folder: a lock held by a process, which the system releases when the process ends."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from typing import IO
 
 from jointenergy.errors import InputError
 
-LOCK = ".lock"  # left behind by a killed process, it holds nothing
+LOCK = ".lock"  # harmless if left behind by a killed process
 
 
 @contextmanager
 def only_writer(folder: Path) -> Iterator[None]:
-    """Hold the folder, made where there is none; where another process does, one sentence names it."""
+    """Lock the folder, creating it if needed; if another process has it locked, raise an error that names it."""
     made = [place for place in (folder, *folder.parents) if not place.exists()]
     folder.mkdir(parents=True, exist_ok=True)
     try:
@@ -29,26 +29,26 @@ def only_writer(folder: Path) -> Iterator[None]:
     except OSError as error:
         if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS):
             raise
-        yield  # a folder that is only read has no writer
+        yield  # read-only folder
         return
     try:
         yield
     finally:
         (folder / LOCK).unlink(missing_ok=True)
         file.close()
-        for place in made:  # where nothing was written, nothing is left
+        for place in made:  # remove folders that stayed empty
             if any(place.iterdir()):
                 break
             place.rmdir()
 
 
 def is_free(folder: Path) -> bool:
-    """Whether there is no such folder, or nothing in it but a lock."""
+    """Return whether the folder is missing, or empty but for a lock."""
     return not folder.exists() or all(inside.name == LOCK for inside in folder.iterdir())
 
 
 def emptied(folder: Path) -> None:
-    """Remove all that is in a folder but its lock."""
+    """Remove everything in a folder but its lock."""
     for inside in folder.iterdir():
         if inside.is_dir() and not inside.is_symlink():
             shutil.rmtree(inside)
@@ -70,7 +70,7 @@ def _taken(folder: Path) -> IO[str]:
             ) from None
         except OSError:
             pass  # a file system without locks
-        # Whoever held it before has removed the name: then this is a lock on nothing.
+        # The previous holder may have removed the file: then this lock is void.
         if path.exists() and os.path.samestat(path.stat(), os.fstat(file.fileno())):
             break
         file.close()
@@ -87,4 +87,4 @@ def _holder(file: IO[str]) -> str:
         known = json.loads(file.read(4096))
         return f"process {int(known['pid'])} on {known['host']} ({known['command']})"
     except (OSError, ValueError, KeyError, TypeError):
-        return "another process"  # it has not written yet who it is
+        return "another process"  # it has not yet written its name

@@ -1,4 +1,4 @@
-"""files: JSON that must have a form, checked by pydantic before anything is made of it."""
+"""files: JSON validated by pydantic before it is used."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from jointenergy.limits import DIMENSIONS, JSON_BYTES, WIDTH
 T = TypeVar("T")
 
 STRICT = ConfigDict(extra="forbid", str_max_length=4096)
-"""For dataclasses: no other keys, no numbers made of strings, no texts without end."""
+"""For dataclasses: no unknown keys, no numbers from strings, no texts of unlimited length."""
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
 Natural = Annotated[int, Field(ge=0, lt=2**53)]
 Shape = Annotated[tuple[Annotated[int, Field(ge=1, le=WIDTH)], ...], Field(max_length=DIMENSIONS)]
 Number = Annotated[float, Field(allow_inf_nan=False)]
 Measured = Annotated[float, BeforeValidator(lambda value: math.nan if value is None else value)]
-"""A number that may be NaN, for which JSON has no word: None stands for it."""
+"""A number that may be NaN, which JSON stores as null."""
 
 
 def read_json(kind: TypeAdapter[T], path: Path, what: str) -> T:
-    """The value of a JSON file; `what` begins the sentence on one that is missing or has another form."""
+    """Read a JSON file; `what` starts the error message if it is missing or invalid."""
     return of_json(kind, text_of(path, JSON_BYTES), what)
 
 
 def of_json(kind: TypeAdapter[T], text: str, what: str) -> T:
-    """The value in a JSON text, or one sentence that names the first key that is wrong."""
+    """Parse a JSON text; on invalid content, name the first wrong key."""
     try:
         return kind.validate_json(text, strict=True)
     except ValidationError as error:

@@ -1,4 +1,4 @@
-"""files: what is written appears under its name whole or not at all, with the permissions of any other file."""
+"""files: atomic writes, with the usual permissions."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from typing import Any
 
 @contextmanager
 def whole(path: Path) -> Iterator[Path]:
-    """A name to write under, with the ending of `path`; it is moved to `path` where all went well, and removed else."""
+    """Yield a temporary name with the suffix of `path`; it is moved to `path` on success and removed otherwise."""
     part = path.with_name(f".{path.stem}.{os.getpid()}.part{path.suffix}")
     try:
         with part.open("wb") as file:
-            mode = os.fstat(file.fileno()).st_mode  # some writers make the file anew, for its owner's eyes alone
+            mode = os.fstat(file.fileno()).st_mode  # some writers recreate the file with private permissions
         yield part
         part.chmod(mode & 0o7777)
         sync(part)
@@ -29,7 +29,7 @@ def whole(path: Path) -> Iterator[Path]:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a text in UTF-8, with line ends as they are."""
+    """Write UTF-8 text, keeping line ends."""
     with whole(path) as part, part.open("w", encoding="utf-8", newline="") as file:
         file.write(text)
 
@@ -46,7 +46,7 @@ def write_json(path: Path, values: Any, indent: int | None = None) -> None:  # n
 
 
 def sync(path: Path) -> None:
-    """Wait until a file, or the names in a folder, are on the disk."""
+    """Flush a file, or the names in a folder, to disk."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)

@@ -1,4 +1,4 @@
-"""recipes: one TOML file per experiment, by name, with its variants and its smaller sizes."""
+"""recipes: one TOML file per experiment, loaded by name, with variants and smaller sizes."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ FOLDER = Path(__file__).parent
 
 
 def names() -> list[str]:
-    """The recipes that come with the library, each followed by its variants as RECIPE:VARIANT."""
+    """List the recipes of the library, each followed by its variants as RECIPE:VARIANT."""
     return listed(FOLDER)
 
 
 def load(name: str, overrides: Sequence[str] = (), *, size: Size = "full") -> Recipe:
-    """A recipe or a variant (RECIPE:VARIANT) by name, or from a TOML file, with `key.key=value` overrides."""
+    """Load a recipe or variant (RECIPE:VARIANT) by name, or a TOML file, with `key.key=value` overrides."""
     stem, variant = parted(name)
     path = FOLDER / f"{stem}.toml"
     if not path.exists():
@@ -33,7 +33,7 @@ def load(name: str, overrides: Sequence[str] = (), *, size: Size = "full") -> Re
 
 
 def parted(name: str) -> tuple[str, str]:
-    """The recipe and the variant in RECIPE:VARIANT; a file's path may have colons of its own."""
+    """Split RECIPE:VARIANT; colons in a file's path are kept."""
     if ":" not in name or Path(name).is_file():
         return name, ""
     stem, _, variant = name.rpartition(":")
@@ -41,11 +41,11 @@ def parted(name: str) -> tuple[str, str]:
 
 
 def listed(folder: Path) -> list[str]:
-    """The names of the recipes in a folder and of their variants."""
+    """List the recipes in a folder and their variants."""
     stems = {path.stem: variants_of(contents(path)) for path in sorted(folder.glob("*.toml"))}
     return [name for stem, variants in stems.items() for name in (stem, *(f"{stem}:{v}" for v in variants))]
 
 
 def result_name(name: str) -> str:
-    """What a result of a recipe or a variant is called; a colon is not for every file system."""
+    """Return the result name of a recipe or variant, without colons, which some file systems forbid."""
     return name.replace(":", "-")

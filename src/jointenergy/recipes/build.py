@@ -1,4 +1,4 @@
-"""recipes: from a recipe and its data to all that a training run is made of."""
+"""recipes: build everything a training run needs from a recipe and its data."""
 
 from __future__ import annotations
 
@@ -46,26 +46,26 @@ from jointenergy.training.trainer import ALONE, Trainer
 
 
 def trainer_of(recipe: Recipe, data: TrainingData, seed: int, *, guarded: bool = True, world: World = ALONE) -> Trainer:
-    """A trainer of the recipe."""
+    """Create a trainer for the recipe."""
     return Trainer(plan_of(recipe, data, seed, guarded=guarded), world)
 
 
 def plan_of(recipe: Recipe, data: TrainingData, seed: int, *, guarded: bool = True) -> Plan:
-    """All that a run of the recipe is made of, with freshly drawn weights."""
+    """Create the training plan of a recipe, with freshly initialized weights."""
     for what, names in (("data.augment", recipe.data.augment), ("chain.augment", recipe.chain.augment)):
         if names and len(data.event_shape) != 3:
-            raise InputError(f"{what} changes images, and rows of {recipe.data.name!r} are {data.event_shape}")
+            raise InputError(f"{what} needs images, but rows of {recipe.data.name!r} have shape {data.event_shape}")
     arguments = arguments_of(recipe, data)
     return make_plan(model_of(recipe, data, seed), data, **arguments, seed=seed, guarded=guarded)
 
 
 def arguments_of(recipe: Recipe, data: TrainingData) -> dict[str, Any]:
-    """The recipe as arguments of `fit`, all but the model, the data and the seed."""
+    """Convert the recipe to arguments of `fit`, except model, data and seed."""
     return {name: made(value) for name, value in described_arguments(recipe, data).items()}
 
 
 def described_arguments(recipe: Recipe, data: TrainingData) -> dict[str, Any]:
-    """The arguments of `fit`, those that are computed from the data as calls."""
+    """Like `arguments_of`, with arguments that depend on the data as calls."""
     objectives, chain = _described_objectives(recipe, data), recipe.chain
     return {
         "objective": objectives[0],
@@ -118,7 +118,7 @@ def y_kernel_of(recipe: Recipe) -> Kernel | None:
 def x_kernel_of(recipe: Recipe) -> Kernel:
     """The kernel of x: Langevin clamped to the data's bounds if the recipe says so, or another.
 
-    Where the model is f / T its gradients are 1 / T times those of f, so step sizes are T times those of the recipe.
+    If the model is f / T, its gradients are 1 / T times those of f, so step sizes are T times those of the recipe.
     """
     kernel, unit = recipe.chain.kernel, temperature_of(recipe)
     if isinstance(kernel, MALASettings):
@@ -139,14 +139,14 @@ def x_kernel_of(recipe: Recipe) -> Kernel:
 
 
 def x_start_of(recipe: Recipe) -> StartSpec:
-    """Where the x of fresh chains begins."""
+    """Create the start of x for fresh chains."""
     if recipe.start.x == "class-gaussians":
         return ClassGaussians(recipe.start.uniform)
     return Uniform(recipe.batch_size if recipe.start.x == "batch" else None)
 
 
 def buffer_of(recipe: Recipe) -> Buffer | None:
-    """Where chains are kept, if they are."""
+    """Create the replay buffer, if the recipe has one."""
     if recipe.buffer.kind == "none":
         return None
     kind = ReplayBuffer if recipe.buffer.kind == "replay" else ReservoirBuffer
@@ -154,14 +154,14 @@ def buffer_of(recipe: Recipe) -> Buffer | None:
 
 
 def objectives_of(recipe: Recipe, data: TrainingData) -> tuple[Objective, ...]:
-    """The recipe's objective, or two of them for separate batches."""
+    """Create the recipe's objective, or two objectives for separate batches."""
     return tuple(objective.make() for objective in _described_objectives(recipe, data))
 
 
 def _described_objectives(recipe: Recipe, data: TrainingData) -> list[Call]:
-    """The terms whose weight is not zero, in one objective, or log p(y | x) in one of its own for separate batches.
+    """Describe the terms of nonzero weight as one objective; with separate batches, log p(y | x) is a second one.
 
-    Of a model f / T all weights are in units of f: T times as large, so that losses and gradients are those of f.
+    For a model f / T all weights are multiplied by T, so that losses and gradients are those of f.
     """
     weights, label_weights, unit = recipe.objective, None, temperature_of(recipe)
     joint, marginal, labels = weights.log_p_xy, weights.log_p_x, weights.log_p_y_given_x

@@ -1,4 +1,4 @@
-"""recipes: calls of public names, which can be made and can be printed as a program: one description serves both."""
+"""recipes: descriptions of calls, which can be executed or printed as a program."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from jointenergy.data import View
 from jointenergy.objectives import Objective
 
 WIDTH = 100
-FRONT = ("buffers", "models", "training")  # rooms whose names `jointenergy` has itself
+FRONT = ("buffers", "models", "training")  # rooms whose names `jointenergy` exports
 
 
 @dataclass(frozen=True)
 class Named:
-    """A value that a program has a name for."""
+    """A value with a name in the program."""
 
     name: str
     value: Any
 
 
 class Call:
-    """A function with its arguments, any of which may be a call. Arguments are made in the order of the program."""
+    """A function with its arguments, which may be calls themselves; they are evaluated in program order."""
 
     def __init__(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> None:  # noqa: ANN401
         self.function, self.args, self.kwargs = function, args, kwargs
@@ -36,7 +36,7 @@ class Call:
         return self.function(*args, **{name: made(value) for name, value in self.kwargs.items()})
 
     def text(self, indent: int = 0) -> str:
-        """The call as Python. Arguments that are the function's defaults are left out."""
+        """Format the call as Python, without arguments that equal the defaults."""
         if self.function is Objective:
             return " + ".join(text_of(term, indent) for term in self.args[0])
         defaults = {p.name: p.default for p in inspect.signature(self.function).parameters.values()}
@@ -45,7 +45,7 @@ class Call:
 
 
 def made(value: Any) -> Any:  # noqa: ANN401 (any argument)
-    """An argument with its calls made."""
+    """Evaluate an argument, with its nested calls."""
     if isinstance(value, Call):
         return value.make()
     if isinstance(value, Named):
@@ -54,7 +54,7 @@ def made(value: Any) -> Any:  # noqa: ANN401 (any argument)
 
 
 def text_of(value: Any, indent: int = 0) -> str:  # noqa: ANN401
-    """An argument as Python that evaluates to it."""
+    """Format an argument as Python code."""
     if isinstance(value, Call):
         return value.text(indent)
     if isinstance(value, Named):
@@ -73,7 +73,7 @@ def text_of(value: Any, indent: int = 0) -> str:  # noqa: ANN401
 
 
 def written(function: str, args: tuple[Any, ...], kwargs: Mapping[str, Any], indent: int = 0) -> str:
-    """A call in one line, or with a line for each argument where one is too short."""
+    """Format a call on one line, or with one argument per line if it is too long."""
 
     def arguments(at: int) -> list[str]:
         return [text_of(value, at) for value in args] + [f"{name}={text_of(v, at)}" for name, v in kwargs.items()]
@@ -90,7 +90,7 @@ def _same(value: object, default: object) -> bool:
 
 
 def _public_name(function: Callable[..., Any]) -> str:
-    """The name that a program has for it, of `jointenergy` as `je`, or of torch."""
+    """Return the public name of a function, in `jointenergy` (as `je`) or torch."""
     package, room = function.__module__.split(".")[:2]
     name = function.__name__
     if package == "torch":

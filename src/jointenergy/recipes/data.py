@@ -1,4 +1,4 @@
-"""recipes: the rows that a recipe names."""
+"""recipes: load the data that a recipe names."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from jointenergy.recipes.settings import DataSettings
 def data_of(
     recipe: Recipe, folder: Path | None = None, device: torch.device | str = "cpu", seed: int = 0
 ) -> TrainingData:
-    """The training split, scaled, with the recipe's share held out; the held-out rows are the same for every seed."""
+    """Load the scaled training split and hold out the recipe's share; held-out rows are the same for every seed."""
     settings = recipe.data
     data = prepare(load(settings.name, folder, "train", options=settings.options), **preparation(recipe), seed=seed)
     try:
@@ -25,13 +25,13 @@ def data_of(
     except torch.OutOfMemoryError:
         size = (data.x.nbytes + data.x_held.nbytes + (0 if data.mask is None else data.mask.nbytes)) / 1e9
         raise InputError(
-            f"{len(data.x) + len(data.x_held)} rows of {settings.name!r} take {size:.1f} GB, more than is free on "
-            f"{device}, where all data live: take smaller images (data.options.image_size), or train with --device cpu"
+            f"{len(data.x) + len(data.x_held)} rows of {settings.name!r} need {size:.1f} GB, more than is free on "
+            f"{device}: use smaller images (data.options.image_size), or train with --device cpu"
         ) from None
 
 
 def preparation(recipe: Recipe) -> dict[str, Any]:
-    """The arguments of `prepare`."""
+    """Return the arguments of `prepare`."""
     settings = recipe.data
     return {
         "low": settings.low,
@@ -47,10 +47,10 @@ def preparation(recipe: Recipe) -> dict[str, Any]:
 
 
 def dataset_of(settings: DataSettings, folder: Path | None, split: str) -> Dataset:
-    """The rows of a split of the recipe's data set, as its options say, scaled to the recipe's bounds."""
+    """Load a split of the recipe's data set, scaled to the recipe's bounds."""
     return scaled(load(settings.name, folder, split, options=settings.options), view_of(settings))
 
 
 def view_of(settings: DataSettings) -> View:
-    """The recipe's bounds of x, with how it sees pixels."""
+    """Return the recipe's bounds of x and its view of pixels."""
     return view(settings.low, settings.high, dequantize=settings.dequantize, logit=settings.transform == "logit")

@@ -1,4 +1,4 @@
-"""recipes: from a recipe and its data to the model, its network made by the recipe's kind."""
+"""recipes: build the model and its network from a recipe and its data."""
 
 from __future__ import annotations
 
@@ -47,46 +47,46 @@ from jointenergy.recipes.settings import (
 )
 from jointenergy.streams import seeded
 
-COPIES = 4  # of its weights that a run holds: averaged ones, gradients, the optimizer's
-# Networks of x alone. Of a conditional model they give one energy for each label, side by side.
+COPIES = 4  # copies of the weights in memory: averaged weights, gradients, optimizer state
+# Networks of x alone. In a conditional model they return one energy per label.
 CLASSIFIERS = (WideResNetNetwork, NFWideResNetNetwork, ImageCNNNetwork, GibbsJemNetwork)
 
 
 def model_of(recipe: Recipe, data: TrainingData, seed: int) -> JointModel:
-    """The model with seeded weights; the global random state is left as it was."""
+    """Build the model with seeded weights, without changing the global random state."""
     described = described_model(recipe, data)
     _check_size(described)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(weights_seed(seed))
         model: JointModel = described.make().to(data.x.device)
-    # The order of channels in which convolutions are fast, on CPUs and GPUs alike; weights of other layers are not 4-D.
+    # Channels last is faster for convolutions on CPUs and GPUs; other weights are not 4-D.
     return model.to(memory_format=torch.channels_last)  # type: ignore[call-overload,no-any-return]
 
 
 def _check_size(described: Call) -> None:
-    """Refuse a network that does not fit in memory, before a weight is drawn: its shapes alone are made first."""
+    """Refuse a network that does not fit in memory, before its weights are allocated."""
     with torch.random.fork_rng(devices=[]), torch.device("meta"):
         model: JointModel = described.make()
     n_bytes = sum(p.numel() * p.element_size() for p in model.parameters())
     if COPIES * n_bytes > memory():
         raise InputError(
-            f"a network of {n_bytes / GIB:,.1f} GiB cannot be trained in the {memory() / GIB:,.0f} GiB of memory that "
-            "this machine has: make it smaller"
+            f"training the network needs {n_bytes / GIB:,.1f} GiB, but this machine has {memory() / GIB:,.0f} GiB of "
+            "memory: make it smaller"
         )
 
 
 def weights_seed(seed: int) -> int:
-    """What torch is seeded with before the weights of a run are drawn."""
+    """Return the torch seed for initializing the weights of a run."""
     return int(seeded(seed, "weights").initial_seed())
 
 
 def temperature_of(recipe: Recipe) -> float:
-    """T, where the model is f / T because labels are at the temperature of x; else 1."""
+    """Return T if the model is f / T (labels at the temperature of x), else 1."""
     return recipe.chain.kernel.temperature if recipe.chain.label_temperature == "same" else 1.0
 
 
 def described_model(recipe: Recipe, data: TrainingData) -> Call:
-    """The call that makes the model; only labels and shape of the data matter."""
+    """Describe the call that builds the model, from labels and shape of the data only."""
     model, temperature = _described_family(recipe, data), temperature_of(recipe)
     return model if temperature == 1.0 else Call(Tempered, model, 1.0 / temperature)
 
@@ -105,12 +105,12 @@ def _described_family(recipe: Recipe, data: TrainingData) -> Call:
     if _side_by_side(recipe):
         return Call(LogitModel, _of_x(recipe, data, n_codes), labels, normalizer=normalizer, **common)
     features, head = _of_pairs(recipe, data)
-    # In the order in which weights are drawn.
+    # In the order in which weights are initialized.
     return Call(PairModel, features=features, head=head, labels=labels, normalizer=normalizer, **common)
 
 
 def _side_by_side(recipe: Recipe) -> bool:
-    """Whether a network of x alone has one output for each label, of a model that is no classifier."""
+    """Return whether a network of x alone has one output per label in a model that is no classifier."""
     network = recipe.model.network
     if isinstance(network, MLPNetwork):
         return network.labels == "output"
@@ -118,14 +118,14 @@ def _side_by_side(recipe: Recipe) -> bool:
 
 
 def _of_x(recipe: Recipe, data: TrainingData, n_out: int) -> Call:
-    """The recipe's network of x alone."""
+    """Describe the recipe's network of x alone."""
     network, shape = recipe.model.network, data.event_shape
     if isinstance(network, MLPNetwork):
         mlp = Call(MLP, (math.prod(shape), *network.hidden, n_out), activation=network.activation)
         return Call(nn.Sequential, Call(nn.Flatten), mlp) if len(shape) > 1 else mlp
     on_images = WideResNetNetwork | NFWideResNetNetwork | ImageCNNNetwork | IgebmNetwork
     if isinstance(network, on_images) and len(shape) != 3:
-        raise InputError(f"the {network.kind} takes images, and rows of {recipe.data.name!r} are {shape}")
+        raise InputError(f"the {network.kind} needs images, but rows of {recipe.data.name!r} have shape {shape}")
     if isinstance(network, NFWideResNetNetwork):
         return Call(
             NFWideResNet,
@@ -155,12 +155,12 @@ def _of_x(recipe: Recipe, data: TrainingData, n_out: int) -> Call:
     if isinstance(network, DSpritesNetwork | BilinearNetwork):
         raise InputError(f"the {network.kind} is a network of x and labels: use model.family = 'pair' or 'conditional'")
     if shape != (3, 64, 64):
-        raise InputError(f"the gibbs-jem-cnn takes images of 3 x 64 x 64, and rows of {recipe.data.name!r} are {shape}")
+        raise InputError(f"the gibbs-jem-cnn needs 3 x 64 x 64 images, but rows of {recipe.data.name!r} are {shape}")
     return Call(GibbsJemCNN, n_out, activation=network.activation)
 
 
 def _of_pairs(recipe: Recipe, data: TrainingData) -> tuple[Call, Call]:
-    """The recipe's network of x and one-hot labels: features of x, and the head that sees them beside the code."""
+    """Describe the recipe's network of x and one-hot labels: features of x, and a head that adds the labels."""
     network, shape, n_codes = recipe.model.network, data.event_shape, data.labels.n_codes
     if isinstance(network, MLPNetwork):
         mlp = Call(MLP, (math.prod(shape) + n_codes, *network.hidden, 1), activation=network.activation)
@@ -173,14 +173,12 @@ def _of_pairs(recipe: Recipe, data: TrainingData) -> tuple[Call, Call]:
         return Call(nn.Sequential, Call(nn.Flatten), of_x), Call(InnerProduct, of_y)
     if isinstance(network, DSpritesNetwork):
         if shape != (1, 32, 32):
-            raise InputError(
-                f"the dsprites-cnn takes images of 1 x 32 x 32, and rows of {recipe.data.name!r} are {shape}"
-            )
+            raise InputError(f"the dsprites-cnn needs 1 x 32 x 32 images, but rows of {recipe.data.name!r} are {shape}")
         head = Call(dsprites_head, n_codes, activation=network.activation)
         return Call(DSpritesFeatures, activation=network.activation), Call(Concat, head)
     if isinstance(network, IgebmNetwork):
         if len(shape) != 3:
-            raise InputError(f"the {network.kind} takes images, and rows of {recipe.data.name!r} are {shape}")
+            raise InputError(f"the {network.kind} needs images, but rows of {recipe.data.name!r} have shape {shape}")
         return Call(nn.Identity), _igebm(network, data, n_codes=n_codes)
     raise InputError(f"the {network.kind} is a network of x alone: use model.family = 'logits' or 'unconditional'")
 

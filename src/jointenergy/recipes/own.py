@@ -1,4 +1,4 @@
-"""recipes: a recipe for data of your own, by what they are, how many they are and the machine at hand."""
+"""recipes: a recipe for your own data, chosen by their type, size and the machine."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ from jointenergy.recipes.schema import Recipe, parse, values_of
 from jointenergy.training.check import FRESH, GIVEN, LONG, RECOVERED, share_of
 
 SIDES = {"cpu": 32, "cuda": 64}
-"""The longest side of images, in pixels, by the kind of device."""
+"""Maximum image side in pixels, by device type."""
 
-CHECKS = 4  # of health in a run
+CHECKS = 4  # health checks per run
 WARM, MEASURED = 2, 5  # iterations
 FEWEST, MOST = 100, 20_000  # iterations
-EPOCHS = 60  # that are enough: with few rows more of them overfit
-SMALL = 400  # values of an image that an MLP is enough for
-GAUSSIANS = 1.5e8  # entries of the covariances of all classes, for fresh chains to begin in them: 600 MB
+EPOCHS = 60  # maximum epochs; more overfit small data sets
+SMALL = 400  # pixels up to which an MLP is used for images
+GAUSSIANS = 1.5e8  # maximum entries of all class covariances for class Gaussian starts: 600 MB
 
 Table = dict[str, Any]
 
 
 def recipe_values(found: OwnData, name: str, device: torch.device) -> Table:
-    """The recipe as nested tables, all but the number of its iterations."""
+    """Return the recipe as nested tables, without the number of iterations."""
     train = found.train
     n, shape = len(train), train.event_shape
     on_gpu = device.type == "cuda"
@@ -52,7 +52,7 @@ def recipe_values(found: OwnData, name: str, device: torch.device) -> Table:
 
 
 def _images(train: Dataset, *, on_gpu: bool) -> Table:
-    """Settings of `cifar10-jem` on a GPU; on a CPU a small network, so that chains have time to run."""
+    """Return the settings of `cifar10-jem` on a GPU, or a small network on a CPU."""
     augment = ["crop", "flip"] if train.event_shape[0] == 3 else ["crop"]
     data = {"noise": 0.03 if on_gpu else 0.05, "augment": augment, "separate_batches": True}
     if on_gpu:
@@ -70,7 +70,7 @@ def _images(train: Dataset, *, on_gpu: bool) -> Table:
             "clamp": True,
             "sampling_steps": 20,
         },
-        # Few, so that each is moved often enough in a short run to get as far as samples do.
+        # A small buffer, so that in a short run each chain moves often enough to match samples.
         "buffer": {"size": 500, "restart": 0.05},
         "start": {"x": "class-gaussians", "uniform": 0.1},
         "optimizer": {
@@ -85,7 +85,7 @@ def _images(train: Dataset, *, on_gpu: bool) -> Table:
 
 
 def _vectors(train: Dataset, *, on_gpu: bool) -> Table:
-    """Settings of `digits-jem`: an MLP, which takes any shape."""
+    """Return the settings of `digits-jem`: an MLP, which takes any shape."""
     return {
         "batch_size": 128,
         "data": {"noise": 0.1},
@@ -111,7 +111,7 @@ def _vectors(train: Dataset, *, on_gpu: bool) -> Table:
 
 
 def _bounds(train: Dataset) -> Table:
-    """Pixels lie between -1 and 1, numbers between bounds around them."""
+    """Return the bounds: -1 and 1 for pixels, bounds around the values for numbers."""
     if not train.x.is_floating_point():
         return {"low": -1.0, "high": 1.0}
     low, high = float(train.x.min()), float(train.x.max())
@@ -121,8 +121,8 @@ def _bounds(train: Dataset) -> Table:
 
 
 def _label_terms(values: Table, train: Dataset) -> None:
-    """JEM's objective, of several labels with chains that move them too and sums over them in the loss; the density
-    alone where there are no labels; and where chains begin."""
+    """Choose the objective and the start: JEM for one label; with several labels, chains move them and the loss sums
+    them out; log p(x) without labels."""
     n_labels, objective = len(train.labels), values["objective"]
     if n_labels == 0:
         values["model"]["family"] = "unconditional"
@@ -130,15 +130,15 @@ def _label_terms(values: Table, train: Dataset) -> None:
     elif n_labels == 1:
         objective |= {"log_p_x": 1.0}
     else:
-        # log p(x, y) has all labels in it. Energies are sums over labels, which an L2 as of one label would crush.
+        # log p(x, y) covers all labels. Energies sum over labels, so the energy L2 of one label would be too strong.
         objective |= {"log_p_x": 0.0, "log_p_xy": 1.0, "log_p_y_given_x": 0.0, "energy_l2": 0.01}
         values["chain"] |= {"label_kernel": "exact", "sum_labels": True}
-        if len(train.event_shape) == 3:  # without class Gaussians chains have a longer way
+        if len(train.event_shape) == 3:  # without class Gaussians chains need more steps
             values["chain"] |= {"steps": 20, "sampling_steps": 80}
             values["chain"]["kernel"] |= {"step_size": 1.0, "noise_scale": 0.01}
             values["optimizer"]["learning_rate"] /= 4
         values["start"] |= {"labels": "frequency"}
-    if objective["log_p_y_given_x"] == 0:  # no batches of the classifier's own, which would be augmented
+    if objective["log_p_y_given_x"] == 0:  # no separate augmented batches for the classifier
         values["data"] = {"noise": values["data"]["noise"]}
     if not _gaussian_classes(train):
         values["start"] |= {"x": "batch"}
@@ -146,7 +146,7 @@ def _label_terms(values: Table, train: Dataset) -> None:
 
 
 def _gaussian_classes(train: Dataset) -> bool:
-    """Whether each class has rows enough for a Gaussian, and all of them memory."""
+    """Return whether every class has enough rows for a Gaussian, and all covariances fit in memory."""
     if len(train.labels) != 1:
         return False
     counts = train.y[:, 0][train.y[:, 0] != MISSING].bincount(minlength=train.labels.cardinalities[0])
@@ -155,9 +155,9 @@ def _gaussian_classes(train: Dataset) -> bool:
 
 
 def with_iterations(values: Table, seconds: float, place: Path, device: torch.device) -> tuple[Table, float]:
-    """The recipe with as many iterations as fit into a time and are of use, and the seconds that they will take.
+    """Set the number of iterations that fit into the time and are useful; also return the expected seconds.
 
-    A few iterations are measured.
+    Times a few iterations.
     """
     recipe = parse({**values, "iterations": MOST}, values["name"])
     data = data_of(recipe, place, device)
@@ -172,7 +172,7 @@ def with_iterations(values: Table, seconds: float, place: Path, device: torch.de
 
 
 def seconds_each(recipe: Recipe, data: TrainingData) -> float:
-    """How long an iteration takes, after the first ones, which may be slower."""
+    """Time an iteration, after a few warm-up iterations."""
     trainer = trainer_of(recipe, data, 0)
     for _ in range(WARM):
         trainer.step()
@@ -185,47 +185,47 @@ def seconds_each(recipe: Recipe, data: TrainingData) -> float:
 
 
 def _check_cost(recipe: Recipe) -> float:
-    """How many iterations a check of health takes."""
+    """Return the cost of a health check, in iterations."""
     chain = recipe.chain
     n_chains = share_of(recipe.batch_size) * (FRESH + 9 * LONG + GIVEN + RECOVERED)
     return chain.sampling_steps * n_chains / (chain.steps * recipe.batch_size)
 
 
-# What is written.
+# The written file.
 
 ORDER = ("name", "description", "iterations", "batch_size", "data", "model", "objective", "chain", "buffer", "start")
 
 COMMENTS = {
-    "iterations": "more of them train longer; `jointenergy train FILE --time 1h` counts them out for a time",
-    "batch_size": "rows and chains of an iteration",
+    "iterations": "`jointenergy train FILE --time 1h` sets them for a given time",
+    "batch_size": "rows and chains per iteration",
     "data.low": "the bounds of x",
-    "data.noise": "Gaussian noise that is added to the data, on the scale of the bounds",
-    "data.augment": "what the classifier's batches are changed by; leave out flip where left and right matter",
-    "data.separate_batches": "the density has a batch of its own, which is not augmented",
-    "data.options.image_size": "height and width; larger images take longer",
-    "data.options.columns": "the columns of the table that are labels",
-    "data.options.center": "columns are read as (x - center) / scale",
-    "model.family": "log p(x) alone: the data have no labels",
+    "data.noise": "standard deviation of Gaussian noise added to the data",
+    "data.augment": "augmentation of the classifier's batches; remove flip if left and right matter",
+    "data.separate_batches": "the density term uses a separate batch without augmentation",
+    "data.options.image_size": "height and width; larger images train slower",
+    "data.options.columns": "label columns of the table",
+    "data.options.center": "columns are standardized: (x - center) / scale",
+    "model.family": "log p(x) only, since the data have no labels",
     "model.network.kind": "mlp, image-cnn, nf-wide-resnet, ...",
-    "objective.log_p_x": "the weight of the density",
-    "objective.log_p_xy": "the weight of the joint density",
-    "objective.log_p_y_given_x": "the weight of the classifier",
-    "objective.energy_l2": "holds energies near 0",
-    "chain.steps": "Langevin steps an iteration: more are slower and steadier",
+    "objective.log_p_x": "weight of log p(x)",
+    "objective.log_p_xy": "weight of log p(x, y)",
+    "objective.log_p_y_given_x": "weight of log p(y | x)",
+    "objective.energy_l2": "keeps energies near 0",
+    "chain.steps": "Langevin steps per iteration; more are slower but more stable",
     "chain.kernel.kind": "langevin, or mala with a step_size and a temperature",
-    "chain.label_kernel": "labels are drawn given x, and x given labels, in turn",
+    "chain.label_kernel": "block Gibbs: alternates labels given x and x given labels",
     "chain.sampling_steps": "steps of `jointenergy sample`",
-    "buffer.size": "persistent chains",
-    "buffer.restart": "the share of chains that begin afresh",
-    "start.x": "where fresh chains begin",
-    "start.uniform": "the share of them that begins in uniform noise",
-    "optimizer.ema": "samples and predictions are those of averaged weights",
-    "cadence.check": "iterations between two checks of health",
+    "buffer.size": "number of persistent chains",
+    "buffer.restart": "share of chains restarted",
+    "start.x": "starting points of fresh chains",
+    "start.uniform": "share of them that start from uniform noise",
+    "optimizer.ema": "decay of the averaged weights, used for samples and predictions",
+    "cadence.check": "iterations between health checks",
 }
 
 
 def text_of(values: Mapping[str, Any], found: OwnData, head: list[str]) -> str:
-    """The recipe as TOML with comments; `head` stands at its top."""
+    """Format the recipe as TOML with comments, starting with `head`."""
     ordered = sorted(values, key=lambda key: ORDER.index(key) if key in ORDER else len(ORDER))
     lines = [f"# {line}" for line in head] + [""]
     lines += _lines({key: values[key] for key in ordered}, "", {"data": label_lines(found.train)})
@@ -233,7 +233,7 @@ def text_of(values: Mapping[str, Any], found: OwnData, head: list[str]) -> str:
 
 
 def _lines(table: Mapping[str, Any], path: str, notes: Mapping[str, list[str]]) -> list[str]:
-    """A table's own keys, then its tables, each with its heading."""
+    """Format a table's own keys, then its subtables with their headings."""
     lines = [f"# {note}" for note in notes.get(path, [])]
     for key, value in table.items():
         if not isinstance(value, dict):
@@ -248,11 +248,11 @@ def _lines(table: Mapping[str, Any], path: str, notes: Mapping[str, list[str]]) 
     return lines
 
 
-SHOWN = 12  # values of a label, in a line about it
+SHOWN = 12  # values listed per label
 
 
 def label_lines(train: Dataset) -> list[str]:
-    """The labels by name, with the training rows of each value."""
+    """List the labels by name, with the number of training rows of each value."""
     lines = []
     for k, name in enumerate(train.labels.names):
         y = train.y[:, k]
@@ -265,5 +265,5 @@ def label_lines(train: Dataset) -> list[str]:
 
 
 def plain_name(text: str) -> str:
-    """A name for a recipe and its folders, of a file's."""
+    """Derive a recipe name from a file name."""
     return re.sub(r"^[^A-Za-z0-9]+", "", re.sub(r"[^\w.-]+", "-", text, flags=re.ASCII)) or "own"

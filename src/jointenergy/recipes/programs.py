@@ -1,4 +1,4 @@
-"""recipes: the Python program that trains what a recipe trains, bit for bit."""
+"""recipes: print a recipe as an equivalent Python program."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ UNSAID: dict[str, Any] = {
     "allow_batch_statistics": False,
     "engine": EngineSettings(),
 }
-"""Arguments of `fit` that need not be said: their defaults depend on no data."""
+"""Arguments of `fit` that can be omitted because their defaults do not depend on the data."""
 
 
 def program_of(recipe: Recipe, data: TrainingData, seed: int, *, folder: Path | None = None) -> str:
-    """A program of public names that trains the recipe; `data` are its rows, `folder` the one that they lie in."""
+    """Return a program that trains the recipe with the public API; `folder` contains its data."""
     place = () if folder is None else (str(folder),)
     rows = Call(load, recipe.data.name, *place, split="train", options=recipe.data.options)
     prepared = Call(prepare, Named("dataset", None), **preparation(recipe), seed=seed)

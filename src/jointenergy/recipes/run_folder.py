@@ -1,4 +1,4 @@
-"""recipes: run folders, made anew or opened again, and how long a recipe takes."""
+"""recipes: create and reopen run folders, and time a recipe."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from jointenergy.training.loop import Loop
 from jointenergy.training.trainer import ALONE
 
 RECIPE = "recipe.toml"
-FIT = "fit.json"  # in its place where `fit` has made the run
-ABOUT = "run.json"  # what a run is beside its recipe: seed, guard, where its data lies, what must be said of it
-WARM, MEASURED = 10, 30  # iterations before a time is measured, and those that it is measured by
+FIT = "fit.json"  # in a run folder of `fit`, instead of the recipe
+ABOUT = "run.json"  # seed, guard, data folder and notes of a run
+WARM, MEASURED = 10, 30  # iterations of warm-up and timing
 
 
 @dataclass(frozen=True)
 class About:
-    """What a run is beside its recipe. An older run did not note its labels and shape."""
+    """Facts of a run besides its recipe. Older runs did not store labels and shape."""
 
     seed: Seed
     guarded: bool
@@ -43,7 +43,7 @@ class About:
     labels: dict[str, tuple[str, ...]] | None = None
     event_shape: Shape | None = None
     judged: bool = True
-    """Whether the command line ends with a status of its own where the run is not healthy: not of small sizes."""
+    """Whether the command line exits with an error if the run is not healthy; False for small sizes."""
 
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
 
@@ -67,9 +67,9 @@ def create(
     data: TrainingData | None = None,
     judged: bool = True,
 ) -> Loop:
-    """A new run in a folder of its own, ready to `fit`. One that is there already is never overwritten.
+    """Create a new run in its own folder, ready to `fit`; an existing run is never overwritten.
 
-    `data` is that of the recipe, the folder, the device and the seed, where the caller has it.
+    `data` avoids reading the recipe's data again, if the caller has them.
     """
     world.from_first(lambda: check_free(folder))
     data = data or data_of(settings, data_folder, device, seed)
@@ -80,7 +80,7 @@ def create(
         None if data_folder is None else str(data_folder.absolute()),
         torch.device(device).type,
         tuple(trainer.warnings),
-        # So that its weights can be loaded where its data are not.
+        # Lets weights be loaded without the data.
         dict(zip(data.labels.names, data.labels.values, strict=True)),
         data.event_shape,
         judged,
@@ -92,9 +92,9 @@ def create(
 
 
 def check_free(folder: Path) -> None:
-    """Refuse a folder that something is in: a run is never overwritten."""
+    """Refuse a folder that is not empty: runs are never overwritten."""
     if not is_free(folder):
-        raise InputError(f"{folder} is not empty: go on with `jointenergy resume {folder}`, or choose another --out")
+        raise InputError(f"{folder} is not empty: continue with `jointenergy resume {folder}`, or choose another --out")
 
 
 def _describe(folder: Path, known: About, settings: Recipe) -> None:
@@ -104,27 +104,27 @@ def _describe(folder: Path, known: About, settings: Recipe) -> None:
 
 
 def settings_of(settings: Recipe, known: About) -> dict[str, Any]:
-    """All that a run is made of, as plain values that its checkpoints keep: none may change between them unsaid."""
+    """Return all settings of a run as plain values; checkpoints store them and detect changes."""
     return {"seed": known.seed, "guarded": known.guarded, **asdict(settings)}
 
 
 def about(folder: Path) -> About:
-    """What a run is beside its recipe."""
+    """Read the facts of a run."""
     if not (folder / ABOUT).is_file():
         if (folder / FIT).exists():
-            raise InputError(f"{folder} holds a run of fit, whose network only your code has: call fit again")
-        raise InputError(f"{folder} is no run folder: {ABOUT} is missing or damaged")
-    return read_json(_ABOUT, folder / ABOUT, f"{folder} is no run folder: {ABOUT} is damaged")
+            raise InputError(f"{folder} is a run of fit, whose network is in your code: call fit again")
+        raise InputError(f"{folder} is not a run folder: {ABOUT} is missing or damaged")
+    return read_json(_ABOUT, folder / ABOUT, f"{folder} is not a run folder: {ABOUT} is damaged")
 
 
 def reopen(folder: Path, *, device: torch.device | str | None = None, world: World = ALONE) -> Loop:
-    """The run of a folder, as it was at its newest whole checkpoint, on the device it had unless another is named."""
+    """Reopen a run at its newest intact checkpoint, on its own device unless another is named."""
     known = about(folder)
     settings = read(folder / RECIPE)
     data = data_of(settings, known.data_folder, device or device_of(known.device), known.seed)
     trainer = trainer_of(settings, data, known.seed, guarded=known.guarded, world=world)
     loop = Loop(trainer, folder, settings=settings_of(settings, known))
-    with told(f"the checkpoints of {folder} are damaged, or of another version of jointenergy"):
+    with told(f"the checkpoints of {folder} are damaged or from another version of jointenergy"):
         loop.resume()
     return loop
 
@@ -139,10 +139,10 @@ def iterations_in(
     world: World = ALONE,
     data: TrainingData | None = None,
 ) -> int:
-    """How many iterations fit into a time, by a short run in memory.
+    """Estimate how many iterations fit into a time, with a short run in memory.
 
-    It is thrown away: the rates of the first iterations depend on how many there will be, and the recipe of the folder
-    must give the same weights when it is trained again.
+    The run is discarded: schedules depend on the number of iterations, and training must be reproducible from the
+    recipe.
     """
     trainer = trainer_of(settings, data or data_of(settings, data_folder, device, seed), seed, world=world)
     for _ in range(WARM):

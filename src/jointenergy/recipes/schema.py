@@ -1,4 +1,4 @@
-"""recipes: a recipe, read from TOML, validated against the settings, written back complete."""
+"""recipes: read a recipe from TOML, validate it, and write it back in full."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ from jointenergy.training.settings import CadenceSettings, Count, EngineSettings
 
 @dataclass(frozen=True)
 class Recipe(Strict):
-    """One experiment, complete: nothing that changes its result is set anywhere else but the seed."""
+    """One complete experiment: besides the seed, nothing else affects its result."""
 
     name: str
     description: str = ""
@@ -56,7 +56,7 @@ class Recipe(Strict):
     engine: EngineSettings = field(default_factory=EngineSettings)
 
     def baseline(self) -> Recipe:
-        """The same network, data and schedule trained by cross-entropy alone."""
+        """Return the baseline: the same network, data and schedule, trained with cross-entropy only."""
         if self.model.family in ("conditional", "unconditional"):
             raise InputError(f"{self.name!r} has no baseline: a {self.model.family} model classifies nothing")
         alone = ObjectiveSettings(
@@ -76,12 +76,12 @@ _KINDS: dict[str, Any] = {settings.kind: settings for settings in (*NETWORKS, *X
 
 
 def parse(values: Mapping[str, Any], source: str) -> Recipe:
-    """A recipe from nested mappings, or one sentence naming the key that is wrong and the nearest right one."""
+    """Build a recipe from nested mappings; on an error, name the wrong key and the closest known one."""
     values = dict(values)
     try:
         if isinstance(values.get("objective"), str):
             values["objective"] = _weights(values["objective"])
-        # As JSON: there a list may be a tuple and a table a dataclass, while a string is no number.
+        # Via JSON, which accepts lists as tuples and tables as dataclasses, but not strings as numbers.
         recipe = _RECIPE.validate_json(json.dumps(values, default=str), strict=True)
         _check(recipe)
     except ValidationError as error:
@@ -89,65 +89,65 @@ def parse(values: Mapping[str, Any], source: str) -> Recipe:
     except InputError as error:
         raise InputError(f"{source}: {error}") from None
     except (RecursionError, ValueError, TypeError) as error:
-        raise InputError(f"{source} is no recipe: {reason_of(error)}") from None
+        raise InputError(f"{source} is not a recipe: {reason_of(error)}") from None
     return recipe
 
 
 def _weights(name: str) -> dict[str, float]:
-    """The weights of a preset objective: `objective = "jem"` is short for its table."""
+    """Return the weights of a preset objective, such as `objective = "jem"`."""
     terms = preset(name).terms
     entropy = sum(t.entropy_weight for t in terms if isinstance(t, KLTerm))
     return {"log_p_x": 0.0, "log_p_y_given_x": 0.0, "entropy": entropy, **{t.name: t.weight for t in terms}}
 
 
 def _check(recipe: Recipe) -> None:
-    """Settings that contradict each other, each in one sentence with its remedy."""
+    """Refuse settings that contradict each other."""
     objective, network, family = recipe.objective, recipe.model.network, recipe.model.family
     if not re.fullmatch(r"[A-Za-z0-9][\w.-]*", recipe.name):
-        raise InputError(f"the name {recipe.name!r} is a folder's too: use letters, digits, '-', '_' and '.'")
+        raise InputError(f"the name {recipe.name!r} also names folders: use letters, digits, '-', '_' and '.'")
     if not recipe.data.low < recipe.data.high:
-        raise InputError(f"data.low must lie below data.high, got {recipe.data.low} and {recipe.data.high}")
+        raise InputError(f"data.low must be below data.high, got {recipe.data.low} and {recipe.data.high}")
     _check_pixels(recipe)
     density = objective.log_p_x + objective.log_p_xy + objective.log_p_x_given_y
     joint = objective.log_p_x + objective.log_p_y_given_x + objective.log_p_xy
     if density + objective.log_p_y_given_x == 0:
         raise InputError("all likelihood terms have weight 0: give one, such as objective.log_p_x = 1")
     if density == 0 and objective.kl + objective.energy_l2 > 0:
-        raise InputError("objective.kl and objective.energy_l2 need a density term beside them, such as log_p_x")
+        raise InputError("objective.kl and objective.energy_l2 need a density term, such as log_p_x")
     if objective.entropy > 0 and objective.kl == 0:
         raise InputError("objective.entropy is a part of the KL term: set objective.kl as well")
     if recipe.optimizer.name == "adam" and recipe.optimizer.weight_decay > 0:
         raise InputError("Adam with decoupled weight decay is AdamW: set optimizer.name = 'adamw'")
     if recipe.optimizer.name == "sgd" and recipe.optimizer.clip_sigma is not None:
-        raise InputError("optimizer.clip_sigma is in units of Adam's second moment: set optimizer.name = 'adam'")
+        raise InputError("optimizer.clip_sigma uses Adam's second moment: set optimizer.name = 'adam'")
     if recipe.chain.keep_labels and (objective.log_p_x == 0 or recipe.chain.label_kernel != "none"):
         raise InputError("chain.keep_labels is for negatives of log_p_x and label_kernel = 'none': set it to 0")
     if not isinstance(recipe.chain.kernel, LangevinSettings):
         if objective.kl > 0:
-            raise InputError("the KL term is computed by a last Langevin step: set chain.kernel.kind = 'langevin'")
+            raise InputError("the KL term needs a final Langevin step: set chain.kernel.kind = 'langevin'")
         if recipe.chain.clamp and recipe.model.domain == "reals":
             raise InputError(
-                f"{recipe.chain.kernel.kind} clamps nothing: set chain.clamp = false, or model.domain = 'box', which "
+                f"{recipe.chain.kernel.kind} does not clamp: set chain.clamp = false, or model.domain = 'box', which "
                 "it never leaves"
             )
     if recipe.chain.sum_labels and recipe.chain.label_kernel == "none":
         raise InputError(
-            "chain.sum_labels is for chains that move labels: set a chain.label_kernel, or set it to false"
+            "chain.sum_labels requires chains that move labels: set a chain.label_kernel, or set it to false"
         )
     _check_label_temperature(recipe)
     if isinstance(network, MLPNetwork) and network.labels == "output" and family == "unconditional":
-        raise InputError("an unconditional model has no labels: leave model.network.labels out")
+        raise InputError("an unconditional model has no labels: leave out model.network.labels")
     if recipe.chain.keep_labels and family == "unconditional":
         raise InputError("an unconditional model has no labels to keep: set chain.keep_labels = 0")
     if isinstance(network, WideResNetNetwork) and network.norm == "batch" and not recipe.model.allow_batch_statistics:
         raise InputError(
-            "batch norm makes each row's density depend on the rows beside it: set model.allow_batch_statistics = true "
-            "to train it all the same, or model.network.norm = 'none' or 'group'"
+            "batch norm makes each row's density depend on the other rows: set model.allow_batch_statistics = true "
+            "to train it anyway, or model.network.norm = 'none' or 'group'"
         )
     if recipe.data.labeled is not None and recipe.data.missing_labels > 0:
         raise InputError("data.labeled and data.missing_labels both hide labels: set one of them")
     if recipe.data.labeled is not None and family == "unconditional":
-        raise InputError("an unconditional model sees no labels: leave data.labeled out")
+        raise InputError("an unconditional model has no labels: leave out data.labeled")
     if recipe.data.separate_batches and not (density > 0 and objective.log_p_y_given_x > 0):
         raise InputError("data.separate_batches needs log_p_y_given_x and a density term: set it to false")
     if recipe.data.classifier_noise is not None and not recipe.data.separate_batches:
@@ -157,91 +157,91 @@ def _check(recipe: Recipe) -> None:
     if recipe.chain.augment_every > 0 and not recipe.chain.augment:
         raise InputError("chain.augment_every needs something in chain.augment, such as ['flip']")
     if recipe.data.missing_x > 0 and (recipe.data.augment or recipe.chain.augment):
-        raise InputError("rows with masked x cannot be augmented: set data.missing_x = 0, or augment nothing")
+        raise InputError("rows with masked x cannot be augmented: set data.missing_x = 0, or remove the augmentation")
     if objective.log_p_x_given_y > 0 and density > objective.log_p_x_given_y and recipe.chain.label_kernel == "none":
         raise InputError(
-            "log_p_x_given_y beside another density term needs chains that move labels: set chain.label_kernel"
+            "log_p_x_given_y with another density term needs chains that move labels: set chain.label_kernel"
         )
     if joint == 0 and family in ("logits", "pair"):
         raise InputError(
-            "log_p_x_given_y alone leaves an unknown normalizer to each label: set model.family = 'conditional', or "
+            "log_p_x_given_y alone leaves one unknown normalizer per label: set model.family = 'conditional', or "
             "add objective.log_p_y_given_x"
         )
     if family == "conditional" and joint > 0:
-        raise InputError("a conditional model knows p(x | y) alone: use objective.log_p_x_given_y and no other term")
+        raise InputError("a conditional model only has p(x | y): use objective.log_p_x_given_y and no other term")
     if family == "unconditional" and joint + objective.log_p_x_given_y > objective.log_p_x:
-        raise InputError("an unconditional model knows p(x) alone: use objective.log_p_x and no other term")
+        raise InputError("an unconditional model only has p(x): use objective.log_p_x and no other term")
 
 
 def _check_label_temperature(recipe: Recipe) -> None:
-    """Labels at another temperature than 1 need p(y | x) and a temperature of x; labels that come last chains of x."""
+    """Refuse label temperatures without p(y | x) or a temperature of x, and "last" with chains that move labels."""
     chain = recipe.chain
     if chain.label_temperature == "one":
         return
     if recipe.model.family in ("conditional", "unconditional"):
         raise InputError(
-            f"a {recipe.model.family} model has no p(y | x), so labels have no temperature: leave out "
+            f"a {recipe.model.family} model has no p(y | x), so its labels have no temperature: leave out "
             "chain.label_temperature"
         )
     if chain.kernel.temperature == 0:
         raise InputError(
-            "chains without noise have temperature 0, at which there is no law: set chain.kernel.noise_scale"
+            "chains without noise have temperature 0 and no stationary distribution: set chain.kernel.noise_scale"
         )
     if chain.label_temperature == "last" and chain.label_kernel != "none":
         raise InputError(
-            "labels that come last are summed out while x moves: set chain.label_kernel = 'none', or "
+            "label_temperature = 'last' sums labels out while x moves: set chain.label_kernel = 'none', or "
             "chain.label_temperature = 'same'"
         )
 
 
 def _check_pixels(recipe: Recipe) -> None:
-    """Settings of how pixels are seen that contradict each other."""
+    """Refuse contradictory pixel settings."""
     data = recipe.data
     if data.transform == "logit":
         if data.dequantize == "none":
-            raise InputError("the logit takes dequantized pixels: set data.dequantize to 'bytes' or 'binary'")
+            raise InputError("the logit transform needs dequantized pixels: set data.dequantize to 'bytes' or 'binary'")
         if {"color", "blur"} & {*data.augment, *recipe.chain.augment}:
-            raise InputError("color and blur change pixels and no logits: augment by 'crop' and 'flip' alone")
+            raise InputError("color and blur apply to pixels, not logits: augment with 'crop' and 'flip' only")
         View(data.low, data.high, BYTES)
 
 
 def read(path: Path, overrides: Sequence[str] = (), *, variant: str = "", size: Size = "full") -> Recipe:
-    """A recipe file, or a variant or a smaller size of it, with `key.key=value` overrides applied."""
+    """Read a recipe file, or a variant or smaller size of it, with `key.key=value` overrides."""
     return parse(values_of(path, overrides, variant=variant, size=size), path.name)
 
 
 def values_of(path: Path, overrides: Sequence[str] = (), *, variant: str = "", size: Size = "full") -> dict[str, Any]:
-    """What a file says of the recipe, its variant and size, with `key.key=value` overrides applied, not yet checked."""
+    """Read the values of a recipe, variant and size with `key.key=value` overrides, without validation."""
     values = chosen(contents(path), variant, size, path.name)
-    # The kind of a table comes first: it drops the keys of the kind before, and not those that are set beside it.
+    # Apply "kind" first: it drops the keys of the previous kind, but not those set with it.
     for override in sorted(overrides, key=lambda text: text.partition("=")[0].strip() not in _UNIONS):
         _override(values, override)
     return values
 
 
 def contents(path: Path) -> dict[str, Any]:
-    """All that a file says: the recipe, its variants and its smaller sizes."""
+    """Read a whole file: the recipe, its variants and smaller sizes."""
     if not path.exists():
         raise InputError(f"there is no recipe file {path}")
     return toml_file(path, "the recipe file")
 
 
 def write(recipe: Recipe) -> str:
-    """The recipe as TOML that reads back as the same recipe."""
+    """Format the recipe as TOML that reads back as the same recipe."""
     return tomli_w.dumps(_without_none(asdict(recipe)))
 
 
 def _override(values: dict[str, Any], override: str) -> None:
     key, equals, text = override.partition("=")
     if not equals or not key:
-        raise InputError(f"--set needs key=value, as in chain.steps=20, got {shortened(override, 80)!r}")
+        raise InputError(f"--set needs key=value, such as chain.steps=20, got {shortened(override, 80)!r}")
     try:
         (value,) = toml_of(f"value = {text}").values()
     except ValueError:
         value = text  # a bare word is a string
     *path, last = key.strip().split(".")
     if len(path) > DEPTH:
-        raise InputError(f"--set {shortened(override, 80)}: no table lies that deep")
+        raise InputError(f"--set {shortened(override, 80)}: the key is nested too deeply")
     table = values
     for part in path:
         table = table.setdefault(part, {})
@@ -256,7 +256,7 @@ def _override(values: dict[str, Any], override: str) -> None:
 
 
 def _sentence(error: Mapping[str, Any]) -> str:
-    """pydantic's first error in one sentence; tags of unions are no part of a key."""
+    """Turn pydantic's first error into one sentence; keys omit the tags of unions."""
     location = [shortened(str(p), 80) for p in error["loc"] if p not in _KINDS]
     key = ".".join(location)
     if error["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
@@ -264,13 +264,13 @@ def _sentence(error: Mapping[str, Any]) -> str:
         return f"there is no key {key!r}: {nearest(location[-1], known)}"
     if error["type"] == "missing":
         return f"the key {key!r} is missing"
-    if error["type"] == "value_error":  # a sentence of our own, from a table that checks itself
+    if error["type"] == "value_error":  # our own message, from a table's validator
         return f"{key}: {error['ctx']['error']}"
     return f"{key!r} got {shortened(repr(error['input']), 80)}: {str(error['msg'])[0].lower()}{str(error['msg'])[1:]}"
 
 
 def _keys_beside(location: Sequence[str | int]) -> list[str]:
-    """The keys that stand in the table of a wrong one."""
+    """List the valid keys of the table that contains a wrong key."""
     table: Any = Recipe
     names: dict[str, Any] = {"data": DataSettings, "model": ModelSettings, "objective": ObjectiveSettings, **_KINDS}
     names |= {"options": Options, "schedule": PolynomialSettings}

@@ -1,4 +1,4 @@
-"""recipes: everything that a recipe may set, as frozen dataclasses; the defaults are values that were really used."""
+"""recipes: all settings of a recipe, as frozen dataclasses; the defaults were used in actual runs."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Layers = Annotated[int, Field(ge=1, le=LAYERS)]
 
 @dataclass(frozen=True)
 class DataSettings(Strict):
-    """What is trained on, and how it is changed each time a row is used: dequantized, augmented, then noised.
+    """The data, and how rows are changed each time they are used: dequantized, augmented, then noised.
 
     With `separate_batches` the augmentation is for log p(y | x) alone: the other terms have a batch of their own rows,
     not augmented, and `classifier_noise` is the noise on the augmented ones (left out: `noise`). `missing_labels` and
@@ -49,9 +49,9 @@ class DataSettings(Strict):
 
 @dataclass(frozen=True)
 class MLPNetwork(Strict):
-    """`labels` are for networks of x and y: one-hot beside x at the "input", or one "output" for each value of a label.
+    """`labels` applies to networks of x and y: one-hot labels at the "input", or one "output" per label value.
 
-    With outputs only the last layer is a label's own, and all else is shared; the logits of a classifier are such too.
+    With outputs, all layers but the last are shared by the labels, as in a classifier.
     """
 
     kind: Literal["mlp"] = "mlp"
@@ -62,7 +62,7 @@ class MLPNetwork(Strict):
 
 @dataclass(frozen=True)
 class BilinearNetwork(Strict):
-    """g(x)^T h(y) of the mixed joint EBM, an MLP each with `features` outputs: for labels that are a structure."""
+    """g(x)^T h(y) of the mixed joint EBM, two MLPs with `features` outputs, for structured labels."""
 
     kind: Literal["bilinear"] = "bilinear"
     hidden: Widths = (256,)
@@ -72,9 +72,9 @@ class BilinearNetwork(Strict):
 
 @dataclass(frozen=True)
 class WideResNetNetwork(Strict):
-    """`norm = "batch"` needs `model.allow_batch_statistics`: its chains sample a function of the batch.
+    """`norm = "batch"` needs `model.allow_batch_statistics`: the density then depends on the batch.
 
-    `residual_gain` is where a learned scalar on each residual branch starts; without it there is none.
+    `residual_gain` initializes a learned scalar on each residual branch; None disables it.
     """
 
     kind: Literal["wide-resnet"] = "wide-resnet"
@@ -87,9 +87,9 @@ class WideResNetNetwork(Strict):
 
 @dataclass(frozen=True)
 class NFWideResNetNetwork(Strict):
-    """The wide residual network without normalization that keeps its variance: standardized weights, scaled branches.
+    """A wide residual network without normalization, with standardized weights and scaled branches.
 
-    Each residual branch counts `alpha` times a learned scalar that starts at `residual_gain`; 0 is SkipInit.
+    Each residual branch is scaled by `alpha` and a learned scalar initialized to `residual_gain`; 0 is SkipInit.
     """
 
     kind: Literal["nf-wide-resnet"] = "nf-wide-resnet"
@@ -102,7 +102,7 @@ class NFWideResNetNetwork(Strict):
 
 @dataclass(frozen=True)
 class ImageCNNNetwork(Strict):
-    """Convolutions that halve an image of any size until it is small, then an MLP: cheap enough for a CPU."""
+    """Strided convolutions for images of any size, then an MLP; cheap enough for a CPU."""
 
     kind: Literal["image-cnn"] = "image-cnn"
     hidden: Widths = (256,)
@@ -111,7 +111,7 @@ class ImageCNNNetwork(Strict):
 
 @dataclass(frozen=True)
 class GibbsJemNetwork(Strict):
-    """The CNN of Gibbs-JEM, for images of 3 x 64 x 64."""
+    """The CNN of Gibbs-JEM, for 3 x 64 x 64 images."""
 
     kind: Literal["gibbs-jem-cnn"] = "gibbs-jem-cnn"
     activation: str = "silu"
@@ -119,7 +119,7 @@ class GibbsJemNetwork(Strict):
 
 @dataclass(frozen=True)
 class DSpritesNetwork(Strict):
-    """The CNN with its MLP of the mixed joint EBM, for images of 1 x 32 x 32."""
+    """The CNN and MLP of the mixed joint EBM, for 1 x 32 x 32 images."""
 
     kind: Literal["dsprites-cnn"] = "dsprites-cnn"
     activation: str = "elu"
@@ -127,7 +127,7 @@ class DSpritesNetwork(Strict):
 
 @dataclass(frozen=True)
 class IgebmNetwork(Strict):
-    """The residual networks of IGEBM's figure 12, by their letters; `width` multiplies all channels."""
+    """The residual networks of Du and Mordatch (2019), figure 12, by letter; `width` multiplies all channels."""
 
     kind: Literal["igebm-resnet"] = "igebm-resnet"
     plan: Literal["a", "b", "c", "d"] = "a"
@@ -162,8 +162,8 @@ NETWORKS = (
 class ModelSettings(Strict):
     """`domain` is the box of the data's bounds, or R^D with a Gaussian reference term of `reference_scale`.
 
-    Families: `logits` of a classifier, `pair` (any network of x and one-hot y), `conditional` (p(x | y) alone, one
-    unknown normalizer for each label), `unconditional` (no labels).
+    Families: `logits` of a classifier, `pair` (any network of x and one-hot y), `conditional` (p(x | y) only, with one
+    unknown normalizer per label), `unconditional` (no labels).
     """
 
     family: Literal["logits", "pair", "conditional", "unconditional"] = "logits"
@@ -175,7 +175,7 @@ class ModelSettings(Strict):
 
 @dataclass(frozen=True)
 class ObjectiveSettings(Strict):
-    """The weights of the likelihood terms and the regularizers; a weight of zero leaves a term out.
+    """Weights of likelihood terms and regularizers; terms of weight zero are omitted.
 
     `entropy` weighs the nearest-neighbor entropy inside the KL term. `frequency_weights` lets each value of a label
     count alike in log p(y | x), however rare it is. `label_smoothing` is the share of a label's weight in log p(y | x)
@@ -195,7 +195,7 @@ class ObjectiveSettings(Strict):
 
 @dataclass(frozen=True)
 class PolynomialSettings(Strict):
-    """Step sizes that shrink as (1 + t / offset) ** -power with a chain's step t."""
+    """Step sizes that decay as (1 + t / offset) ** -power with the step t of a chain."""
 
     power: Positive
     offset: Positive = 1.0
@@ -213,13 +213,13 @@ class LangevinSettings(Strict):
 
     @property
     def temperature(self) -> float:
-        """x moves on f / temperature."""
+        """Temperature T of x, which samples f / T."""
         return self.noise_scale**2 / (2.0 * self.step_size)
 
 
 @dataclass(frozen=True)
 class MALASettings(Strict):
-    """Metropolis-adjusted Langevin, which samples f / temperature exactly and rejects what leaves a box."""
+    """Metropolis-adjusted Langevin, which samples f / temperature exactly and rejects proposals outside a box."""
 
     step_size: Positive
     temperature: Positive = 1.0
@@ -267,7 +267,7 @@ class LabelMoves(Strict):
 
 @dataclass(frozen=True)
 class ChainSettings(Strict):
-    """`kernel` moves x; a label kernel makes it block Gibbs on x and y. `clamp` holds Langevin to the data's bounds.
+    """`kernel` moves x; with a label kernel, chains are block Gibbs on x and y. `clamp` clamps Langevin to the bounds.
 
     `augment` changes chains when they are drawn from the buffer, and every `augment_every` steps when a trained model
     is sampled (0: never). `completion_steps` are the steps that complete a row's missing labels and masked x. The
@@ -275,15 +275,14 @@ class ChainSettings(Strict):
     With 1 all negatives of log p(x) are drawn class by class (JEM, appendix A, method 1). A share between trains the
     density where chains with a label given go, as well as where those without go.
 
-    With `sum_labels` chains move their labels, and the loss averages over labels at the x that it scores, as if each
-    were drawn there. The chain's own label was drawn at x before its last moves: in the mean the two agree where x
-    moves at temperature 1, and not where it moves colder. log p(x, y) with labels summed at its chains is JEM's
-    objective, log p(x) + log p(y | x), with another chain.
+    With `sum_labels` chains move their labels, but the loss averages over labels at the final x. A chain's own label
+    was drawn before the last moves of x: the two agree in expectation if x moves at temperature 1, but not if it moves
+    at a lower one. log p(x, y) with summed labels is JEM's objective, log p(x) + log p(y | x), with another chain.
 
-    `label_temperature` says at which temperature labels are, where x moves at T (see `docs/models.md`). "one" is the
-    papers' way: labels at 1; where chains move both there is no joint law. "same": labels at T too; the model is f / T,
-    in predictions, cross-entropy and chains alike. "last": x moves at T on log p(x), and labels follow at 1;
-    log_p_xy is then log p(x) + T log p(y | x), T times the log-likelihood of that law.
+    `label_temperature` is the temperature of labels when x moves at T (see `docs/models.md`). "one", as in the papers:
+    labels at 1; chains that move both then have no joint distribution. "same": labels at T too; the model is f / T in
+    predictions, cross-entropy and chains. "last": x moves at T on log p(x), and labels follow at 1; log_p_xy is then
+    log p(x) + T log p(y | x), T times the log-likelihood of that distribution.
     """
 
     steps: Count = 20
@@ -305,7 +304,7 @@ class ChainSettings(Strict):
 
 @dataclass(frozen=True)
 class BufferSettings(Strict):
-    """`kind = "none"` starts every chain afresh: short-run chains."""
+    """`kind = "none"` restarts every chain: short-run chains."""
 
     kind: Literal["replay", "reservoir", "none"] = "replay"
     size: Annotated[int, Field(ge=1, le=SLOTS)] = 10_000
@@ -314,9 +313,9 @@ class BufferSettings(Strict):
 
 @dataclass(frozen=True)
 class StartSettings(Strict):
-    """Where fresh chains begin; with `class-gaussians` the share `uniform` of them is uniform all the same.
+    """Starting points of fresh chains; with `class-gaussians`, the share `uniform` of them is uniform.
 
-    Uniform starts find what lies far from the data; those in the classes keep the shares of the classes among chains.
+    Uniform starts explore regions far from the data; class Gaussians keep the class shares among chains.
     """
 
     x: Literal["uniform", "batch", "class-gaussians"] = "uniform"

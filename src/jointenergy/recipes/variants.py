@@ -1,7 +1,7 @@
-"""recipes: what a recipe's file holds beside the recipe: its variants and its smaller sizes, as tables of changes.
+"""recipes: variants and smaller sizes of a recipe, as tables of changes in its file.
 
-`[variants.NAME]` changes the experiment, and its result has a name of its own, RECIPE-NAME. `[quick]` (at most a minute
-on a CPU) and `[smoke]` (seconds) make it small. A variant's own `quick` and `smoke` tables add to those of the recipe.
+`[variants.NAME]` changes the experiment; its result is called RECIPE-NAME. `[quick]` (at most a minute on a CPU) and
+`[smoke]` (seconds) make it smaller. A variant's own `quick` and `smoke` tables extend those of the recipe.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ SIZES = ("quick", "smoke")
 
 
 def variants_of(values: Mapping[str, Any]) -> list[str]:
-    """The variants that a file holds."""
+    """List the variants in a file."""
     table = values.get("variants", {})
     return list(table) if isinstance(table, dict) else []
 
 
 def chosen(values: Mapping[str, Any], variant: str, size: Size, source: str) -> dict[str, Any]:
-    """The recipe alone: as it is, or its `variant` (an empty name is none), at its full size or a smaller one."""
+    """Return the recipe, or its `variant` (if not empty), at full or smaller size."""
     tables = [("variants", name, table) for name, table in _table(values, "variants", source).items()]
     tables += [("", name, values[name]) for name in SIZES if name in values]
     for room, name, table in tables:
@@ -41,7 +41,7 @@ def chosen(values: Mapping[str, Any], variant: str, size: Size, source: str) -> 
         recipe["name"] = f"{values.get('name')}-{variant}"
     if size != "full":
         if size not in recipe:
-            raise InputError(f"{source} has no {size} size: give it a table [{size}] with what is smaller there")
+            raise InputError(f"{source} has no {size} size: add a table [{size}] with smaller settings")
         recipe = {**changed(recipe, recipe[size]), "name": f"{recipe.get('name')}-{size}"}
     return {key: value for key, value in recipe.items() if key not in SIZES}
 

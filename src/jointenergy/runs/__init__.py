@@ -1,4 +1,4 @@
-"""runs: `Run`, a trained model with its folder, and `fit`, `load` and `wrap`, which make one."""
+"""runs: `Run`, a trained model with its folder, and `fit`, `load` and `wrap`, which create one."""
 
 from jointenergy.runs.film import Film
 from jointenergy.runs.fitting import fit

@@ -1,4 +1,4 @@
-"""runs: x and labels as users have them, numpy arrays or tensors, made into what the model takes."""
+"""runs: convert numpy arrays or tensors of x and labels to the format of the model."""
 
 from __future__ import annotations
 
@@ -17,59 +17,59 @@ from jointenergy.labels import Given
 
 Array = Tensor | NDArray[Any]
 Labels = Given | NDArray[Any]
-"""Labels by names, or as an array with MISSING where they are not known."""
+"""Labels by name, or an array with MISSING where they are unknown."""
 
 
 def rows_of(x: Array, event_shape: tuple[int, ...], bounds: tuple[float, float], like: Tensor) -> Tensor:
-    """x in the dtype and on the device of `like`: uint8 is pixels, 0 to 255, seen as the bounds say.
+    """Convert x to the dtype and device of `like`; uint8 pixels, 0 to 255, are scaled to the bounds.
 
-    A single row may come without its first dimension, and images without the dimensions of size 1; a run of flat rows
-    takes grey images too.
+    A single row may lack the first dimension, and images may lack dimensions of size 1. Runs of flat rows also accept
+    gray images.
     """
     x = tensor_of(x, "x")
     if x.dtype == torch.uint8:
         x = View.of(bounds).of_pixels(x)
-    if x.is_floating_point():  # others are refused by the model, with a sentence
+    if x.is_floating_point():  # the model refuses other dtypes
         x = x.to(like)
     return shaped(x, event_shape)
 
 
 def shaped(x: Tensor, event_shape: tuple[int, ...]) -> Tensor:
-    """x as `[n, *event]` where only dimensions of size 1, or the flattening of a grey image, stand between."""
+    """Reshape x to `[n, *event]`, if only dimensions of size 1 or the flattening of a gray image differ."""
     if x.shape == event_shape:
         return x[None]
     if x.ndim < 2 or x.shape[1:] == event_shape:
         return x
     if x.ndim == 4 and len(event_shape) == 3 and x.shape[1:] == (*event_shape[1:], event_shape[0]):
-        return x.permute(0, 3, 1, 2).contiguous()  # channels last, as most programs keep colors
+        return x.permute(0, 3, 1, 2).contiguous()  # channels last to channels first
     own, wanted = ([s for s in shape if s != 1] for shape in (x.shape[1:], event_shape))
-    # A flattened picture of colors has no one order of its values, so it is not guessed.
+    # Flattened color images are ambiguous (channels first or last), so they are not reshaped.
     grey = len(wanted) == 1 and len(own) <= 2 and math.prod(x.shape[1:]) == wanted[0]
     return x.reshape(len(x), *event_shape) if own == wanted or grey else x
 
 
 def shaped_mask(mask: Tensor, event_shape: tuple[int, ...]) -> Tensor:
-    """A mask of one row, or of many, in the shape of x."""
+    """Reshape a mask of one or many rows to the shape of x."""
     one = shaped(mask[None], event_shape)
     return one[0] if one.shape[1:] == event_shape else shaped(mask, event_shape)
 
 
 def given_of(given: Labels) -> Given:
-    """Labels as `jointenergy.inference` takes them."""
+    """Convert labels to the format of `jointenergy.inference`."""
     return given if given is None or isinstance(given, Mapping) else tensor_of(given, "labels")
 
 
 def tensor_of(value: Array, name: str) -> Tensor:
-    """A tensor of a numpy array, or the tensor itself."""
+    """Convert a numpy array to a tensor; tensors are returned as they are."""
     if isinstance(value, Tensor):
         return value
     if not isinstance(value, np.ndarray):
         raise InputError(f"{name} must be a numpy array or a tensor, got {type(value).__name__}")
-    # Torch knows the machine's own order of bytes alone, and no floats of more than 64 bits.
+    # Torch supports neither foreign byte orders nor floats beyond 64 bits.
     long = value.dtype.kind == "f" and value.itemsize > 8
     value = value.astype(np.float64 if long else value.dtype.newbyteorder("="), copy=False)
     try:
-        # A copy where torch cannot share the memory: negative strides, or an array that may not be written.
+        # Copy if torch cannot share the memory: negative strides or a read-only array.
         return torch.from_numpy(value if value.flags.writeable and value.flags.c_contiguous else value.copy(order="C"))
     except TypeError:
         raise InputError(f"{name} must hold numbers, got an array of {value.dtype}") from None

@@ -1,4 +1,4 @@
-"""runs: what a run of `fit` was made of, as plain values in its folder; nothing of a file is imported or run."""
+"""runs: the settings of a run of `fit` as plain values in its folder; nothing in a file is imported or executed."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ KNOWN: dict[str, type[Any]] = {
         Uniform,
     )
 }
-"""What can be made again from a file, by name; all else is the user's to pass."""
+"""Parts that can be rebuilt from a file by name; the user passes all others."""
 NEEDED = {
     "family",
     "labels",
@@ -93,7 +93,7 @@ NEEDED |= {"kernel", "start", "buffer", "iterations", "batch_size", "steps", "sa
 
 
 def describe(value: Any) -> Any:  # noqa: ANN401 (whatever fit takes)
-    """A plain value: of a part of the library one that `rebuild` makes it of, of another one that tells it apart."""
+    """Convert to plain values: parts of the library so that `rebuild` recreates them, others for comparison."""
     if isinstance(value, str | int | float | bool | None):
         return value
     if isinstance(value, Buffer):
@@ -108,13 +108,13 @@ def describe(value: Any) -> Any:  # noqa: ANN401 (whatever fit takes)
 
 
 def rebuild(plain: Any, what: str) -> Any:  # noqa: ANN401
-    """The part of the library that was described, or one sentence that asks for the user's own."""
+    """Recreate a described part of the library; for the user's own parts, raise an error that asks for them."""
     if isinstance(plain, list):
         return tuple(rebuild(v, what) for v in plain)
     if not isinstance(plain, dict):
         return plain
     if "own" in plain:
-        raise InputError(f"the run was made with a {what} of your own, {plain['own']}: pass it as {what}=")
+        raise InputError(f"the run used your own {what}, {plain['own']}: pass it as {what}=")
     kind = plain.get("kind")
     values = {k: rebuild(v, what) for k, v in plain.items() if k != "kind"}
     try:
@@ -123,24 +123,24 @@ def rebuild(plain: Any, what: str) -> Any:  # noqa: ANN401
         return KNOWN[str(kind)](**values)
     except (KeyError, TypeError, ValueError) as error:
         raise InputError(
-            f"the {what} of the run, {shortened(repr(kind), 60)}, is of another version of jointenergy: {error}"
+            f"the {what} of the run, {shortened(repr(kind), 60)}, belongs to another version of jointenergy: {error}"
         ) from None
 
 
 def of_optimizer(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """A user's optimizer by its kind and the plain numbers of its groups."""
+    """Describe a user's optimizer by its class and the numbers in its parameter groups."""
     groups = [{k: v for k, v in g.items() if isinstance(v, int | float | str | bool)} for g in optimizer.param_groups]
     return {"own": type(optimizer).__name__, "groups": groups}
 
 
 def of_network(model: nn.Module) -> str:
-    """A checksum of a network's layers, as it prints them; of one that prints where it lies in memory, none."""
+    """Compute a checksum of the network's printed layers; empty if the printout contains a memory address."""
     text = repr(model)
     return "" if "0x" in text else hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def digest(data: TrainingData) -> str:
-    """A checksum of all rows, by which the data of a run are recognized."""
+    """Compute a checksum of all rows, to recognize the data of a run."""
     found = hashlib.sha256()
     for tensor in (data.x, data.y, data.x_held, data.y_held, data.mask, data.weight):
         if isinstance(tensor, Tensor):
@@ -151,25 +151,25 @@ def digest(data: TrainingData) -> str:
 
 
 def write(folder: Path, known: dict[str, Any]) -> None:
-    """Write what a run is made of, whole or not at all."""
+    """Write the description of a run atomically."""
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / FILE, known, indent=1)
 
 
 def read(folder: Path) -> dict[str, Any]:
-    """What the run of a folder is made of, or one sentence."""
+    """Read the description of the run in a folder."""
     with contextlib.suppress(InputError):
         found = json_of(folder / FILE)
         if isinstance(found, dict) and found.get("format") == 1 and set(found) >= NEEDED:
             return found
-    raise InputError(f"{folder} holds no run of fit: {FILE} is missing or damaged")
+    raise InputError(f"{folder} is not a run folder of fit: {FILE} is missing or damaged")
 
 
 def difference(one: dict[str, Any], other: dict[str, Any]) -> str | None:
-    """The first setting in which two runs differ, in words."""
-    one, other = (json.loads(json.dumps(known)) for known in (one, other))  # as a file holds them
+    """Describe the first setting in which two runs differ."""
+    one, other = (json.loads(json.dumps(known)) for known in (one, other))  # as they are stored
     if one.get("data") != other.get("data"):
-        return "the rows of data are others"
+        return "the data differ"
     for key in {**one, **other}:
         if one.get(key) != other.get(key):
             return f"{key} was {_short(one.get(key))} and is {_short(other.get(key))}"

@@ -1,4 +1,4 @@
-"""runs: the chains on their way, kept as frames and written as an animated GIF."""
+"""runs: record chains as frames and write them as an animated GIF."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from jointenergy.files.writing import whole
 from jointenergy.inputs import check_count
 from jointenergy.kernels import State
 
-SMALLEST = 48  # pixels that the shorter side of an image has at least in a picture
-LARGEST = 60  # frames of a film, whatever the number of steps
-WAIT = 12  # frames' time that the last one stays
+SMALLEST = 48  # minimum pixels of the shorter side of an image in a picture
+LARGEST = 60  # maximum number of frames
+WAIT = 12  # how long the last frame is shown, in frames
 
 
 class Film:
     """Frames of chains: `run.sample(16, frames=film)`, then `film.save("chains.gif", run.bounds)`."""
 
     def __init__(self, steps: int, n: int = 64) -> None:
-        """`steps` are those that the chains will make, `n` the most of them that are shown."""
+        """Prepare for chains of `steps` steps, of which at most `n` are shown."""
         self.steps, self.n = check_count("steps", steps, least=0), check_count("n", n)
         self.every = max(1, math.ceil(steps / LARGEST))
         self.frames: list[Tensor] = []
@@ -33,14 +33,14 @@ class Film:
         self.add(step, state.x)
 
     def add(self, step: int, x: Tensor) -> None:
-        """The chains after a step; only as many frames are kept as a film should have."""
+        """Add the chains after a step, if this step is among the recorded frames."""
         if step % self.every == 0 or step == self.steps:
             self.frames.append(x[: self.n].detach().cpu().clone())
 
     def save(
         self, path: Path | str, bounds: tuple[float, float], milliseconds: int = 80, columns: int | None = None
     ) -> None:
-        """An animated GIF of all frames; the last one stays longer. Images stand in so many columns, or in a square."""
+        """Write all frames as an animated GIF; images are arranged in `columns`, or in a square."""
         pictures = [picture(x, bounds, columns) for x in self.frames]
         if not pictures:
             raise InputError("the film has no frames: pass it as frames= to sample, inpaint or compose")
@@ -51,24 +51,26 @@ class Film:
 
 
 def picture(x: Tensor, bounds: tuple[float, float], columns: int | None = None) -> Image.Image:
-    """Rows as one picture a person can look at: a grid of images, or points of a plane."""
+    """Draw rows as one picture: a grid of images, or points in a plane."""
     images = as_images(x)
     if images is not None:
         zoom = max(1, math.ceil(SMALLEST / min(images.shape[2:])))
         return image_grid(images, columns or math.ceil(math.sqrt(len(x))), bounds, zoom=zoom)
     drawn = picture_of(x, bounds, n=len(x)) if x[0].numel() == 2 else None
     if drawn is None:
-        raise InputError(f"rows of shape {tuple(x.shape[1:])} are no images and no points: write them as .npy instead")
+        raise InputError(
+            f"rows of shape {tuple(x.shape[1:])} are neither images nor points: write them as .npy instead"
+        )
     return drawn
 
 
 def drawable(event_shape: tuple[int, ...]) -> bool:
-    """Whether rows of this shape are images or points, of which `picture` makes something to look at."""
+    """Return whether `picture` can draw rows of this shape."""
     return math.prod(event_shape) == 2 or as_images(torch.empty(1, *event_shape)) is not None
 
 
 def as_images(x: Tensor) -> Tensor | None:
-    """Rows as images `[n, 1 or 3, height, width]`, square vectors as grey ones; None where they are none."""
+    """Reshape rows to images `[n, 1 or 3, height, width]`, square vectors to gray ones; None if impossible."""
     side = math.isqrt(x[0].numel())
     if x.ndim == 2 and side >= 4 and side * side == x.shape[1]:
         return x.view(-1, 1, side, side)

@@ -1,4 +1,4 @@
-"""runs: `fit` trains a network of your own on data of your own, and returns a run."""
+"""runs: `fit` trains your network on your data and returns a run."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ from jointenergy.training.state import under
 from jointenergy.training.stores import Store
 from jointenergy.training.trainer import Trainer
 
-PROBED = 2  # rows that a network is tried on before anything is trained
+PROBED = 2  # rows that a network is tested on before training
 
 
 def fit(
@@ -91,34 +91,34 @@ def fit(
 ) -> Run:
     """Train a joint energy-based model and return it as a `Run`.
 
-    `fit(net, (x, y))` is enough: what is not named is chosen from the data and printed.
+    `fit(net, (x, y))` is enough: other settings are chosen from the data and printed.
 
     Parameters
     ----------
     model
-        A network that gives logits (with no y: one value a row), trained or not, or a `JointModel`. It is copied; the
-        caller's stays as it is. The copy is used in eval mode, in which a row does not depend on the rows beside it;
-        with `allow_batch_statistics` a `JointModel` keeps its mode.
+        A network that returns logits (without y: one value per row), trained or not, or a `JointModel`. `fit` trains a
+        copy, in eval mode, in which rows must not depend on each other; with `allow_batch_statistics` a `JointModel`
+        keeps its mode.
     data
-        (x, y), x alone, a torch `Dataset` of such items, or a data set of `jointenergy.data`. x may be numpy or torch,
-        uint8 pixels or floats, with NaN where it is not known; y has whole numbers or names, one column for each
-        label, -1 (`MISSING`), NaN or None where it is missing.
+        (x, y), x alone, a torch `Dataset` of such items, or a data set of `jointenergy.data`. x is numpy or torch,
+        uint8 pixels or floats, with NaN for unknown entries; y has integers or names, one column per label, with
+        -1 (`MISSING`), NaN or None for missing labels.
     labels
-        The names of the classes, their number, or a mapping from label to values; read off y where it is not given.
+        The class names, their number, or a mapping from label to values; default: inferred from y.
     validation
-        A share or a number of rows to hold out, or held-out data of the same form. Health, thresholds and the best
-        checkpoint are judged on them.
+        A share or number of rows to hold out, or held-out data of the same form. They determine health, thresholds
+        and the best checkpoint.
     bounds
-        The range (low, high) of x. uint8 pixels are scaled to it. A `data.View` with levels is the range of logits of
-        dequantized pixels.
+        The range (low, high) of x. uint8 pixels are scaled to it. A `data.View` with levels is the range of the logits
+        of dequantized pixels.
     objective
         `JEM()`, `GibbsJEM()`, `Mixed()`, `IGEBM()`, `CrossEntropy()` or a weighted sum of terms.
     label_objective
-        Terms that get batches of their own, the augmented ones: usually `LogPYGivenX()`.
+        Terms computed on separate, augmented batches: usually `LogPYGivenX()`.
     kernel, clamp, steps, sampling_steps
-        How chains move. In a box, a Langevin kernel without bounds gets those of the box unless `clamp=False`.
+        The transition of the chains. In a box, a Langevin kernel without bounds is clamped unless `clamp=False`.
     buffer, start, start_labels
-        Where chains are kept (None: each begins afresh), and where fresh ones begin.
+        Where chains are stored (None: every chain starts fresh), and where fresh chains start.
     optimizer, gradients, iterations, batch_size, ema
         A function of the parameters that returns a torch optimizer, or `OptimizerSettings`. The guard scales its rates.
         `gradients` replaces the backward pass: `SharpnessAware()`, or a function of your own.
@@ -129,14 +129,14 @@ def fit(
         Changes of chains drawn from the buffer, the share of chains that keep the label they began with, and whether
         the loss averages over the labels of chains.
     folder
-        Where the run is kept. The same call goes on after an interruption; of a finished run it returns the result.
+        The run folder. After an interruption the same call resumes; for a finished run it returns the result.
     callbacks, guard, cadence, engine, seed, device, verbose
-        Callbacks and trackers, whether the run is watched and mended, how often it is checked, how it is computed.
+        Callbacks and trackers, whether the guard is on, how often health is checked, and how training is computed.
 
     Returns
     -------
     Run
-        The averaged weights of the best healthy checkpoint.
+        The run with the averaged (EMA) weights of the best healthy checkpoint.
     """
     where = device_of(device)
     _check_arguments(
@@ -213,16 +213,16 @@ def fit(
         if not loop.ended and (diverged := _trained(loop)) is not None:
             if loop.last_healthy == FIRST:
                 raise diverged
-            warnings.warn(f"{diverged}; the run returned has its last healthy weights", stacklevel=2)
+            warnings.warn(f"{diverged}; returning the last healthy weights", stacklevel=2)
     return _run(loop, spec, place)
 
 
 def train_plan(
     plan: Plan, *, callbacks: Sequence[Callback] = (), prepare: Callable[[Trainer], None] = lambda _: None
 ) -> tuple[Loop, Diverged | None]:
-    """Train in memory as `fit` does below its arguments; why it could not be kept healthy, if it could not.
+    """Train in memory with a complete plan; return the reason if the run diverged beyond recovery.
 
-    `prepare` gives the trainer what an earlier training has left.
+    `prepare` receives the trainer before training, for example to load earlier weights.
     """
     trainer = Trainer(plan)
     prepare(trainer)
@@ -232,7 +232,7 @@ def train_plan(
 
 
 def _check_arguments(**given: Any) -> None:  # noqa: ANN401 (whatever a user passes)
-    """Refuse, in one sentence, what is of another kind than an argument takes."""
+    """Refuse arguments of a wrong type."""
 
     def check(name: str, fine: bool, takes: str) -> None:
         if given[name] is not None and not fine:
@@ -263,11 +263,11 @@ def _check_arguments(**given: Any) -> None:  # noqa: ANN401 (whatever a user pas
     check("engine", isinstance(given["engine"], EngineSettings), "EngineSettings")
 
 
-# What is trained, made of what a user passes.
+# The model and rows from the user's arguments.
 
 
 class _Known:
-    """A copy of the user's model with the rows in its shape."""
+    """A copy of the user's model, and the rows in its shape."""
 
     def __init__(
         self,
@@ -291,10 +291,10 @@ def _prepared(
     objective: Objective | Term | None,
 ) -> _Known:
     if not isinstance(model, nn.Module):
-        raise InputError(f"fit takes a torch module that gives logits, or a JointModel, got {type(model).__name__}")
+        raise InputError(f"fit takes a torch module that returns logits, or a JointModel, got {type(model).__name__}")
     if isinstance(data, TrainingData):
         if not isinstance(model, JointModel):
-            raise InputError("prepared data go with a JointModel, which says their labels and range")
+            raise InputError("prepared data need a JointModel, which defines labels and range")
         view = _view(bounds) if bounds is not None else domain_of(data.x, _box(model))[1]
         chosen = defaults.default_objective(model) if objective is None else _objective(objective)
         return _Known(copy.deepcopy(model), data, view, chosen, "model", ())
@@ -311,13 +311,13 @@ def _prepared(
         notes += [said] if said else []
     found = training_data(rows, domain if not isinstance(model, JointModel) else model.domain, view, validation, shape)
     if len(rows.labels) == 0 and asked is not None and any(t.labeled_only for t in asked.terms):
-        raise InputError("the objective needs labels, and there is no y: pass data as (x, y), or train LogPX()")
+        raise InputError("the objective needs labels, but there is no y: pass data as (x, y), or train LogPX()")
     return _Known(built, found, view, asked or defaults.default_objective(built), family, notes)
 
 
 def _own_labels(model: JointModel, labels: LabelNames | None) -> LabelNames | None:
     if labels is not None:
-        raise InputError("a JointModel has labels of its own: leave labels= out")
+        raise InputError("a JointModel defines its labels: leave out labels=")
     return model.labels if len(model.labels) else None
 
 
@@ -335,11 +335,11 @@ def _box(model: JointModel) -> tuple[float, float] | None:
 def _model_of(
     network: nn.Module, rows: UserRows, domain: Domain, bounds: View, objective: Objective | None
 ) -> tuple[JointModel, tuple[int, ...], str, str]:
-    """A network as a model of the rows, in the first shape of x that it takes."""
-    # p(x | y) alone leaves an unknown normalizer to each label.
+    """Wrap a network as a model, with x in the first shape that it accepts."""
+    # Training p(x | y) only leaves an unknown normalizer for each label.
     alone = objective is not None and {t.name for t in objective.terms} <= {"log_p_x_given_y", "energy_l2", "kl"}
     labels = rows.labels
-    # Weights are float32, as x is; a copy was made.
+    # Cast the copy to float32, like x.
     network = network.float().cpu().eval()
     first: Exception | None = None
     for said, x in candidate_shapes(rows.x[:PROBED]):
@@ -355,8 +355,8 @@ def _model_of(
         try:
             _probe(model, probe)
         except InputError:
-            raise  # it takes such x, and gives what does not fit the labels
-        except Exception as error:  # a network of another may raise anything
+            raise  # the shape is right, but the output does not fit the labels
+        except Exception as error:  # user code may raise anything
             first = first or error
             continue
         return model, shape, family, f"x is passed to the network {said}" if said else ""
@@ -365,19 +365,19 @@ def _model_of(
 
 
 def _probe(model: JointModel, x: Tensor) -> None:
-    """Try a network on two rows: what it gives must have a gradient, and each row its own value."""
+    """Test the network on two rows: the output must have a gradient, and rows must be independent."""
     y = torch.zeros(len(x), len(model.labels), dtype=torch.int64)
     before = x.clone()
     value = model.log_density_unchecked(x, y)
     if not torch.equal(x, before):
-        raise InputError("the network changes its input in place: let its first layer work on a copy")
+        raise InputError("the network changes its input in place: make its first layer work on a copy")
     if any(p.requires_grad for p in model.parameters()) and not value.requires_grad:
-        raise InputError("what the network gives has no gradient: it must not be detached or computed under no_grad")
+        raise InputError("the output of the network has no gradient: do not detach it or compute it under no_grad")
     with torch.no_grad():
         alone = torch.cat([model.log_density_unchecked(x[i : i + 1], y[i : i + 1]) for i in range(len(x))])
     if not torch.allclose(value.detach(), alone, rtol=1e-3, atol=1e-3) and bool(value.isfinite().all()):
         raise InputError(
-            "a row's value depends on the rows beside it, so that it has no density of its own: use a network without "
+            "the value of a row depends on the other rows, so it has no density of its own: use a network without "
             "batch statistics"
         )
 
@@ -386,22 +386,22 @@ def _objective(given: Objective | Term) -> Objective:
     if isinstance(given, Term):
         return Objective((given,))
     if not isinstance(given, Objective):
-        raise InputError(f"an objective is JEM(), or a sum of terms such as LogPX(), got {given!r}")
+        raise InputError(f"objective= takes JEM() or a sum of terms such as LogPX(), got {given!r}")
     return given
 
 
 def _check_network(model: JointModel, *, allow_batch_statistics: bool) -> None:
     if not any(p.requires_grad for p in model.parameters()):
-        raise InputError("no parameter of the network requires a gradient: nothing could be trained")
+        raise InputError("no parameter of the network requires a gradient: set requires_grad to train it")
     if has_batch_norm(model) and not allow_batch_statistics:
         raise InputError(
-            "batch norm makes each row's density depend on the rows beside it: fold it into fixed weights first, with "
+            "batch norm makes each row's density depend on the other rows: fold it into fixed weights first, with "
             "net = jointenergy.networks.fold_batch_norm(net)"
         )
 
 
 def within(kernel: Kernel, bounds: View, model: JointModel) -> Kernel:
-    """A kernel that keeps to the model's box: Langevin is clamped to it, exact kernels reject what lies outside."""
+    """Restrict a kernel to the model's box: Langevin is clamped, exact kernels reject proposals outside."""
     if not isinstance(kernel, Kernel):
         raise InputError(f"kernel= takes a kernel such as Langevin(1.0, 0.01), got {type(kernel).__name__}")
     if not isinstance(model.domain, Box):
@@ -413,13 +413,13 @@ def within(kernel: Kernel, bounds: View, model: JointModel) -> Kernel:
     return kernel
 
 
-# The run's folder, and training in it.
+# The run folder, and training in it.
 
 
 def _description(
     known: _Known, plan: Plan, spec: StartSpec | XStart | Start, optimizer: torch.optim.Optimizer
 ) -> dict[str, Any]:
-    """What a run is made of, all but its weights and rows."""
+    """Describe all settings of a run, without weights and rows."""
     labels = plan.model.labels
     return {
         "format": 1,
@@ -456,7 +456,7 @@ def _description(
 
 
 def _loop(plan: Plan, folder: Path | None, known: _Known, spec: StartSpec | XStart | Start) -> Loop:
-    """A new run, or that of the folder where it stands."""
+    """Create a new run, or reopen that of the folder."""
     loop = Loop(Trainer(plan), folder)
     about = _description(known, plan, spec, loop.trainer.update.optimizer)
     if folder is None or is_free(folder):
@@ -466,18 +466,20 @@ def _loop(plan: Plan, folder: Path | None, known: _Known, spec: StartSpec | XSta
         return loop
     before = description.read(folder)
     if (other := description.difference(before, about)) is not None:
-        raise InputError(f"{folder} holds another run ({other}): choose another folder, or pass what that run had")
+        raise InputError(
+            f"{folder} contains another run ({other}): choose another folder, or pass the settings of that run"
+        )
     if not loop.store.names():
         loop.begin()
         return loop
-    with told(f"the checkpoints of {folder} are damaged, or of another version of jointenergy"):
+    with told(f"the checkpoints of {folder} are damaged or from another version of jointenergy"):
         loop.resume()
     return loop
 
 
 @contextmanager
 def _saved_on_interrupt(loop: Loop) -> Iterator[None]:
-    """Ctrl-C ends the run after the present iteration, saved; a second one ends it at once."""
+    """On Ctrl-C, save and stop after the current iteration; a second Ctrl-C stops at once."""
     if loop.folder is None or threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -494,19 +496,19 @@ def _saved_on_interrupt(loop: Loop) -> Iterator[None]:
 
 
 def _trained(loop: Loop) -> Diverged | None:
-    """Train to the end; why the run could not be kept healthy, if it could not."""
+    """Train to the end; return the reason if the run diverged beyond recovery."""
     try:
         with _saved_on_interrupt(loop):
             loop.fit()
     except Interrupted as stopped:
-        raise KeyboardInterrupt(f"{stopped}; the same call of fit goes on from there") from None
+        raise KeyboardInterrupt(f"{stopped}; call fit again to continue") from None
     except Diverged as diverged:
         return diverged
     return None
 
 
 def _say(known: _Known, plan: Plan, spec: object, device: torch.device, loop: Loop) -> None:
-    """Print what was chosen."""
+    """Print the settings that were chosen."""
     data, labels = plan.data, plan.model.labels
     terms = [f"{t.weight:g} {t.name}" for o in plan.objectives for t in o.terms]
     lines = [
@@ -520,13 +522,13 @@ def _say(known: _Known, plan: Plan, spec: object, device: torch.device, loop: Lo
     ]
     if loop.trainer.iteration:
         ended = loop.trainer.iteration >= plan.iterations
-        lines.append("the run is complete" if ended else f"going on from iteration {loop.trainer.iteration:,}")
+        lines.append("the run is complete" if ended else f"resuming at iteration {loop.trainer.iteration:,}")
     for line in lines:
         print(f"fit: {line}")
 
 
 def _run(loop: Loop, spec: StartSpec | XStart | Start, folder: Path | None) -> Run:
-    """The run with the averaged weights of its best healthy checkpoint."""
+    """Create the run from the averaged weights of the best healthy checkpoint."""
     plan = loop.trainer.plan
     name, checkpoint, notes = best_of(loop.store, loop.where)
     model = copy.deepcopy(loop.trainer.ema)
@@ -546,16 +548,14 @@ def _run(loop: Loop, spec: StartSpec | XStart | Start, folder: Path | None) -> R
 
 def _unhealthy(loop: Loop) -> list[str]:
     verdict = loop.verdict
-    return (
-        [] if verdict is None or verdict.healthy else [f"the chains are not healthy: {'; '.join(verdict.complaints)}"]
-    )
+    return [] if verdict is None or verdict.healthy else [f"the run is not healthy: {'; '.join(verdict.complaints)}"]
 
 
 def best_of(store: Store, whose: str) -> tuple[str, Checkpoint, list[str]]:
-    """The best healthy checkpoint, or the newest that is whole and a sentence that says so."""
+    """Return the best healthy checkpoint, or the newest intact one with a note."""
     best, notes = store.best(), []
     if best is None:
-        notes.append(f"no checkpoint of {whose} was found healthy")
+        notes.append(f"{whose} has no healthy checkpoint")
     else:
         try:
             return best, store.load(best), []
@@ -563,8 +563,8 @@ def best_of(store: Store, whose: str) -> tuple[str, Checkpoint, list[str]]:
             notes.append(f"the best weights cannot be read ({error})")
     newest, _ = store.newest()
     if newest is None:
-        raise InputError(f"{whose} has no checkpoint that is whole: train it again in a new folder")
-    notes[-1] += f": its newest weights are used, of iteration {newest.iteration}, and their density may mean nothing"
+        raise InputError(f"{whose} has no intact checkpoint: train it again in a new folder")
+    notes[-1] += f": using the weights of iteration {newest.iteration}, whose density may be meaningless"
     return checkpoints.name_of(newest.iteration), newest, notes
 
 
@@ -577,7 +577,7 @@ def run_of(
     read_tensors: Callable[[], dict[str, Tensor]],
     notes: Sequence[str],
 ) -> Run:
-    """A run of a plan, in memory or in a folder."""
+    """Create a run from a plan, in memory or in a folder."""
     data = plan.data
     origin = Origin(
         name,

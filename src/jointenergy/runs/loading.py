@@ -1,4 +1,4 @@
-"""runs: `load` opens a run folder or an exported file, `wrap` takes a classifier that was trained elsewhere."""
+"""runs: `load` opens a run folder or an exported file; `wrap` turns a trained classifier into a run."""
 
 from __future__ import annotations
 
@@ -59,13 +59,12 @@ def load(
     A name, as in `load("digits-jem")`, is looked up where nothing of that name lies in the present folder; `jointenergy
     models` lists the names.
 
-    Its weights are the averaged ones of the best healthy checkpoint; where no checkpoint was healthy those of the
-    newest, with a warning.
+    Loads the averaged weights of the best healthy checkpoint, or of the newest one, with a warning, if none is healthy.
 
-    A run of `fit`, or an exported one of your own network, takes the `network` (or model) that `fit` or `wrap` took,
-    whose weights come from the folder or file, and the `kernel` and `start` where these were your own. `data` are the
-    rows that `fit` took, for what needs them: thresholds, health, nearest neighbors and starts in the classes. Of a run
-    of a recipe `data` is the folder of its data, should it have moved.
+    For a run of `fit`, or an exported run of your own network, pass the `network` (or model) that `fit` or `wrap` got;
+    its weights are read from the folder or file. Also pass `kernel` and `start` if they were your own. `data` are the
+    rows that `fit` got, needed for thresholds, health, nearest neighbors and class-conditional starts. For the run of a
+    recipe, `data` is the data folder, if it has moved.
     """
     path = pretrained.found(path)
     if not path.exists():
@@ -80,11 +79,11 @@ def load(
             raise InputError(f"{path} has no recipe, whose data would lie in a folder: leave data out")
         run = _from_own_file(path, found, network, kernel, start, device_of(device))
     elif network is not None or kernel is not None or start is not None:
-        raise InputError(f"{path} is the run of a recipe, which has its own network, kernel and start: leave them out")
+        raise InputError(f"{path} is a run of a recipe, which defines network, kernel and start: leave them out")
     elif data is None or isinstance(data, str | Path):
         run = open_run(path, data=data, device=device)
     else:
-        raise InputError(f"data of a recipe's run is the folder that they lie in, got {type(data).__name__}")
+        raise InputError(f"data= of a recipe's run takes a folder, got {type(data).__name__}")
     for note in run.notes:
         warnings.warn(note, stacklevel=2)
     return run
@@ -128,10 +127,10 @@ def _from_fit(
     data: object,
     device: torch.device,
 ) -> Run:
-    """The run of a folder that `fit` has written."""
+    """Open a folder that `fit` has written."""
     known = description.read(folder)
     if network is None:
-        raise InputError(f"{folder} holds the weights of a network of your own: pass it as network=, as fit took it")
+        raise InputError(f"{folder} was trained with your own network: pass it as network=, as you did to fit")
     name, checkpoint, notes = best_of(FolderStore(folder / "checkpoints"), str(folder))
     try:
         labels, shape = LabelSpace(known["labels"]), tuple(known["event_shape"])
@@ -169,7 +168,7 @@ def _from_fit(
                 start=begins,
                 seed=known["seed"],
             ),
-            changes=tuple(  # a change of the user's own is not known here
+            changes=tuple(  # the user's own changes are not stored
                 tuple(description.rebuild(c, "change") for c in changes if "own" not in c)
                 for changes in known["changes"]
             ),
@@ -190,18 +189,18 @@ def _model_of_fit(
     normalizer: Normalizer,
     single_logit: SingleLogit = "zero",
 ) -> JointModel:
-    """A copy of the user's network as the model that `fit` or `wrap` made of it."""
+    """Copy the user's network and wrap it as `fit` or `wrap` did."""
     if not isinstance(network, nn.Module):
         raise InputError(f"network= takes a torch module, got {type(network).__name__}")
     if family == "model":
         if not isinstance(network, JointModel):
-            raise InputError("fit was given a JointModel: pass it as network=, not its network alone")
+            raise InputError("fit got a JointModel: pass it as network=, not only its network")
         return copy.deepcopy(network)
     if isinstance(network, JointModel):
-        raise InputError("fit was given a network: pass it as network=, not a model around it")
+        raise InputError("fit got a network: pass it as network=, not a model around it")
     own = copy.deepcopy(network).float()
     if any(isinstance(p, nn.UninitializedParameter) for p in own.parameters()):
-        with torch.no_grad():  # lazy layers take their sizes from a first row
+        with torch.no_grad():  # initializes lazy layers
             own.eval()(torch.zeros(1, *shape))
     if family == "energy":
         return EnergyModel(own, domain=domain, event_shape=shape)
@@ -209,14 +208,14 @@ def _model_of_fit(
 
 
 def _load_weights(model: JointModel, tensors: dict[str, Tensor], whose: str) -> None:
-    """Load weights, or name the first tensor in which the network differs from that of the run."""
+    """Load weights; on a mismatch, name the first tensor that differs."""
     _check_finite(tensors, whose)
     own = model.state_dict()
     for name in {**tensors, **own}:
         if name not in own or name not in tensors or own[name].shape != tensors[name].shape:
-            here, there = (f"the shape {tuple(t[name].shape)}" if name in t else "no place" for t in (own, tensors))
+            here, there = (f"shape {tuple(t[name].shape)}" if name in t else "no entry" for t in (own, tensors))
             raise InputError(
-                f"the network is another than that of {whose}: {name.removeprefix('network.')!r} has {here} here and "
+                f"the network differs from that of {whose}: {name.removeprefix('network.')!r} has {here} here and "
                 f"{there} in the run"
             )
     model.load_state_dict(tensors)
@@ -231,14 +230,16 @@ def _rows_of_fit(
     checksum: str,
     device: torch.device,
 ) -> TrainingData:
-    """The rows that `fit` was given, recognized by their checksum."""
+    """Prepare the rows that `fit` got, verified by their checksum."""
     if isinstance(data, TrainingData):
         found = data
     else:
         rows = rows_of_user(data, None if isinstance(data, Dataset) else labels if len(labels) else None)
         found = training_data(rows, domain, bounds, 0.1, shape)
     if description.digest(found) != checksum:
-        warnings.warn("the data are not those that the run was trained on, or other rows are held out", stacklevel=2)
+        warnings.warn(
+            "the data differ from those that the run was trained on, or other rows are held out", stacklevel=2
+        )
     return found.to(device)
 
 
@@ -250,7 +251,7 @@ def _from_own_file(
     start: StartSpec | XStart | Start | None,
     device: torch.device,
 ) -> Run:
-    """The run of an exported file whose network only the user has."""
+    """Open an exported file of a user's own network."""
     if network is None:
         raise InputError(_own(path))
     own, labels, shape = found.own, found.labels, found.event_shape
@@ -273,7 +274,7 @@ def _from_own_file(
 
 def _own(path: Path) -> str:
     return (
-        f"{path} holds a run of fit or wrap, whose network only your code has: open it with "
+        f"{path} is a run of fit or wrap, whose network is in your code: open it with "
         f"jointenergy.load({str(path)!r}, network=...)"
     )
 
@@ -298,7 +299,7 @@ def _run_of(model: JointModel, origin: Origin, recipe: Recipe, thresholds: Thres
 
 
 def _labels_and_shape(known: About, recipe: Recipe, data_folder: Path | None) -> tuple[LabelSpace, tuple[int, ...]]:
-    """Labels and shape of x as the run noted them; an older run did not, and its data are asked."""
+    """Return the stored labels and shape of x; for older runs, read them from the data."""
     if known.labels is not None and known.event_shape is not None:
         return LabelSpace(known.labels), known.event_shape
     data = data_of(recipe, data_folder)
@@ -313,25 +314,23 @@ def _model(
     device: torch.device,
     whose: str,
 ) -> JointModel:
-    """The recipe's network with these weights; only the form of the data is needed to build it."""
+    """Build the recipe's network with these weights, without reading data."""
     _check_finite(tensors, whose)
-    with told(f"{whose} is damaged: its labels, shape and recipe make no network"):
+    with told(f"{whose} is damaged: cannot build the network from its labels, shape and recipe"):
         x = torch.empty(0, *event_shape, device=device)
         y = torch.empty(0, len(labels), dtype=torch.int64, device=device)
         model = model_of(recipe, TrainingData(x, y, x, y, labels), seed=0)
     try:
         model.load_state_dict(tensors)
     except RuntimeError:
-        raise InputError("the weights are of another network than the recipe's") from None
+        raise InputError("the weights do not fit the network of the recipe") from None
     return model.requires_grad_(False).eval()
 
 
 def _check_finite(tensors: dict[str, Tensor], whose: str) -> None:
     for name, tensor in tensors.items():
         if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
-            raise InputError(
-                f"{name!r} of {whose} has values that are not finite: train it again, or load an older copy"
-            )
+            raise InputError(f"{name!r} of {whose} has non-finite values: train it again, or load an older copy")
 
 
 def wrap(
@@ -343,16 +342,16 @@ def wrap(
     kernel: Langevin | None = None,
     single_logit: SingleLogit = "zero",
 ) -> Run:
-    """A classifier of your own as a run, without training; it is put in eval mode and shares its weights.
+    """Wrap a trained classifier as a run, without training; it is put in eval mode and its weights are shared.
 
-    p(y | x), rankings and abstention are the classifier's own and as good as it is. log p(x) is read from logits that
-    were trained by cross-entropy, which leaves it free: it often tells far from near, it is no density of the data, and
-    chains on it seldom look like data. Measure before you rely on it (`fit_threshold` takes validation rows).
-    `labels` is a LabelSpace, its mapping, the names of the classes or their number. `refine` and chains move by
-    `kernel`: JEM's step of 1 and noise of .01 on the range [-1, 1], brought to the bounds, unless you give one.
+    p(y | x), rankings and abstention are those of the classifier. log p(x) is computed from its logits. Cross-entropy
+    does not train it: it may detect outliers, but it is not a density of the data, and samples seldom look like data.
+    Evaluate it before you rely on it (`fit_threshold` takes validation rows). `labels` is a LabelSpace, its mapping,
+    the class names or their number. `refine` and chains use `kernel`; default: the step size 1 and noise 0.01 of JEM
+    on the range [-1, 1], rescaled to the bounds.
     """
     if not isinstance(classifier, nn.Module):
-        raise InputError(f"wrap takes a torch module that gives logits, got {type(classifier).__name__}")
+        raise InputError(f"wrap takes a torch module that returns logits, got {type(classifier).__name__}")
     low, high = _bounds(bounds)
     space, shape = label_space(labels), _shape(event_shape)
     model = LogitModel(classifier, space, single_logit=single_logit, domain=Box(low, high), event_shape=shape).eval()
@@ -363,7 +362,7 @@ def wrap(
             model.log_density(middle)
     except InputError:
         raise
-    except Exception as error:  # a network of another may raise anything
+    except Exception as error:  # user code may raise anything
         reason = str(error).partition("\n")[0] or type(error).__name__
         raise InputError(f"the classifier cannot take x of shape [n, {', '.join(map(str, shape))}]: {reason}") from None
     half = (high - low) / 2
@@ -382,5 +381,5 @@ def _bounds(bounds: Iterable[float]) -> tuple[float, float]:
 def _shape(event_shape: Iterable[int]) -> tuple[int, ...]:
     sizes = tuple(event_shape) if isinstance(event_shape, Iterable) else ()
     if not sizes or not all(is_number(s) and s > 0 and float(s).is_integer() for s in sizes):
-        raise InputError(f"event_shape must be the sizes of one row of x, as in (3, 32, 32), got {event_shape!r}")
+        raise InputError(f"event_shape must be the shape of one row of x, such as (3, 32, 32), got {event_shape!r}")
     return tuple(int(s) for s in sizes)

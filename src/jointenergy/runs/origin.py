@@ -1,4 +1,4 @@
-"""runs: where a run comes from: its data, its plan and its persistent chains, each read when first needed."""
+"""runs: the origin of a run: its data, plan and persistent chains, each read when first needed."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ from jointenergy.training.state import shard_of, under
 
 @dataclass(frozen=True, eq=False)
 class Origin:
-    """What a run was made of; `name` is what sentences call it.
+    """What a run was trained from; `name` identifies it in messages.
 
-    `read_data`, `make_plan` and `read_tensors` are called when their results are first needed, and once.
+    `read_data`, `make_plan` and `read_tensors` are called once, when first needed.
     """
 
     name: str
@@ -41,7 +41,7 @@ class Origin:
     data_folder: Path | None = None
     checkpoint: Path | None = None
     density: bool = False
-    """Whether the objective had a term of x, so that log p(x) is a trained density."""
+    """Whether the objective had a density term, so that log p(x) is trained."""
     read_data: Callable[[], TrainingData] | None = None
     make_plan: Callable[[TrainingData], Plan] | None = None
     read_tensors: Callable[[], dict[str, Tensor]] | None = None
@@ -59,7 +59,7 @@ class Origin:
         data_folder: Path | None,
         checkpoint: Path | None = None,
     ) -> Origin:
-        """A run that a recipe has trained; only what needs data reads them."""
+        """Create the origin of a run trained by a recipe; data are read only when needed."""
         weights = recipe.objective
         return cls(
             name,
@@ -77,30 +77,30 @@ class Origin:
         )
 
     def need_recipe(self, what: str) -> Recipe:
-        """The recipe, or one sentence that `what` needs one."""
+        """Return the recipe, or raise an error that `what` needs one."""
         if self.recipe is None:
-            raise InputError(f"{what}, and {self.name} has no recipe")
+            raise InputError(f"{what}, but {self.name} has no recipe")
         return self.recipe
 
     @functools.cached_property
     def data(self) -> TrainingData:
-        """The rows that the run was trained on, and those it held out."""
+        """The training rows and the held-out rows."""
         if self.read_data is None:
-            raise InputError(f"{self.name} does not know its training data: pass them as data= when it is loaded")
+            raise InputError(f"{self.name} has no training data: pass them as data= to load")
         return self.read_data()
 
     @functools.cached_property
     def plan(self) -> Plan:
-        """What the run was trained with."""
+        """The training plan."""
         if self.make_plan is None:
-            raise InputError(f"health is judged by the chains of training, and {self.name} was not trained here")
+            raise InputError(f"health needs the chains of training, but {self.name} was not trained here")
         return self.make_plan(self.data)
 
     @functools.cached_property
     def buffer(self) -> Buffer:
-        """The persistent chains as they were at the loaded checkpoint, those of all processes together."""
+        """The persistent chains at the loaded checkpoint, of all processes together."""
         if self.read_tensors is None:
-            raise InputError(f"{self.name} holds weights and no persistent chains: load the run folder itself")
+            raise InputError(f"{self.name} has weights but no persistent chains: load the run folder instead")
         tensors = self.read_tensors()
         n_shards = len({k.split("/")[1] for k in tensors if k.startswith("ranks/") and "/buffer/" in k})
         if n_shards == 0:
@@ -115,7 +115,7 @@ class Origin:
 
 @dataclass(frozen=True)
 class Sampling:
-    """How a run's chains start and move: kernels, moves of x in a step, and steps (None: nothing says how many)."""
+    """How the chains of a run start and move: kernels, moves of x per step, and steps (None: unspecified)."""
 
     x_kernel: Kernel
     y_kernel: Kernel | None = None
@@ -126,14 +126,14 @@ class Sampling:
 
     @property
     def temperature(self) -> float:
-        """Chains sample f / temperature."""
+        """Temperature T of the chains, which sample f / T."""
         return float(getattr(self.x_kernel, "temperature", 1.0))
 
     @property
     def langevin(self) -> Langevin:
-        """The kernel of x where it is Langevin, by which x is refined."""
+        """The Langevin kernel of x, used to refine x."""
         if not isinstance(self.x_kernel, Langevin):
-            raise InputError(f"x is refined by Langevin steps, and chains move by {self.x_kernel!r}: pass kernel=")
+            raise InputError(f"refining needs a Langevin kernel, but chains use {self.x_kernel!r}: pass kernel=")
         return self.x_kernel
 
     def moved_by(self, kernel: Kernel) -> Sampling:
@@ -146,7 +146,7 @@ class Sampling:
 
     @classmethod
     def of(cls, kernel: Kernel, steps: int, aids: Aids, start: StartSpec | XStart | Start | None) -> Sampling:
-        """As in training, `steps` long."""
+        """Sample as in training, with chains of `steps` steps."""
         if isinstance(kernel, BlockGibbs):
             return cls(kernel.x_kernel, kernel.y_kernel, kernel.x_steps, steps, aids, start)
         return cls(kernel, None, 1, steps, aids, start)

@@ -1,7 +1,7 @@
-"""runs: a run in one portable file: averaged weights as safetensors, the rest as text in its metadata.
+"""runs: a run in one portable file: averaged weights as safetensors, everything else as text in its metadata.
 
-A run of a recipe is rebuilt from the recipe. Of a network of the user's own the file has the weights and how they are
-read, and `load` takes the network: no code is stored.
+A run of a recipe is rebuilt from the recipe. For a user's own network the file has the weights and settings, and `load`
+takes the network: no code is stored.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _FITTED = TypeAdapter(Fitted)
 
 @dataclass(frozen=True)
 class OwnNetwork:
-    """How `load` makes a run of the user's network: plain values, as in the folder of a run of `fit`."""
+    """How `load` wraps the user's network: plain values, as in the folder of a run of `fit`."""
 
     family: Literal["logits", "energy", "model"]
     single_logit: SingleLogit
@@ -67,12 +67,12 @@ _OWN = TypeAdapter(OwnNetwork)
 
 @dataclass(frozen=True)
 class Portable:
-    """What an exported file holds."""
+    """Contents of an exported file."""
 
     tensors: dict[str, Tensor]
     recipe: Recipe | None
     own: OwnNetwork | None
-    """How a network of the user's own is read, where there is no recipe."""
+    """How to wrap the user's own network, if there is no recipe."""
     labels: LabelSpace
     event_shape: tuple[int, ...]
     seed: int
@@ -81,7 +81,7 @@ class Portable:
 
 
 def own_network(model: JointModel, sampling: Sampling, bounds: tuple[float, float], density: bool) -> OwnNetwork:
-    """What `load` needs beside the user's network."""
+    """Collect what `load` needs besides the user's network."""
     view = View.of(bounds)
     return OwnNetwork(
         family="logits" if type(model) is LogitModel else "energy" if type(model) is EnergyModel else "model",
@@ -112,7 +112,7 @@ def write(
 ) -> Path:
     """Whole or not at all; an older file of that name is replaced. `half` keeps weights as float16."""
     if path.suffix != ENDING:
-        raise InputError(f"an exported file ends in {ENDING}, got {path.name!r}")
+        raise InputError(f"an exported file must end in {ENDING}, got {path.name!r}")
     labels = dict(zip(origin.labels.names, origin.labels.values, strict=True))
     metadata = {
         "jointenergy": FORMAT,
@@ -125,7 +125,7 @@ def write(
         "notes": json.dumps(list(notes)),
     }
     path.parent.mkdir(parents=True, exist_ok=True)
-    # Copies: two names of one tensor cannot be written.
+    # Copy, since tensors that share memory cannot be written.
     tensors = {k: v.detach().cpu().clone().contiguous() for k, v in model.state_dict().items()}
     if half:
         tensors = {k: v.half() if v.is_floating_point() else v for k, v in tensors.items()}
@@ -138,14 +138,14 @@ def write(
 
 
 def read(path: Path) -> Portable:
-    """An exported file, or one sentence about what is wrong with it."""
-    damaged = f"{path} is no exported run, or is damaged"
+    """Read an exported file."""
+    damaged = f"{path} is not an exported run, or is damaged"
     check_plain(path)
     with told(damaged):
         with safe_open(path, "pt") as file:
             known = file.metadata() or {}
             if known.get("jointenergy") != FORMAT:
-                raise InputError(f"{path} is no file that `jointenergy export` has written")
+                raise InputError(f"{path} was not written by `jointenergy export`")
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (the file is no mapping)
         recipe = parse(toml_of(known["recipe"]), path.name) if known["recipe"] else None
         return Portable(

@@ -1,6 +1,6 @@
-"""runs: `Run`, a trained model with its folder; what it computes is in `jointenergy.inference`.
+"""runs: `Run`, a trained model with its folder; computations are in `jointenergy.inference`.
 
-One class in more than 500 lines: each public method fills in what the run knows and calls one function.
+One class in more than 500 lines: each public method fills in the settings of the run and calls one function.
 """
 
 from __future__ import annotations
@@ -52,19 +52,19 @@ from jointenergy.training.plan import clamped
 
 By = Literal["energy", "sampling", "search"]
 StartName = Literal["noise", "class", "buffer"]
-COVERAGE = 0.9  # of prediction sets, unless said
-QUANTILE = 0.05  # the share of validation rows that a threshold leaves out, unless said
+COVERAGE = 0.9  # default coverage of prediction sets
+QUANTILE = 0.05  # default share of validation rows below a threshold
 
 
 class Run:
-    """A trained model with its folder: made by `jointenergy.load("runs/demo")` or `jointenergy.wrap(...)`.
+    """A trained model with its folder, created by `jointenergy.load("runs/demo")`, `fit` or `wrap`.
 
-    `x` is a numpy array or a tensor, `[n, *event_shape]`, between the `bounds`; uint8 is taken as pixels and scaled.
-    Labels come out as int64 `[n, L]`, which `run.labels.decode` turns into names; `given` names some of them, as in
+    `x` is a numpy array or a tensor, `[n, *event_shape]`, within the `bounds`; uint8 pixels are scaled to them.
+    Predicted labels are int64 `[n, L]`; `run.labels.decode` converts them to names. `given` fixes some labels, as in
     `{"digit": 3}`. Random methods take a `seed`; the same seed gives the same result.
     """
 
-    # What the run is made of.
+    # Parts of the run.
 
     def __init__(
         self,
@@ -78,9 +78,9 @@ class Run:
         self.model, self.origin, self.sampling, self.bounds = model, origin, sampling, bounds
         self.thresholds = thresholds
         self.notes = tuple(notes)
-        """Caveats that hold for every answer of this run, a sentence each."""
+        """Caveats that apply to every result of this run, one sentence each."""
         weight = next((p for p in model.parameters() if p.is_floating_point()), torch.empty(0))
-        # An empty tensor of the weights' dtype and device, which inputs are brought to.
+        # An empty tensor with the dtype and device of the weights, to convert inputs to.
         self._like = torch.empty(0, dtype=weight.dtype, device=weight.device)
         self._reference: inference.Reference | None = None
 
@@ -98,7 +98,7 @@ class Run:
 
     @property
     def is_cross_entropy(self) -> bool:
-        """Whether the objective has no term for x, so that log p(x) is a score and not a trained density."""
+        """Whether the objective has no density term, so that log p(x) is a score and not a trained density."""
         return not self.origin.density
 
     @property
@@ -107,7 +107,7 @@ class Run:
 
     @property
     def data(self) -> TrainingData:
-        """The scaled rows that the run was trained on (`x`, `y`) and those it held out (`x_held`, `y_held`)."""
+        """The scaled training rows (`x`, `y`) and held-out rows (`x_held`, `y_held`)."""
         return self.origin.data
 
     @property
@@ -120,28 +120,28 @@ class Run:
         return rows_of(x, self.event_shape, self.bounds, self._like)
 
     def mask(self, mask: Array) -> Tensor:
-        """Convert a mask, True where x is known, to the shape of x or of one row of it."""
+        """Convert a mask, True where x is known, to the shape of x or of one row."""
         return shaped_mask(tensor_of(mask, "mask"), self.event_shape).to(self._like.device)
 
     # Densities and scores of x.
 
     @torch.no_grad()
     def log_density(self, x: Array, y: Labels = None) -> Tensor:
-        """Compute log p(x, y) up to one constant of the model, `[n]`; labels that are not named are summed out."""
+        """Compute log p(x, y) up to a constant of the model, `[n]`; missing labels are summed out."""
         rows = self._checked(x)
         return self.model.log_density(rows, self.labels.given(given_of(y), len(rows), rows.device))
 
     def density(self, x: Array, names: Sequence[str] | None = None, *, given: Labels = None) -> Tensor:
-        """Compute p(the named labels together | x, given), `[n, *cardinalities]`, exactly; None names all."""
+        """Compute the joint p(names | x, given), `[n, *cardinalities]`, exactly; default: all labels."""
         return inference.label_table(self.model, self._checked(x), names, given_of(given))
 
     def score(self, x: Array, name: str = "log_density", *, given: Labels = None) -> Tensor:
-        """Score x for out-of-distribution detection, `[n]`: larger is more like the data. Names: `inference.SCORES`."""
+        """Score x for out-of-distribution detection, `[n]`; higher is more like the data. Names: `inference.SCORES`."""
         rows = self._checked(x)
         return inference.score(self.model, rows, name, given_of(given), reference=self._reference_of(name))
 
     def fit_features(self, x: Array, y: Labels = None) -> None:
-        """Take training rows of your own for the scores that compare features (`mahalanobis`, `knn`); not stored."""
+        """Set training rows for the feature-based scores (`mahalanobis`, `knn`); they are not stored."""
         rows = self._checked(x)
         labels = self.labels.given(given_of(y), len(rows), rows.device)
         self._reference = inference.Reference.fit(self.model, rows, labels)
@@ -160,12 +160,11 @@ class Run:
         steps: int = 200,
         seed: int = 0,
     ) -> Tensor:
-        """Predict labels, int64 `[n, L]`: by energy the most probable value of each variable, exactly.
+        """Predict labels, int64 `[n, L]`; by energy, the exact most probable value of each variable.
 
-        `sampling` compares no energies: it takes the mode of chains of labels. It alone serves x that is known in part,
-        where `mask` is True, and warns where x then moves at another temperature than the labels. `search` anneals all
-        labels together, for those too many to enumerate. `refine` moves x that many Langevin steps first (JEM-1,
-        JEM-10).
+        `sampling` takes the mode of label chains instead. It also handles partly known x (known where `mask` is True),
+        and warns if x moves at another temperature than the labels. `search` anneals all labels jointly, when there are
+        too many to enumerate. `refine` first moves x by that many Langevin steps (JEM-1, JEM-10).
         """
         if by == "search" and mask is None:
             rows = self._refined_rows(x, given, refine, seed)
@@ -189,25 +188,25 @@ class Run:
         steps: int = 200,
         seed: int = 0,
     ) -> dict[str, Tensor]:
-        """Compute p(label | x, given) of each label variable, `[n, cardinality]`; by sampling: the shares of chains.
+        """Compute p(label | x, given) of each label variable, `[n, cardinality]`; by sampling, the shares of chains.
 
-        `calibrated` takes them at the temperature that `calibrate` has stored, or fits it to the held-out rows.
+        `calibrated` applies the temperature stored by `calibrate`, or fits it to the held-out rows.
         """
         if by == "energy" and mask is None:
             probs = inference.predict_proba(self.model, self._refined_rows(x, given, refine, seed), given_of(given))
             return inference.at_temperature(probs, self._temperature().value) if calibrated else probs
         if calibrated:
-            raise InputError("a temperature belongs to p(label | x) by energy, without a mask: leave calibrated out")
+            raise InputError("calibrated= applies to p(label | x) by energy without a mask: leave it out")
         return self._drawn_labels(x, given, by, refine, mask, n_chains, steps, seed).shares
 
     def predict_by_sampling(
         self, x: Array, *, given: Labels = None, n_chains: int = 10, steps: int = 200, seed: int = 0
     ) -> inference.SampledPrediction:
-        """Predict labels by chains of labels: their modes, their shares, and one draw of all labels together."""
+        """Predict labels with chains: their modes, their shares, and one joint draw of all labels."""
         return self._drawn_labels(x, given, "sampling", 0, None, n_chains, steps, seed)
 
     def predict_joint(self, x: Array, *, given: Labels = None) -> inference.JointPrediction:
-        """Predict the most probable labels, all variables at once, with their log-probability. Exact."""
+        """Predict the jointly most probable labels, with their log-probability. Exact."""
         return inference.predict_joint(self.model, self._checked(x), given_of(given))
 
     def rank(self, x: Array, first: Labels, second: Labels, *, given: Labels = None) -> inference.Ranking:
@@ -221,9 +220,9 @@ class Run:
     # Calibration and prediction sets.
 
     def calibrate(self, x: Array | None = None, y: Labels = None) -> inference.Temperature:
-        """Fit one temperature of p(label | x) to validation rows and store it; without rows, to the held-out ones.
+        """Fit a temperature of p(label | x) to validation rows (default: the held-out rows) and store it.
 
-        `predict_proba(x, calibrated=True)` uses it. Predicted labels stay as they are.
+        `predict_proba(x, calibrated=True)` uses it. Predicted labels do not change.
         """
         rows, labels = self._validation(x, y, "run.calibrate(x, y)")
         return self.thresholds.keep_temperature(inference.calibrate(self.model, rows, labels))
@@ -237,12 +236,11 @@ class Run:
         randomized: bool = False,
         seed: int = 0,
     ) -> dict[str, inference.Conformal]:
-        """Fit prediction sets of a stated coverage to validation rows and store them; without rows, to the held-out
-        ones.
+        """Fit prediction sets of a given coverage to validation rows (default: the held-out rows) and store them.
 
-        Sets are adaptive (APS). The coverage is that of new rows which are exchangeable with the validation rows, on
-        average over both and over all x: not for each class or kind of x, and not where the data drift. Held-out rows
-        have chosen the checkpoint; for a strict guarantee pass rows that nothing has seen.
+        Sets are adaptive (APS). The coverage holds for new rows that are exchangeable with the validation rows, on
+        average over both and over all x: not for each class or region of x, and not under distribution shift. The
+        held-out rows were used to choose the checkpoint; for a strict guarantee, pass unused rows.
         """
         rows, labels = self._validation(x, y, f"run.conform(x, y, coverage={round(coverage, 12)})")
         fitted = inference.conform(
@@ -253,16 +251,17 @@ class Run:
     def predict_set(
         self, x: Array, *, coverage: float = COVERAGE, randomized: bool = False, seed: int = 0
     ) -> inference.PredictionSet:
-        """Predict a set of values of each label that holds the true one with probability `coverage`.
+        """Predict a set of values of each label that contains the true value with probability `coverage`.
 
-        A set holds the most probable value and covers at least as often as stated; `randomized` sets cover as often as
-        stated and no more, and may be empty. The sets of `conform` are used, or fitted to the held-out rows.
+        By default a set contains the most probable value, and the coverage is at least the stated one; `randomized`
+        sets have exactly the stated coverage and may be empty. Uses the sets of `conform`, or fits them to the held-out
+        rows.
         """
         rows = self._checked(x)
         fitted = self.thresholds.find_conformal(coverage, randomized=randomized)
         if not fitted:
             fitted = self.conform(coverage=coverage, randomized=randomized)
-        # Not the stream of `conform`: chance must be independent of that of the validation rows.
+        # Not the stream of `conform`: randomness must be independent of the validation rows.
         generator = streams.seeded(check_count("seed", seed, least=0), "prediction sets")
         return inference.prediction_set(self.model, rows, fitted, generator=generator)
 
@@ -274,16 +273,16 @@ class Run:
         if found is not None:
             return found
         if self.origin.read_data is None:
-            # Rounded as little as `find` forgives: 1 - coverage is seldom a short number.
+            # Rounded within the tolerance of `find`, since 1 - coverage often has many digits.
             call = f'run.fit_threshold(x, score="{score}", quantile={round(quantile, 12)})'
             raise InputError(
-                f"a threshold rests on validation rows, and {self.origin.name} has none: each score and quantile needs "
-                f"rows x of your own, here by {call}"
+                f"a threshold needs validation rows, but {self.origin.name} has none: fit one per score and quantile "
+                f"with your own rows, here with {call}"
             )
         return self.fit_threshold(self.data.x_held, score, quantile)
 
     def fit_threshold(self, x: Array, score: str = "log_density", quantile: float = QUANTILE) -> inference.Threshold:
-        """Fit and store a threshold from your own validation rows: the share `quantile` of them lies below it."""
+        """Fit and store a threshold with your own validation rows, of which the share `quantile` lies below it."""
         if score == CONFIDENCE:
             fitted = inference.confidence_threshold(self.model, self._checked(x), 1.0 - quantile)
         else:
@@ -291,12 +290,12 @@ class Run:
         return self.thresholds.keep(fitted)
 
     def detect(self, x: Array, *, score: str = "log_density", quantile: float = QUANTILE) -> inference.Detected:
-        """Detect out-of-distribution x: by a threshold that rejects the share `quantile` of held-out rows."""
+        """Detect out-of-distribution x with a threshold that rejects the share `quantile` of held-out rows."""
         threshold = self.threshold(score, quantile)
         return inference.detect(self.model, self._checked(x), threshold, reference=self._reference_of(score))
 
     def abstain(self, x: Array, *, coverage: float = 0.95, given: Labels = None) -> inference.Abstention:
-        """Predict where the model is confident enough, MISSING elsewhere: on held-out rows a share `coverage`."""
+        """Predict where the model is confident, MISSING elsewhere; covers the share `coverage` of held-out rows."""
         threshold = self.threshold(CONFIDENCE, 1.0 - coverage)
         return inference.abstain(self.model, self._checked(x), threshold, given_of(given))
 
@@ -319,7 +318,7 @@ class Run:
         frames: Frames | None = None,
         seed: int = 0,
     ) -> inference.Sampled:
-        """Draw `n` samples of x and of the labels that are not given. What is not said is as in the recipe.
+        """Draw `n` samples of x and of the labels that are not given. Defaults are those of the recipe.
 
         `start` is noise, class (Gaussians of the classes; of several labels those of the first given), buffer (chains
         of training that have the given labels) or a start of your own; `frames` is called at each step, as by a
@@ -360,8 +359,8 @@ class Run:
         frames: Frames | None = None,
         seed: int = 0,
     ) -> inference.Composed:
-        """Draw `n` samples of the product of this run, under `given`, and others: runs, runs with labels, or other
-        labels for this run. Chains start from noise and move by this run's kernel."""
+        """Draw `n` samples from the product of this run, under `given`, and others: runs, pairs (run, labels), or other
+        labels for this run. Chains start from noise and use this run's kernel."""
         factors = [self._as_factor(f) for f in ((self, given), *others)]
         return inference.sample_composed(
             factors,
@@ -384,7 +383,7 @@ class Run:
         max_steps: int = 1000,
         seed: int = 0,
     ) -> inference.Distal:
-        """Ascend log p(given | x) from noise until the model is confident, by steps of 0.01 of the range of x."""
+        """Ascend log p(given | x) from noise until the model is confident, in steps of 0.01 of the range of x."""
         return inference.distal(
             self.model,
             n,
@@ -401,10 +400,10 @@ class Run:
     def neighbors(
         self, samples: Array, k: int = 1, *, features: Features | None = None, space: str | None = None
     ) -> inference.Neighbors:
-        """Find the nearest training rows of each sample, in pixels, or in the named space of `features`."""
+        """Find the nearest training rows of each sample, in pixels or in a named feature space."""
         return inference.neighbors(self.rows(samples), self.data.x, k=k, features=features, space=space)
 
-    # Changes of given x.
+    # Edits of given x.
 
     def inpaint(
         self,
@@ -422,9 +421,9 @@ class Run:
         frames: Frames | None = None,
         seed: int = 0,
     ) -> inference.Inpainted:
-        """Draw the unknown entries of x: `mask` is True where x is known, which stays as it is.
+        """Draw the unknown entries of x, keeping the known ones, where `mask` is True.
 
-        Without a mask, NaN entries are unknown. `start="mean"` begins at the mean of the data.
+        Without a mask, NaN entries are unknown. `start="mean"` starts at the mean of the data.
         """
         rows = self._checked(x, None if start == "input" else mask)
         held = ~rows.isnan() if mask is None else self.mask(mask)
@@ -463,7 +462,7 @@ class Run:
         kernel: Langevin | None = None,
         seed: int = 0,
     ) -> inference.Refined:
-        """Move x some Langevin steps on log p(x), and compute its label probabilities there."""
+        """Move x by Langevin steps on log p(x), and compute the label probabilities there."""
         return inference.refine(
             self.model,
             self._checked(x),
@@ -485,7 +484,7 @@ class Run:
         every: int = 1,
         seed: int = 0,
     ) -> inference.Converted:
-        """Convert real x to other labels, with the path that leads there; where `mask` is True x stays as it is."""
+        """Convert real x to other labels and return the path; x is kept where `mask` is True."""
         return inference.convert(
             self.model,
             self._checked(x),
@@ -500,16 +499,16 @@ class Run:
             generator=generator_of(seed),
         )
 
-    # The run as a whole: its health, its file, the same run with another model.
+    # Health, export, and the same run with another model.
 
     def health(self) -> Health:
-        """Judge whether the chains are healthy, in numbers and, by `complaints`, in sentences; on held-out rows.
+        """Check the health of the run on held-out rows: numbers, and sentences in `complaints`.
 
-        The verdict is that of training, with the recipe's chains and the persistent ones of the loaded checkpoint.
+        The same check as in training, with the recipe's chains and the persistent chains of the loaded checkpoint.
         """
         plan = self.origin.plan
         if not plan.uses_chains:
-            raise InputError(f"{self.origin.name} was trained without chains, so that it has no health to judge")
+            raise InputError(f"{self.origin.name} was trained without chains, so its health is undefined")
         return check(plan, self.model, None if plan.buffer is None else self.buffer)
 
     def export(self, path: Path | str, *, half: bool = False) -> Path:
@@ -529,7 +528,7 @@ class Run:
 
     def _write(self, path: Path, *, half: bool = False) -> Path:
         for score in (*SCORES, CONFIDENCE) if self.origin.read_data is not None else ():
-            with suppress(InputError):  # where the data are not at hand, or the model has no such score
+            with suppress(InputError):  # the data are unavailable, or the model lacks this score
                 self.threshold(score)
         if self.origin.read_data is not None:
             with suppress(InputError):
@@ -551,42 +550,40 @@ class Run:
         return self.with_weights_of(model)
 
     def assuming_equal_constants(self) -> Run:
-        """Return a conditional run as a joint one: the labels' unknown constants are taken as equal, as `notes` says.
+        """Return a conditional run as a joint one, assuming equal normalizing constants of all labels; `notes` says so.
 
-        What compares or sums labels is then as good as this assumption, which nothing in training makes true.
+        Results that compare or sum labels are only as good as this assumption, which training does not enforce.
         """
         if self.model.normalizer != "conditional":
-            raise InputError(f"all labels of {self.origin.name} share one constant already: ask it as it is")
+            raise InputError(f"all labels of {self.origin.name} already share one constant: use the run as it is")
         model = self.model.with_offsets(assume_equal_constants=True)
         notes = (*self.notes, *(f"assumed, not known: {a}" for a in model.assumptions))
-        # In memory alone: a threshold that rests on the assumption is none of the run in the folder.
+        # In memory only: thresholds under the assumption do not belong to the run in the folder.
         return Run(model, self.origin, self.sampling, self.bounds, Thresholds(), notes)
 
     def with_weights_of(self, model: JointModel) -> Run:
-        """Return the same run with another model of its recipe, such as weights that are newer than its best."""
+        """Return the same run with other weights of its model, such as newer ones than its best."""
         return Run(model, self.origin, self.sampling, self.bounds, Thresholds(), self.notes)
 
-    # What was fitted to validation rows.
+    # Fits to validation rows.
 
     def _validation(self, x: Array | None, y: Labels, call: str) -> tuple[Tensor, Tensor]:
-        """Validation rows with their labels: the user's own, or the held-out ones."""
+        """Return validation rows with labels: the user's, or the held-out ones."""
         if x is None:
             if self.origin.read_data is None:
-                raise InputError(
-                    f"this rests on validation rows, and {self.origin.name} has none: pass yours to {call}"
-                )
+                raise InputError(f"this needs validation rows, but {self.origin.name} has none: pass yours to {call}")
             return self.data.x_held, self.data.y_held
         rows = self._checked(x)
         return rows, self.labels.given(given_of(y), len(rows), rows.device)
 
     def _reference_of(self, score: str) -> inference.Reference | None:
-        """Features of training rows where a score needs them, computed once."""
+        """Compute the features of training rows, if a score needs them, once."""
         if score not in SCORES or SCORES[score].by_features is None:
             return None
         if self._reference is None:
             if self.origin.read_data is None:
                 raise InputError(
-                    f"features are compared with those of training rows, which {self.origin.name} does not know: pass "
+                    f"this score needs features of training rows, which {self.origin.name} does not have: pass "
                     "them to run.fit_features(x, y)"
                 )
             self._reference = inference.Reference.fit(self.model, self.data.x, self.data.y)
@@ -595,25 +592,25 @@ class Run:
     def _temperature(self) -> inference.Temperature:
         return self.thresholds.temperature or self.calibrate()
 
-    # Inputs, checked.
+    # Input checks.
 
     def _checked(self, x: Array, mask: Array | None = None) -> Tensor:
-        """Convert x for the model, and refuse known entries far outside the model's box."""
+        """Convert x for the model; refuse known entries far outside the model's box."""
         rows, (low, high) = self.rows(x), self.bounds
         if not isinstance(self.model.domain, Box) or not rows.is_floating_point():
             return rows
         known = rows.detach() if mask is None else rows.detach()[held_mask(rows, self.mask(mask))]
         known = known[~known.isnan()]
-        # Pixels from 0 to 255 are a usual slip; a little noise beyond the bounds is none.
+        # Catch pixels from 0 to 255, but accept a little noise beyond the bounds.
         if known.numel() and not bool(((known - (low + high) / 2).abs() <= 1.5 * (high - low)).all()):
             raise InputError(
-                f"x has values from {float(known.min()):g} to {float(known.max()):g} where x of the run lies between "
+                f"x has values from {float(known.min()):g} to {float(known.max()):g}, but the run expects x between "
                 f"{low:g} and {high:g}: scale it, or give pixels as uint8"
             )
         return rows
 
     def _refined_rows(self, x: Array, given: Labels, steps: int, seed: int) -> Tensor:
-        """Convert x for the model, and move it `steps` Langevin steps."""
+        """Convert x for the model, and move it by `steps` Langevin steps."""
         if check_count("refine", steps, least=0) == 0:
             return self._checked(x)
         return self.refine(x, steps, given=given, seed=seed).x[0]
@@ -624,7 +621,7 @@ class Run:
             (self, factor) if isinstance(factor, Mapping) else factor if isinstance(factor, tuple) else (factor, None)
         )
         if not isinstance(run, Run):
-            raise InputError(f"a run is composed with runs, pairs (run, labels) or labels, got {type(run).__name__}")
+            raise InputError(f"compose takes runs, pairs (run, labels) or labels, got {type(run).__name__}")
         if run.bounds != self.bounds or run.event_shape != self.event_shape:
             raise InputError(
                 f"{run.origin.name} has x of shape {run.event_shape} in {run.bounds}, {self.origin.name} has "
@@ -632,18 +629,18 @@ class Run:
             )
         return run.model if given is None else (run.model, given_of(given))
 
-    # Kernels, steps and starts: the recipe's, unless the caller names others.
+    # Kernels, steps and starts: the recipe's by default.
 
     def _steps_or_default(self, steps: int | None) -> int:
-        """Return `steps`, or the recipe's number where it is None."""
+        """Return `steps`, or the recipe's number if it is None."""
         if steps is None:
             steps = self.sampling.steps
         if steps is None:
-            raise InputError(f"the number of steps is a recipe's, and {self.origin.name} has none: pass steps=")
+            raise InputError(f"{self.origin.name} has no default number of steps: pass steps=")
         return steps
 
     def _label_kernel(self) -> Kernel:
-        """Return the recipe's kernel for labels; without one, exact Gibbs where the labels can be enumerated."""
+        """Return the recipe's label kernel, or exact Gibbs if it has none and labels can be enumerated."""
         if self.sampling.y_kernel is not None:
             return self.sampling.y_kernel
         return ExactGibbs() if self.model.can_sum() else GibbsWithGradients()
@@ -651,23 +648,23 @@ class Run:
     def _drawn_labels(
         self, x: Array, given: Labels, by: By, refine: int, mask: Array | None, n_chains: int, steps: int, seed: int
     ) -> inference.SampledPrediction:
-        """Predict labels by chains; with a mask, the unknown entries of x move too."""
+        """Predict labels with chains; with a mask, the unknown entries of x move too."""
         if mask is not None and by in ("energy", "search"):
-            raise InputError("what is not known of x has to be drawn: with a mask predict by='sampling'")
+            raise InputError("unknown entries of x must be sampled: use by='sampling' with a mask")
         if by != "sampling":
             raise InputError(f"by must be 'energy' or 'sampling' here, got {by!r}")
         if mask is not None and refine:
-            raise InputError("x that is known in part cannot be refined: leave refine or mask out")
+            raise InputError("partly known x cannot be refined: leave out refine or mask")
         rows = self._checked(x, mask) if mask is not None else self._refined_rows(x, given, refine, seed)
         kernel = self._label_kernel()
         if mask is not None:
             kernel = BlockGibbs(kernel, self.sampling.x_kernel, self.sampling.x_steps)
             temperature = self.sampling.temperature
             if not math.isclose(temperature, 1.0, rel_tol=1e-6):
-                # Said here, as labels and shares are plain tensors, which have no room for a note.
+                # A warning, since the returned tensors cannot carry a note.
                 warnings.warn(
-                    f"what is not known of x moves at temperature {temperature:.3g} and the labels at 1: together they "
-                    "have no density, so the labels are drawn from no p(labels | what is known of x)",
+                    f"unknown entries of x move at temperature {temperature:.3g} but labels at 1: they have no "
+                    "joint density, so these labels are not draws of p(labels | known x)",
                     stacklevel=3,
                 )
         return inference.predict_by_sampling(
@@ -683,7 +680,7 @@ class Run:
         )
 
     def _noise_start(self) -> UniformStart:
-        """Uniform between the bounds, or within the range of each dimension where the recipe's chains start so."""
+        """Uniform within the bounds, or within the range of each dimension if the recipe's chains start there."""
         own = self.sampling.start
         if isinstance(own, Uniform) and own.rows is not None:
             return UniformStart.of_batch(self.data.x[: own.rows])
@@ -692,7 +689,7 @@ class Run:
     def _resolved_start(
         self, start: StartName | XStart | None, given: Labels, n: int
     ) -> tuple[XStart | Buffer, tuple[str, ...]]:
-        """Where n chains start (None: as in the recipe), with notes about it."""
+        """Return the start of n chains (None: the recipe's), with notes."""
         if start is None:
             own = self.sampling.start
             if isinstance(own, Start):
@@ -712,35 +709,35 @@ class Run:
         return self._noise_start() if isinstance(start, str) else start, ()
 
     def _bound_start(self, start: StartSpec | XStart) -> XStart:
-        """A start of the user's own, bound to the data where it is a specification."""
+        """Return the user's start, bound to the data if it is a specification."""
         if not isinstance(start, StartSpec):
             return start
         data = self.data
         return start.bind(data.x, data.y, self.labels, self.bounds, clamp=clamped(self.sampling.x_kernel, self.model))
 
     def _class_gaussians(self, given: Labels, n: int) -> tuple[ClassGaussianStart, tuple[str, ...]]:
-        """A Gaussian for each class of the training data, with notes about it."""
+        """Fit a Gaussian to each class of the training data; return it with notes."""
         clamp = self.bounds if clamped(self.sampling.x_kernel, self.model) else None
         data, (variable, notes) = self.data, self._class_variable(given, n)
         return ClassGaussianStart.fit(data.x, data.y, self.labels, variable, bounds=clamp), notes
 
     def _class_variable(self, given: Labels, n: int) -> tuple[str | None, tuple[str, ...]]:
-        """The label whose classes get Gaussians, the first given of several, with notes about it."""
+        """Return the label whose classes get Gaussians, the first given of several, with notes."""
         if len(self.labels) < 2:
             return None, ()
         y = self.labels.given(given_of(given), check_count("n, the number of samples,", n))
         names = [self.labels.names[k] for k in (y != MISSING).any(0).nonzero()[:, 0].tolist()]
         if not names:
             raise InputError(
-                f"start 'class' begins at the Gaussians of one label, and there are {len(self.labels)}: give a value "
-                f"of one (given=, in the shell --given), for example of {self.labels.names[0]!r}"
+                f"start 'class' needs one label, but there are {len(self.labels)}: give one (given=, or --given "
+                f"in the shell), for example of {self.labels.names[0]!r}"
             )
-        note = f"chains began at the Gaussians of {names[0]!r}, the first of the labels given"
+        note = f"chains started from the class Gaussians of {names[0]!r}, the first of the given labels"
         return names[0], (note,) if len(names) > 1 else ()
 
     @functools.cached_property
     def _labeled_buffer(self) -> tuple[Buffer, tuple[str, ...]]:
-        """The persistent chains with labels: those without get draws of p(labels | x), and a note says so."""
+        """Return the persistent chains with labels; missing ones are drawn from p(labels | x), with a note."""
         state = self.buffer.state_dict()
         n = len(self.buffer)
         x, y = state["x"][:n], state["y"][:n]
@@ -751,9 +748,9 @@ class Run:
         drawn = torch.cat([draw_free(Target(self.model, given_y=b), State(a, b, k)).y for a, b, k in pieces])
         labeled = ReplayBuffer(n, self.event_shape, self.labels, dtype=x.dtype, device=x.device)
         labeled.store(Drawn(x, drawn, state["age"][:n]))
-        return labeled, ("chains of the buffer have no labels of their own: they got draws of p(labels | x)",)
+        return labeled, ("chains in the buffer have no labels: labels were drawn from p(labels | x)",)
 
 
 def generator_of(seed: int) -> torch.Generator:
-    """Make a random generator from a checked seed."""
+    """Create a random generator from a checked seed."""
     return torch.Generator().manual_seed(check_count("seed", seed, least=0))

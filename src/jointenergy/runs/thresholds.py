@@ -1,4 +1,4 @@
-"""runs: what was fitted to validation rows, kept in the run folder beside the weights that it belongs to."""
+"""runs: values fitted to validation rows, stored in the run folder with the weights that they belong to."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ FILE = "thresholds.json"
 
 @dataclass(frozen=True)
 class Fitted:
-    """What can be fitted to validation rows."""
+    """Values that can be fitted to validation rows."""
 
     thresholds: tuple[Threshold, ...]
     temperature: Temperature | None
@@ -32,7 +32,7 @@ class Fitted:
 
 @dataclass(frozen=True)
 class _Kept(Fitted):
-    """What the file holds."""
+    """Contents of the file."""
 
     weights: str
 
@@ -42,9 +42,9 @@ NOTHING = Fitted((), None, ())
 
 
 class Thresholds:
-    """Thresholds of scores, the temperature of probabilities, and prediction sets, as they were fitted so far.
+    """Thresholds of scores, the calibration temperature, and prediction sets fitted so far.
 
-    `folder` is where they are kept (None: in memory alone), `weights` what they were fitted to.
+    They are stored in `folder` (None: in memory only) and belong to `weights`.
     """
 
     def __init__(self, folder: Path | None = None, weights: str = "", fitted: Fitted | None = None) -> None:
@@ -57,24 +57,24 @@ class Thresholds:
         return next(same, None)
 
     def keep(self, threshold: Threshold) -> Threshold:
-        """Remembered, in place of one of the same score and quantile."""
+        """Store a threshold, replacing one of the same score and quantile."""
         before = self.find(threshold.score, threshold.quantile)
         self.known = [t for t in self.known if t is not before] + [threshold]
         self._write()
         return threshold
 
     def keep_temperature(self, temperature: Temperature) -> Temperature:
-        """Remembered, in place of the one before."""
+        """Store the temperature, replacing the previous one."""
         self.temperature = temperature
         self._write()
         return temperature
 
     def find_conformal(self, coverage: float, *, randomized: bool) -> dict[str, Conformal]:
-        """The prediction sets of one coverage, by the names of the labels; empty where none were fitted."""
+        """Return the prediction sets of a coverage by label name; empty if none were fitted."""
         return {c.label: c for c in self.conformal if _same(c, coverage, randomized)}
 
     def keep_conformal(self, fitted: Iterable[Conformal]) -> dict[str, Conformal]:
-        """Remembered, in place of those of the same coverage and kind."""
+        """Store prediction sets, replacing those of the same coverage and kind."""
         kept = tuple(fitted)
         first = kept[0]
         rest = [c for c in self.conformal if not _same(c, first.coverage, first.randomized)]
@@ -87,11 +87,11 @@ class Thresholds:
 
     def _write(self) -> None:
         if self.folder is not None:
-            with contextlib.suppress(OSError):  # a folder that is only read: all can be fitted again
+            with contextlib.suppress(OSError):  # read-only folder: the values can be fitted again
                 write_json(self.folder / FILE, {"weights": self.weights, **self.plain()}, indent=1)
 
     def _read(self) -> Fitted:
-        """What the folder has of these weights; other weights', and a damaged file, are as good as none."""
+        """Read the values of these weights; a damaged file, or one of other weights, is ignored."""
         if self.folder is None:
             return NOTHING
         try:

@@ -1,4 +1,4 @@
-"""runs: data as users have them, arrays, tensors or a torch Dataset, made into rows to train on and rows held out."""
+"""runs: convert user data (arrays, tensors or a torch Dataset) to training rows and held-out rows."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ from jointenergy.models import Box, Domain, Reals
 from jointenergy.runs.arrays import shaped, tensor_of
 
 LabelNames = LabelSpace | Mapping[str, int | Sequence[str]] | Sequence[str] | int
-LARGEST = 1e6  # values of x beyond which float32 has too few digits
-MOST_CLASSES = 10_000  # of one label: more are identifiers, not classes
+LARGEST = 1e6  # largest |x| that float32 represents with enough digits
+MOST_CLASSES = 10_000  # maximum classes of a label; more are probably identifiers
 COLORS = (1, 3)  # channels of an image
-MARGIN = 0.2  # of the range of numbers in a table, kept free around them at least
-SMALL_SHARE = 200.0  # and in few columns so much that the box of the numbers is this part of the range
-REFERENCE = 1.5  # standard deviations of x that the Gaussian around a table has
+MARGIN = 0.2  # minimum margin around the values of a table, as a share of their range
+SMALL_SHARE = 200.0  # with few columns, the margin grows until the values fill 1 / this of the box
+REFERENCE = 1.5  # width of the Gaussian reference of a table, in standard deviations of x
 
 
 @dataclass(frozen=True, eq=False)
 class UserRows:
-    """x `[n, *event]`, uint8 or float32, NaN where it is not known, with labels `[n, L]`."""
+    """x `[n, *event]`, uint8 or float32 with NaN for unknown entries, and labels `[n, L]`."""
 
     x: Tensor
     y: Tensor
@@ -38,10 +38,10 @@ class UserRows:
 
 
 def rows_of_user(data: object, labels: LabelNames | None) -> UserRows:
-    """Read what a user passes as data: (x, y), x alone, a torch Dataset, or a data set of the library."""
+    """Read user data: (x, y), x alone, a torch Dataset, or a data set of the library."""
     if isinstance(data, Dataset):
         if labels is not None and label_space(labels) != data.labels:
-            raise InputError(f"the data set has the labels {data.labels!r} of its own: leave labels= out")
+            raise InputError(f"the data set defines its labels {data.labels!r}: leave out labels=")
         return UserRows(data.x, data.y, data.labels)
     if isinstance(data, TorchDataset):
         data = _read(data)
@@ -54,16 +54,16 @@ def rows_of_user(data: object, labels: LabelNames | None) -> UserRows:
     x = _numbers(x)
     if y is None:
         if labels is not None:
-            raise InputError("labels= names the values of y, and there is no y: pass data as (x, y)")
+            raise InputError("labels= names the values of y, but there is no y: pass data as (x, y)")
         return UserRows(x, torch.empty(len(x), 0, dtype=torch.int64), LabelSpace.none())
     codes, space = label_columns(y, labels)
     if len(codes) != len(x):
-        raise InputError(f"x has {len(x)} rows and y has {len(codes)}: each row of x needs its labels")
+        raise InputError(f"x has {len(x)} rows but y has {len(codes)}: pass one row of labels per row of x")
     return UserRows(x, codes, space)
 
 
 def _read(dataset: TorchDataset[Any]) -> tuple[Tensor, np.ndarray[Any, Any] | None]:
-    """All items of a torch Dataset, read once: x, or (x, y)."""
+    """Read all items of a torch Dataset once: x, or (x, y)."""
     if not hasattr(dataset, "__len__"):
         raise InputError(
             "a torch Dataset needs a length: an iterable one cannot be shuffled, read it into arrays first"
@@ -75,7 +75,7 @@ def _read(dataset: TorchDataset[Any]) -> tuple[Tensor, np.ndarray[Any, Any] | No
     for i in range(n):
         item = dataset[i]
         if isinstance(item, tuple | list) and len(item) == 1:
-            item = item[0]  # as a TensorDataset of x alone has them
+            item = item[0]  # a TensorDataset of x alone
         pair = isinstance(item, tuple | list)
         if pair and len(item) != 2:
             raise InputError(
@@ -86,34 +86,36 @@ def _read(dataset: TorchDataset[Any]) -> tuple[Tensor, np.ndarray[Any, Any] | No
             xs.append(torch.as_tensor(np.asarray(x)) if not isinstance(x, Tensor) else x)
         except (TypeError, ValueError):
             raise InputError(
-                f"x of item {i} is a {type(x).__name__}: let the Dataset's transform make a tensor of it"
+                f"x of item {i} is a {type(x).__name__}: convert it to a tensor in the Dataset's transform"
             ) from None
         if xs[-1].shape != xs[0].shape:
             raise InputError(
-                f"item {i} of the Dataset has the shape {tuple(xs[-1].shape)} and item 0 {tuple(xs[0].shape)}: bring "
-                "all to one size"
+                f"item {i} of the Dataset has shape {tuple(xs[-1].shape)} but item 0 has {tuple(xs[0].shape)}: resize "
+                "all to one shape"
             )
         if pair:
             ys.append(np.asarray(item[1].cpu() if isinstance(item[1], Tensor) else item[1]))
     if ys and len(ys) != n:
-        raise InputError("some items of the Dataset have labels and some have none: use MISSING, -1, for no label")
+        raise InputError("some items of the Dataset have no labels: use MISSING (-1) for them")
     if len({y.shape for y in ys}) > 1:
-        raise InputError("labels of the Dataset's items have different shapes: give each item as many labels")
+        raise InputError(
+            "labels of the Dataset's items have different shapes: give every item the same number of labels"
+        )
     return torch.stack(xs), np.stack(ys) if ys else None
 
 
 def _numbers(x: object) -> Tensor:
-    """x as uint8 or float32 `[n, *event]`; NaN is what is not known."""
-    if hasattr(x, "to_numpy"):  # a frame
+    """Convert x to uint8 or float32 `[n, *event]`; NaN marks unknown entries."""
+    if hasattr(x, "to_numpy"):  # a data frame
         x = x.to_numpy()
     try:
         found = tensor_of(np.asarray(x) if isinstance(x, list) else x, "x")  # type: ignore[arg-type]
     except ValueError:
-        raise InputError("x must be one array, and its rows have different lengths") from None
+        raise InputError("x must be one array, but its rows have different lengths") from None
     if found.layout != torch.strided:
         raise InputError("x is a sparse tensor: pass x.to_dense()")
     if found.ndim < 2:
-        raise InputError(f"x needs a shape [n, *event], one row for each example, got {tuple(found.shape)}")
+        raise InputError(f"x must have shape [n, *event], one row per example, got {tuple(found.shape)}")
     if len(found) < 2:
         raise InputError(f"x has {len(found)} row(s): training needs at least 2")
     if found.dtype == torch.uint8:
@@ -125,29 +127,29 @@ def _numbers(x: object) -> Tensor:
         raise InputError(f"x has values beyond {LARGEST:g}: scale its columns")
     if bool(found.isinf().any()):
         row = int(found.isinf().flatten(1).any(1).nonzero()[0])
-        raise InputError(f"x has an infinite value in row {row}: replace it, or set it to NaN if it is not known")
+        raise InputError(f"x has an infinite value in row {row}: replace it, or set it to NaN if it is unknown")
     return found
 
 
 def label_space(labels: LabelNames) -> LabelSpace:
-    """Labels as a user names them: a LabelSpace, its mapping, the names of the classes or their number."""
+    """Convert a user's labels: a LabelSpace, its mapping, the class names or their number."""
     if isinstance(labels, LabelSpace):
         return labels
     return LabelSpace(labels) if isinstance(labels, Mapping) else LabelSpace({"class": labels})
 
 
 def label_columns(y: object, labels: LabelNames | None) -> tuple[Tensor, LabelSpace]:
-    """Labels as int64 `[n, L]` with MISSING, and their meaning: as named, or read off the values."""
+    """Convert labels to int64 `[n, L]` with MISSING, and return their label space: as named, or inferred from y."""
     try:
         array = np.asarray(y.detach().cpu().double() if isinstance(y, Tensor) else y)
     except (TypeError, ValueError):
-        raise InputError("y must be one array, and its rows have different lengths or kinds") from None
+        raise InputError("y must be one array, but its rows have different lengths or types") from None
     if array.ndim not in (1, 2):
-        raise InputError(f"y needs a shape [n] or [n, L], one column for each label, got {array.shape}")
+        raise InputError(f"y must have shape [n] or [n, L], one column per label, got {array.shape}")
     columns = array.reshape(len(array), -1)
     space = None if labels is None else label_space(labels)
     if space is not None and len(space) != columns.shape[1]:
-        raise InputError(f"y has {columns.shape[1]} column(s) and labels= names {len(space)}: {list(space.names)}")
+        raise InputError(f"y has {columns.shape[1]} column(s) but labels= names {len(space)}: {list(space.names)}")
     names = space.names if space is not None else ("class",) if array.ndim == 1 else _names(columns.shape[1])
     values = space.values if space is not None else (None,) * len(names)
     found = [_column(columns[:, k], name, known) for k, (name, known) in enumerate(zip(names, values, strict=True))]
@@ -161,7 +163,7 @@ def _names(n: int) -> tuple[str, ...]:
 
 
 def _column(column: np.ndarray[Any, Any], name: str, known: Sequence[str] | None) -> tuple[Tensor, Sequence[str]]:
-    """One label as codes, and the names of its values."""
+    """Convert one label to codes, with the names of its values."""
     if column.dtype.kind == "O" and all(v is None or isinstance(v, int | float | np.number) for v in column.tolist()):
         column = np.array([np.nan if v is None else float(v) for v in column.tolist()])
     if column.dtype.kind in "OUS":
@@ -177,18 +179,18 @@ def _column(column: np.ndarray[Any, Any], name: str, known: Sequence[str] | None
         codes = [MISSING if m else places[w] for w, m in zip(words, missing, strict=True)]
         return torch.tensor(codes, dtype=torch.int64), known
     if column.dtype.kind not in "iufb":
-        raise InputError(f"y must hold whole numbers or names, got {column.dtype}")
+        raise InputError(f"y must contain integers or names, got {column.dtype}")
     wide = column.astype(np.float64)
     hidden = np.isnan(wide)
     if np.isinf(wide).any():
         raise InputError(f"labels of {name!r} have an infinite value: use {MISSING} or NaN where they are missing")
     if not np.array_equal(wide[~hidden], np.round(wide[~hidden])):
-        raise InputError(f"labels of {name!r} must be whole numbers from 0, or {MISSING} where missing, got fractions")
+        raise InputError(f"labels of {name!r} must be integers from 0, or {MISSING} where missing, got fractions")
     whole = np.where(hidden, MISSING, wide).astype(np.int64)
     if known is None:
         largest = int(whole.max(initial=-1))
         if largest < 0:
-            raise InputError(f"no row has a label {name!r}: pass labels= to say its values, or leave y out")
+            raise InputError(f"no row has a label {name!r}: pass labels= to name its values, or leave out y")
         if largest >= MOST_CLASSES:
             raise InputError(
                 f"labels of {name!r} go up to {largest}: number the classes from 0, or name them with labels="
@@ -198,9 +200,9 @@ def _column(column: np.ndarray[Any, Any], name: str, known: Sequence[str] | None
 
 
 def domain_of(x: Tensor, bounds: tuple[float, float] | None) -> tuple[Domain, View]:
-    """Where x lives, and its range: a box for pixels and x between usual bounds, R^D for the columns of a table.
+    """Choose the domain and range of x: a box for pixels and x within common bounds, R^D for the columns of a table.
 
-    Around a table stands a Gaussian reference; its range is so wide that uniform noise hardly ever looks like a row.
+    A table gets a Gaussian reference, and a range so wide that uniform noise hardly ever looks like a row.
     """
     if bounds is not None:
         return Box(bounds[0], bounds[1]), View.of(bounds)
@@ -208,10 +210,10 @@ def domain_of(x: Tensor, bounds: tuple[float, float] | None) -> tuple[Domain, Vi
         return Box(-1.0, 1.0), View(-1.0, 1.0)
     known = x[~x.isnan()]
     if known.numel() == 0:
-        raise InputError("x has no value that is known")
+        raise InputError("x has no known values")
     low, high = float(known.min()), float(known.max())
     if low == high:
-        raise InputError(f"every value of x is {low:g}: there is nothing to learn from")
+        raise InputError(f"every value of x is {low:g}: pass x that varies")
     for usual in ((0.0, 1.0), (-1.0, 1.0)):
         if usual[0] <= low and high <= usual[1]:
             return Box(*usual), View(*usual)
@@ -224,9 +226,9 @@ def domain_of(x: Tensor, bounds: tuple[float, float] | None) -> tuple[Domain, Vi
 def training_data(
     rows: UserRows, domain: Domain, bounds: View, validation: object, shape: Iterable[int]
 ) -> TrainingData:
-    """Rows scaled to the bounds and shaped as the network takes them, some of them held out.
+    """Scale rows to the bounds, reshape them for the network, and hold some out.
 
-    Held-out rows must be complete in x; of rows that miss entries none are held out.
+    Held-out rows are complete in x: rows with unknown entries are not held out.
     """
     event_shape = tuple(shape)
     x, y = _checked(rows.x, domain, bounds, event_shape, "x"), rows.y
@@ -234,7 +236,7 @@ def training_data(
     if isinstance(validation, float | int):
         whole = complete.nonzero()[:, 0]
         if len(whole) < 2:
-            raise InputError("rows are held out to judge the run, and no two rows of x are complete: pass validation=")
+            raise InputError("held-out rows must be complete, but fewer than two rows of x are: pass validation=")
         sample = Dataset(x[whole], y[whole], rows.labels, "data")
         _, chosen = split_rows(sample, validation, 0)
         held = whole[torch.tensor(chosen)]
@@ -246,7 +248,7 @@ def training_data(
         other = rows_of_user(validation, rows.labels if len(rows.labels) else None)
         x_held, y_held = _checked(other.x, domain, bounds, event_shape, "x of validation"), other.y
         if bool(x_held.isnan().any()):
-            raise InputError("validation rows must be complete, and some miss entries of x")
+            raise InputError("validation rows must be complete, but some have unknown entries: remove those rows")
     mask = ~x.isnan()
     if bool(mask.all()):
         return TrainingData(x, y, x_held, y_held, rows.labels)
@@ -254,10 +256,10 @@ def training_data(
 
 
 def _checked(x: Tensor, domain: Domain, bounds: View, event_shape: tuple[int, ...], what: str) -> Tensor:
-    """x on the scale of the bounds and in the shape of the network, within its box."""
+    """Scale x to the bounds, reshape it for the network, and check that it lies in its box."""
     found = shaped(_scaled(x, bounds), event_shape)
     if tuple(found.shape[1:]) != event_shape:
-        raise InputError(f"{what} has rows of shape {tuple(x.shape[1:])} where the network takes {event_shape}")
+        raise InputError(f"{what} has rows of shape {tuple(x.shape[1:])}, but the network expects {event_shape}")
     known = found[~found.isnan()]
     slack = 1e-3 * (bounds[1] - bounds[0])
     if (
@@ -277,13 +279,13 @@ def _scaled(x: Tensor, bounds: View) -> Tensor:
 
 
 def candidate_shapes(x: Tensor) -> list[tuple[str, Tensor]]:
-    """x as a network may want it: as it is, with a channel, channels first, flat; with what was done in words."""
+    """List the shapes of x that a network may expect, each with a description: unchanged, with a channel, flat."""
     shape = x.shape[1:]
     found = [("", x)]
     if len(shape) == 3 and shape[-1] in COLORS and shape[0] not in COLORS:
         found.insert(0, ("channels first", x.movedim(-1, 1).contiguous()))
     if len(shape) == 2:
         found.append(("with a channel", x[:, None]))
-    if len([size for size in shape if size != 1]) == 2:  # grey: colors have no one order of their values
+    if len([size for size in shape if size != 1]) == 2:  # gray; the order of flattened colors is ambiguous
         found.append(("flattened", x.flatten(1)))
     return found
