@@ -254,7 +254,7 @@ def test_a_run_that_diverges_ends_the_seed_without_an_accuracy():
     def fit(run: Loop, part: str) -> None:
         run.fit()
         if part.startswith("task 2"):
-            raise loop.Diverged("what happened is in /some/folder")
+            raise loop.Diverged("see /some/folder")
 
     figures, remark = of_learning(chosen).measure(chosen.recipe, StudySeed(Path("runs"), 3), fit)
     assert figures["accuracy"] is None

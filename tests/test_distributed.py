@@ -94,7 +94,7 @@ def test_two_processes(tmp_path):
 
     # From one to two, and from two to one: said in a sentence, no chain lost, the data order the run's own.
     said = [json.loads(line) for line in (tmp_path / "one" / "events.jsonl").read_text().splitlines()]
-    sentence = "made by 1 process(es), resumed by 2 on cpu: random streams begin anew"
+    sentence = "saved by 1 process(es), resumed by 2 on cpu; random streams restarted"
     assert [e for e in said if e["event"] == "resumed"] == [{"event": "resumed", "iteration": 48, "says": sentence}]
     again = run_folder.reopen(tmp_path / "copy")
     found = checkpoints.load(tmp_path / "copy" / "checkpoints" / "iteration-00000080")
@@ -102,7 +102,7 @@ def test_two_processes(tmp_path):
     assert again.trainer.chains.buffer is not None
     assert rows_of(again.trainer.chains.buffer.state_dict()) == sorted(rows_of(shards[0]) + rows_of(shards[1]))
     assert torch.equal(again.trainer.feeds[0].order.pending, found.tensors["order/data/pending"])
-    sentence = "made by 2 process(es), resumed by 1 on cpu: random streams begin anew"
+    sentence = "saved by 2 process(es), resumed by 1 on cpu; random streams restarted"
     again.fit()
     assert again.trainer.iteration == 100
     said = [json.loads(line) for line in (tmp_path / "copy" / "events.jsonl").read_text().splitlines()]
@@ -134,7 +134,7 @@ def test_a_killed_and_a_stopped_run_end_like_an_unbroken_one(tmp_path):
     assert process.returncode == 1  # torchrun's own
     assert out.count("resuming at iteration") == 2
     assert err.count("another process of the run has ended") <= 1, err  # torchrun may be quicker than the first
-    assert out.count("all of it saved in broken; go on with: torchrun ... -m jointenergy resume broken") == 1, out + err
+    assert out.count("saved in broken; continue with: torchrun ... -m jointenergy resume broken") == 1, out + err
     stopped = int(out.split("stopped after iteration ")[1].split(",")[0])
     assert checkpoints.all_in(folder / "checkpoints")[-1].name == f"iteration-{stopped:08d}"
     assert "SignalException" in err  # torchrun's own
@@ -159,7 +159,7 @@ def test_what_is_wrong_in_all_processes_is_said_once(tmp_path):
     assert process.returncode == 1
     lines = [line for line in (out + err).splitlines() if line.startswith("jointenergy:")]
     assert lines == [
-        "jointenergy: batch_size of 63 cannot be shared by 2 processes: make it a multiple of that, or start another "
+        "jointenergy: batch_size of 63 cannot be divided among 2 processes: make it a multiple of that, or start another "
         "number of processes"
     ]
     assert err.count("Traceback") == 1  # torchrun's own, below the sentence
@@ -237,11 +237,11 @@ def test_a_run_on_a_gpu_goes_on_there_and_on_the_cpu(tmp_path):
             assert float(two[name]) == pytest.approx(float(value), rel=1e-2, abs=1e-2), (one["iteration"], name)
     assert (
         not (tmp_path / "gpu" / "events.jsonl").exists()
-        or "begin anew" not in (tmp_path / "gpu" / "events.jsonl").read_text()
+        or "restarted" not in (tmp_path / "gpu" / "events.jsonl").read_text()
     )
     moved = run_folder.reopen(tmp_path / "cpu", device="cpu")
     assert not moved.trainer.data.x.is_cuda
     moved.fit()
     events = (tmp_path / "cpu" / "events.jsonl").read_text()
-    assert "made by 1 process(es), resumed by 1 on cpu: random streams begin anew" in events
+    assert "saved by 1 process(es), resumed by 1 on cpu; random streams restarted" in events
     assert moved.trainer.iteration == 100

@@ -23,9 +23,9 @@ SEED = 0
 # What the guard says about each fault: the kind of the event and its sentence.
 SAID = {
     "learning rate": ("rollback", r"the gradient norm is|f\(data\) (jumped|and f\(samples\) are)|not finite|the gap"),
-    "nan batch": ("skip", r"^skipped 1 batch with a loss or gradient that is not finite$"),
+    "nan batch": ("skip", r"^skipped 1 batch with a non-finite loss or gradient$"),
     "wild buffer": ("purge", r"^restarted [45]\d\d diverged chains$"),
-    "weights times ten": ("rollback", r"the gradient norm is .* 30 times its history's"),
+    "weights times ten": ("rollback", r"the gradient norm is .* 30 times its median"),
     "crippled sampler": ("steps", r"drift away from data"),
 }
 

@@ -223,7 +223,7 @@ def test_json_and_toml_are_bounded(tmp_path, monkeypatch):
         with pytest.raises(ValueError, match=r".+"):
             toml_of(text)
     path.write_text("[1]")
-    with pytest.raises(InputError, match="at most"):
+    with pytest.raises(InputError, match="more than the limit"):
         content_of(path, 2)
 
 
@@ -361,7 +361,7 @@ def test_lost_metrics_are_told(stopped, damage):
     run = run_folder.reopen(stopped)
     run.fit()
     (told,) = [e for e in events(stopped) if e["event"] == "repaired"]
-    assert "metrics.csv had lost 1 of its 1 lines" in str(told["says"])
+    assert "metrics.csv: 1 of 1 lines are lost" in str(told["says"])
     lines = path.read_bytes().split(b"\n")
     assert b"\r" not in path.read_bytes()
     assert lines[0].startswith(b"iteration,")

@@ -330,7 +330,7 @@ class TestFolder:
         je.fit(network(), blobs(), folder=folder, **QUICK)
         with pytest.raises(InputError, match="pass it as network=, as you did to fit"):
             je.load(folder)
-        with pytest.raises(InputError, match=r"'0\.weight' has the shape \(16, 3\) here and the shape \(16, 2\)"):
+        with pytest.raises(InputError, match=r"'0\.weight' has shape \(16, 3\) here and shape \(16, 2\)"):
             je.load(folder, network=network(3))
         with pytest.raises(InputError, match="not a model around it"):
             je.load(folder, network=je.LogitModel(network(), je.LabelSpace({"class": 3})))
@@ -349,7 +349,7 @@ class TestFolder:
         known = json.loads((folder / "fit.json").read_text())
         for kind in ("os.system", "Trainer", "__import__"):
             (folder / "fit.json").write_text(json.dumps({**known, "kernel": {"kind": kind, "command": "true"}}))
-            with pytest.raises(InputError, match="of another version of jointenergy"):
+            with pytest.raises(InputError, match="another version of jointenergy"):
                 je.load(folder, network=network())
 
     def test_a_callback_that_raises_is_shown_and_the_run_is_saved(self, tmp_path):
@@ -411,7 +411,7 @@ class TestForms:
             {"ema": 0.5},
             {"start_labels": "frequency", "keep_labels": 1.0},
         ):
-            with pytest.raises(InputError, match="holds another run"):
+            with pytest.raises(InputError, match="contains another run"):
                 made(**change)
 
     def test_layers_that_are_used_twice_are_saved(self, tmp_path):
@@ -487,21 +487,21 @@ X, Y = blobs(40)
     [
         ((network(n_out=4), (X, Y)), {}, r"returned shape \[2, 4\]; LabelSpace\(\{'class': 3\}\) needs \[2, 3\]"),
         ((network(5), (X, Y)), {}, r"cannot take x of shape \[n, 2\]"),
-        (("net", (X, Y)), {}, "a torch module that gives logits, or a JointModel, got str"),
-        ((network(), (X, Y[:5])), {}, "x has 40 rows and y has 5"),
-        ((network(), (X, Y + 0.5)), {}, "whole numbers from 0, or -1 where missing"),
+        (("net", (X, Y)), {}, "a torch module that returns logits, or a JointModel, got str"),
+        ((network(), (X, Y[:5])), {}, "x has 40 rows but y has 5"),
+        ((network(), (X, Y + 0.5)), {}, "integers from 0, or -1 where missing"),
         ((network(), (X, Y * 10**6)), {}, "number the classes from 0"),
         ((network(), (X, np.full(40, MISSING))), {}, "no row has a label 'class'"),
         ((network(), (X, Y)), {"labels": ["a", "b"]}, "class"),
         ((network(), (X, np.array(["a", "b"] * 20))), {"labels": ["a", "c", "d"]}, "y has the value 'b'"),
-        ((network(), (X, Y)), {"labels": {"a": 3, "b": 2}}, r"y has 1 column\(s\) and labels= names 2"),
+        ((network(), (X, Y)), {"labels": {"a": 3, "b": 2}}, r"y has 1 column\(s\) but labels= names 2"),
         ((network(), X), {"labels": 3}, "there is no y"),
         ((network(), (X, Y, Y)), {}, "got 3 parts"),
-        ((network(), X[0]), {}, r"a shape \[n, \*event\]"),
+        ((network(), X[0]), {}, r"must have shape \[n, \*event\]"),
         ((network(), (np.full_like(X, np.inf), Y)), {}, "an infinite value in row 0"),
         ((network(), (np.full_like(X, 5.0), Y)), {}, "every value of x is 5"),
         ((network(), Odd([(X[0], 0, 1)] * 4)), {}, "item 0 is a tuple of 3"),
-        ((network(), Odd([(X[0], 0), (X[0, :1], 1)])), {}, "item 1 of the Dataset has the shape"),
+        ((network(), Odd([(X[0], 0), (X[0, :1], 1)])), {}, "item 1 of the Dataset has shape"),
         ((network(), Odd([])), {}, "has no items"),
         ((network(), Odd([(object(), 0)] * 4)), {}, "x of item 0 is a object"),
         ((network(), (X, Y)), {"optimizer": lambda p: None}, "it returned NoneType"),
@@ -509,12 +509,12 @@ X, Y = blobs(40)
         ((network(), (X, Y)), {"objective": "jem"}, r"objective= takes JEM\(\)"),
         ((network(), (X, Y)), {"iterations": 0}, "iterations"),
         ((network(), (X, Y)), {"validation": 2.0}, "a fraction between 0 and 1"),
-        ((network(), (X, Y)), {"augment": ["flip"]}, "changes images"),
+        ((network(), (X, Y)), {"augment": ["flip"]}, "needs images"),
         ((network(), (X, Y)), {"bounds": (1.0, -1.0)}, "low < high"),
         ((network(), (X, Y)), {"device": "tpu9"}, "no device called 'tpu9'"),
         ((nn.Sequential(network(), nn.BatchNorm1d(3)), (X, Y)), {}, r"fold_batch_norm\(net\)"),
         ((network().requires_grad_(False), (X, Y)), {}, "set requires_grad to train it"),
-        ((BatchDependent(), (X, Y)), {}, "depends on the rows beside it"),
+        ((BatchDependent(), (X, Y)), {}, "depends on the other rows"),
         ((InPlace(), (X, Y)), {}, "changes its input in place"),
         ((Detached(), (X, Y)), {}, "has no gradient"),
         ((network(), (X, Y)), {"bounds": (0.0, 1.0)}, "outside the box from 0 to 1"),

@@ -87,9 +87,9 @@ class Copies:
 
 
 BROKEN: dict[str, tuple[dict[str, Any], str]] = {
-    "frozen": ({"kernel": Langevin(1e-9, 1e-6)}, "do not bring noised data back"),
-    "noise alone": ({"kernel": Langevin(1e-9, 0.3)}, "do not bring noised data back"),
-    "constant": ({"model": Gaussians(scale=0.0)}, "do not bring noised data back"),
+    "frozen": ({"kernel": Langevin(1e-9, 1e-6)}, "do not denoise data"),
+    "noise alone": ({"kernel": Langevin(1e-9, 0.3)}, "do not denoise data"),
+    "constant": ({"model": Gaussians(scale=0.0)}, "do not denoise data"),
     "too warm": ({"kernel": Langevin.at_temperature(0.05, 9.0)}, "not distributed like data"),
     "too cold": ({"kernel": Langevin.at_temperature(0.05, 0.05)}, "not distributed like data"),
     "two-cycle": ({"kernel": Langevin(1.98, 0.01)}, "not distributed like data"),

@@ -153,7 +153,7 @@ class TestRuns:
         with pytest.raises(InputError, match="the network is another"):
             jointenergy.load(path, network=MLP((6, 6)))
 
-    @pytest.mark.filterwarnings("ignore:no checkpoint")
+    @pytest.mark.filterwarnings("ignore:.*no healthy checkpoint")
     def test_a_run_keeps_what_it_fitted_in_its_folder(self, tmp_path):
         folder = trained(tmp_path / "run", *TINY, "iterations=20").folder
         run = jointenergy.load(folder)

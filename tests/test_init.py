@@ -85,7 +85,7 @@ def test_a_gpu_gets_a_recipe_that_can_be_read(what, tmp_path):
 
 
 def test_the_small_cnn_takes_images_alone():
-    with pytest.raises(InputError, match="the image-cnn takes images, and rows of 'digits' are"):
+    with pytest.raises(InputError, match="the image-cnn needs images, but rows of 'digits'"):
         trainer_of(recipes.load("digits-jem", ["model.network.kind=image-cnn"]), data_of(recipes.load("digits-jem")), 0)
 
 

@@ -352,7 +352,7 @@ def test_weights_that_are_no_numbers_are_refused(tmp_path):
     name = next(k for k, v in tensors.items() if v.is_floating_point())
     tensors[name] = torch.full_like(tensors[name], torch.nan)
     save_file(tensors, tmp_path / "e.safetensors", known)
-    assert "not finite" in refused("predict", str(tmp_path / "e.safetensors"), "x.npy")
+    assert "non-finite" in refused("predict", str(tmp_path / "e.safetensors"), "x.npy")
 
 
 def test_labels_of_others_are_shown_and_not_obeyed(tmp_path):

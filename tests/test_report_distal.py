@@ -39,7 +39,7 @@ def test_the_section_tells_the_run_and_its_baseline_apart():
     assert [p.name for p in found.pictures] == ["distal"]
 
 
-@pytest.mark.filterwarnings("ignore:no checkpoint")
+@pytest.mark.filterwarnings("ignore:.*no healthy checkpoint")
 def test_the_command_writes_what_the_run_finds(tmp_path):
     folder = trained(tmp_path / "run", *TINY, "iterations=20").folder
     out = tmp_path / "d.npz"

@@ -165,7 +165,7 @@ def test_checkpoints_of_another_version_are_told(tmp_path):
     assert found is not None
     del found.values["recovery"]["lags"]
     checkpoints.save(run.checkpoint_folder, found)
-    with pytest.raises(InputError, match=r"another version of jointenergy, without 'lags': go on with the version"):
+    with pytest.raises(InputError, match=r"another version of jointenergy, without 'lags': continue with the version"):
         run_folder.reopen(tmp_path / "run")
 
 
@@ -222,7 +222,7 @@ def test_a_run_that_is_only_looked_at_keeps_its_events(tmp_path):
 def test_batches_that_change_nothing_end_a_run_and_are_told_at_its_end(tmp_path):
     run = run_folder.create(tmp_path / "run", small("iterations=400").baseline(), 0)
     run.trainer.data.x[:] = torch.nan
-    with pytest.raises(Diverged, match="batches in a row have a loss or gradient that is not finite"):
+    with pytest.raises(Diverged, match="batches in a row have a non-finite loss or gradient"):
         run.fit()
     late = run_folder.create(tmp_path / "late", small(*TINY, "iterations=38", "cadence.check=38"), 0)
 

@@ -105,7 +105,7 @@ class TestLoad:
         assert torch.equal(run.log_density(x), fit.trainer.ema.log_density(x))
         checkpoints.mark_best(folder / "checkpoints", folder / "checkpoints" / BEST)
         (folder / "checkpoints" / BEST / checkpoints.TENSORS).write_bytes(b"broken")
-        with pytest.warns(UserWarning, match=r"the best weights cannot be read .*its newest weights"):
+        with pytest.warns(UserWarning, match=r"the best weights cannot be read .*using the weights"):
             run = jointenergy.load(folder)
         assert torch.equal(run.log_density(x), fit.trainer.ema.log_density(x))
 
@@ -123,9 +123,9 @@ class TestLoad:
         assert torch.equal(jointenergy.load(folder).log_density(x), run.log_density(x))
 
     def test_what_is_no_run_is_one_sentence(self, fit, tmp_path):
-        with pytest.raises(InputError, match="there is no run folder or exported file"):
+        with pytest.raises(InputError, match="there is not a run folder or exported file"):
             jointenergy.load(tmp_path / "nowhere")
-        with pytest.raises(InputError, match="is no run folder"):
+        with pytest.raises(InputError, match="is not a run folder"):
             jointenergy.load(tmp_path)
         (tmp_path / "text.safetensors").write_text("hello")
         with pytest.raises(InputError, match="is not an exported run, or is damaged"):
@@ -204,7 +204,7 @@ class TestQuestions:
         with pytest.warns(UserWarning, match=sentence):
             run.predict(x, by="sampling", mask=mask, n_chains=1, steps=1)
         for by in ("energy", "search"):  # neither may look at what is not known
-            with pytest.raises(InputError, match="predict by='sampling'"):
+            with pytest.raises(InputError, match="use by='sampling'"):
                 run.predict(x, mask=mask, by=by)
         with pytest.raises(InputError, match="cannot be refined"):
             run.predict(x, mask=mask, by="sampling", refine=1)
@@ -537,7 +537,7 @@ class TestWrap:
                 r"shape of one row of x, .* got 4",
             ),
             (lambda: jointenergy.wrap(network, 2, bounds=(0, 1), event_shape=(4.5,)), "must be the shape of one row"),
-            (lambda: jointenergy.wrap(network, 2, bounds=(0, 1), event_shape=()), "event_shape must be the sizes"),
+            (lambda: jointenergy.wrap(network, 2, bounds=(0, 1), event_shape=()), "event_shape must be the shape"),
             (
                 lambda: jointenergy.wrap(nn.LSTM(4, 2), 2, bounds=(0, 1), event_shape=(4,)),
                 "must return logits as tensors, got a tuple of Tensor, tuple",

@@ -43,7 +43,7 @@ def lines_of(path: Path) -> list[list[str]]:
         text = io.TextIOWrapper(io.BytesIO(content), encoding="utf-8-sig", newline="")
         lines = [line for line in csv.reader(text) if any(cell.strip() for cell in line) or len(line) > 1]
     except (UnicodeDecodeError, csv.Error):
-        raise InputError(f"the table {path} is no text in UTF-8: save it as CSV in UTF-8") from None
+        raise InputError(f"the table {path} is not UTF-8 text: save it as CSV in UTF-8") from None
     if not lines:
         raise InputError(f"the table {path} is empty")
     return lines

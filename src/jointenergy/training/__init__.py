@@ -1,1 +1,1 @@
-"""training: recipes as data, the one-screen step, the loop around it, checkpoints that resume exactly."""
+"""training: the training step on one screen, the loop around it, and checkpoints that resume exactly."""

@@ -1,4 +1,4 @@
-"""training: what is told to others while a run trains: subclass `Callback` and write the methods that you need."""
+"""training: callbacks during training: subclass `Callback` and override the methods that you need."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Event:
-    """Something that happened to a run: its kind, such as "rollback", and one sentence."""
+    """An event in a run: its kind, such as "rollback", and one sentence."""
 
     kind: str
     iteration: int
@@ -21,22 +21,22 @@ class Event:
 
 
 class Callback:
-    """Called as a run trains. `loop.trainer` has the model and the chains, `loop.stop = True` ends and saves the run.
+    """Called during training. `loop.trainer` has the model and the chains; `loop.stop = True` saves and ends the run.
 
-    An error that a callback raises ends the run after saving it.
+    If a callback raises an error, the run is saved and ends.
     """
 
     def before_step(self, loop: Loop) -> None:
         """Called before each iteration."""
 
     def on_step(self, loop: Loop, outcome: Outcome) -> None:
-        """Called after each iteration. Reading a tensor of `outcome` on a GPU waits for it."""
+        """Called after each iteration. Reading a tensor of `outcome` on a GPU synchronizes."""
 
     def on_log(self, loop: Loop, values: dict[str, float]) -> None:
         """Called with each row of metrics."""
 
     def on_check(self, loop: Loop) -> None:
-        """Called after each check: `loop.health` and `loop.accuracy` are new."""
+        """Called after each check, with updated `loop.health` and `loop.accuracy`."""
 
     def on_event(self, loop: Loop, event: Event) -> None:
         """Called with each event, such as a rollback."""
@@ -47,7 +47,7 @@ class Callback:
 
 @dataclass(frozen=True)
 class Printed(Callback):
-    """Print ten lines of metrics in a run, and one for each event."""
+    """Print about ten lines of metrics per run, and one line per event."""
 
     name: str
 

@@ -1,4 +1,4 @@
-"""training: the chains of a run: where they begin, the kernel that moves them, the buffer they return to."""
+"""training: the chains of a run: starting points, kernel and replay buffer."""
 
 from __future__ import annotations
 
@@ -17,31 +17,31 @@ from jointenergy.kernels.base import Known, over
 from jointenergy.kernels.chain import run_unchecked
 from jointenergy.starts import MissingLabels, SomeLabels, Start
 
-# Set well beyond all that living chains were seen to do, and far short of what one sick chain does to a gradient.
-EXTREME = 50.0  # median distances from the median log-density, and 5 nats more
-FAR = 3.0  # widths of the data's range outside of it
+# Well beyond what healthy chains reach, and far below what lets one diverged chain dominate a gradient.
+EXTREME = 50.0  # median absolute deviations from the median log-density, plus 5 nats
+FAR = 3.0  # widths of the data range beyond it
 
 
 @dataclass(frozen=True)
 class Moved:
-    """Chains after their steps: where they began, where they are, which have diverged, and where x last moved from."""
+    """Chains after their steps: start, final state, divergence flags, and x before its last move."""
 
     drawn: Drawn
     state: State
     sick: Tensor
     fresh: Drawn
-    """Where each chain would begin anew."""
+    """Fresh start of each chain, in case it is restarted."""
     x: Tensor
-    """Where the chains are; a sick one stays where it began."""
+    """Final state of the chains; a diverged chain stays at its start."""
     acceptance: Tensor | None = None
-    """Of each chain's last move of x; None where the kernel accepts all."""
+    """Whether the last move of x was accepted, per chain; None if the kernel accepts all moves."""
     moved_from: State | None = None
-    """The state before the last Langevin step: inside the last block of a kernel that moves labels too."""
+    """The state before the last Langevin step, inside the last block of a kernel that also moves labels."""
 
 
 @dataclass
 class Chains:
-    """Persistent chains from a buffer, some restarted at each draw; without a buffer all begin afresh."""
+    """Persistent chains from a buffer, some restarted at each draw; without a buffer, all start fresh."""
 
     kernel: Kernel
     steps: int
@@ -50,21 +50,23 @@ class Chains:
     generator: torch.Generator
     bounds: tuple[float, float]
     guarded: bool = True
-    """Whether diverged chains are restarted, without weight in the objective."""
+    """Whether diverged chains are restarted and excluded from the objective."""
     augmentation: Sequence[Change] = ()
-    """What is done to chains that are drawn from the buffer, and to fresh ones every so often while they are run."""
+    """Augmentation of chains drawn from the buffer, and of fresh chains every few steps."""
     augment_every: int = 0
 
     def __post_init__(self) -> None:
-        # On the chains' device and changed in place, as all that a step leaves behind: the host reads it when it likes.
+        # On the device and updated in place, like everything in a step; the host reads it when needed.
         self.n_purged = torch.zeros((), dtype=torch.int64, device=self.generator.device)
 
     @property
     def langevin(self) -> Langevin:
-        """The part of the kernel that moves x, by whose last step the KL term is computed."""
+        """The kernel that moves x, whose last step computes the KL term."""
         kernel = self.kernel.x_kernel if isinstance(self.kernel, BlockGibbs) else self.kernel
         if not isinstance(kernel, Langevin):
-            raise InputError(f"the KL term is computed by a last Langevin step, and x is moved by {kernel!r}")
+            raise InputError(
+                f"the KL term needs a final Langevin step, but x moves by {kernel!r}: use a Langevin kernel"
+            )
         return kernel
 
     @functools.cached_property
@@ -76,9 +78,9 @@ class Chains:
         return "missing" if isinstance(start, MissingLabels) else None
 
     def draw(self, n: int, given: Tensor | None = None) -> tuple[Drawn, Drawn]:
-        """Chains to move, and where each would begin afresh.
+        """Draw chains to move, and a fresh start for each.
 
-        With labels given these are chains of the buffer that have them, and fresh ones where it has none.
+        With given labels, draw buffer chains that have them, and fresh ones where the buffer has none.
         """
         fresh = self.fresh(n, given)
         if self.buffer is None:
@@ -99,16 +101,16 @@ class Chains:
         return Drawn.fresh(*self.start.draw(n, generator=self.generator, given=given))
 
     def lost(self, x: Tensor) -> Tensor:
-        """Chains that are not finite, or far outside the data's range."""
+        """Flag chains that are not finite or far outside the data range."""
         if not self.guarded:
             return torch.zeros(len(x), dtype=torch.bool, device=x.device)
         low, high = self.bounds
-        # The largest of values that are no numbers is none, and lies nowhere.
+        # A comparison with NaN is false, so NaN counts as lost.
         distance = (x.flatten(1) - (low + high) / 2).abs().amax(1)
         return ~(distance < (0.5 + FAR) * (high - low))
 
     def move(self, target: Target, drawn: Drawn, fresh: Drawn, *, known: Known) -> Moved:
-        """The chains after their steps; `known` says which of their labels are missing."""
+        """Move the chains by their steps; `known` tells which of their labels are missing."""
         state = self.kernel.init_unchecked(target, drawn.x, drawn.y, known=known, generator=self.generator)
         info = Info()
         for later, said in run_unchecked(self.kernel, target, state, self.steps):
@@ -118,7 +120,7 @@ class Chains:
         return Moved(drawn, state, sick, fresh, x, info.x_acceptance, info.moved_from)
 
     def sick(self, x: Tensor, log_density: Tensor | None) -> Tensor:
-        """Lost chains, and those whose log-density lies far from all the others': they would rule the gradient."""
+        """Flag lost chains and outliers in log-density, which would dominate the gradient."""
         lost = self.lost(x)
         if log_density is None or not self.guarded:
             return lost
@@ -126,7 +128,7 @@ class Chains:
         return lost | ~(distance <= EXTREME * distance.nanmedian() + 5.0)
 
     def store(self, moved: Moved) -> None:
-        """Store chains back in the buffer; diverged ones are restarted there."""
+        """Store chains in the buffer, restarting diverged ones."""
         if self.buffer is None:
             return
         self.n_purged += moved.sick.sum()
@@ -134,7 +136,7 @@ class Chains:
         self.buffer.store_unchecked(after.replaced(moved.sick, moved.fresh), generator=self.generator)
 
     def sweep(self) -> None:
-        """Begin afresh every chain of the buffer that is lost, not only those of the last draw."""
+        """Restart every lost chain in the buffer, not only those of the last draw."""
         if self.buffer is None:
             return
         slots = self.lost(self.buffer.state_dict()["x"][: len(self.buffer)]).nonzero()[:, 0]
@@ -144,19 +146,19 @@ class Chains:
             self.buffer.store(Drawn(fresh.x, fresh.y, fresh.age, slots), generator=self.generator)
 
     def others(self, n: int) -> Tensor:
-        """x of other chains: of the buffer, or fresh ones where there is none."""
+        """Return x of other chains: from the buffer, or fresh ones without a buffer."""
         if self.buffer is None:
             return self.fresh(n).x
         return self.buffer.draw(min(n, len(self.buffer)), generator=self.generator).x
 
     def sample(self, target: Target, x: Tensor, y: Tensor, steps: int, *, generator: torch.Generator) -> State:
-        """Chains of a trained model from x and y, apart from those of training."""
+        """Run chains of a trained model from x and y, separate from those of training."""
         state = self.kernel.init(target, x, y, generator=generator)
         stretch = self.augment_every if self.augmentation and self.augment_every else steps
         while steps > 0:
             state = last(self.kernel, target, state, min(stretch, steps))
             steps -= stretch
-            if steps > 0:  # what is shown has been moved by the model last
+            if steps > 0:  # samples end with a step of the model
                 for change in self.augmentation:
                     state = replace(state, x=target.hold_x(change(state.x, generator=generator)))
         return state

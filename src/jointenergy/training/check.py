@@ -1,4 +1,4 @@
-"""training: the check of health: chains are run as users run them, and compared with data."""
+"""training: the health check: run chains as users do, and compare them with data."""
 
 from __future__ import annotations
 
@@ -23,33 +23,33 @@ from jointenergy.training.health import DISTANCE, DISTANCE_ROWS, Health, at_boun
 from jointenergy.training.plan import Plan
 from jointenergy.training.trainer import Trainer
 
-# Held-out rows whose energies are compared, samples, those of ten times the length, samples with
-# labels given, noised rows, values of many labels that are asked for.
+# Numbers of held-out rows for energies, samples, samples of ten times the length, samples with
+# given labels, noised rows, and label values that are tested.
 HELD_ROWS, FRESH, LONG, GIVEN, RECOVERED, PAIRS = 256, 256, 64, 512, 128, 20
-FULL = 64  # rows of a batch, from which on a check takes all of these
-FEWEST_HELD = 8  # held-out rows, below which training rows stand in for them
-SCALES = (1.0, 2.0, 4.0, 8.0)  # of the noise on data, in standard deviations: the first that is seen is taken
-CLEAR = 0.3  # the same for a label by itself
-VISIBLE = 0.15  # how far above chance the neighbors of data must have its label, for those of samples to be judged
+FULL = 64  # batch size from which a check uses these numbers in full
+FEWEST_HELD = 8  # minimum held-out rows; with fewer, training rows are used
+SCALES = (1.0, 2.0, 4.0, 8.0)  # noise on data, in standard deviations; the first visible one is used
+CLEAR = 0.3  # the same for a single label
+VISIBLE = 0.15  # minimum excess over chance of the label agreement of data; below it, samples are not judged
 
 
 def check(
     plan: Plan, model: JointModel, buffer: Buffer | None, *, iteration: int = 0, stream: str = "health"
 ) -> Health:
-    """Health of a model of the plan, with chains of its own, from a stream that training never sees.
+    """Check the health of a model with new chains and a random stream that training never uses.
 
-    `buffer` has the persistent chains; without one, chains of the length of training stand in for them.
+    `buffer` has the persistent chains; without one, chains of the training length replace them.
     """
     return _Examined(plan, model, buffer, seeded(plan.seed, stream, iteration, device=plan.data.x.device)).health()
 
 
 def share_of(batch_size: int) -> float:
-    """The share of a check's samples that a run with small batches is judged by: such runs are trials."""
+    """Return the share of a check's samples for runs with small batches, which are trials."""
     return min(1.0, batch_size / FULL)
 
 
 class _Examined:
-    """A model with what its samples are compared with: held-out rows by energies, training rows by looks."""
+    """A model and the data that its samples are compared with: held-out rows for energies, training rows for looks."""
 
     def __init__(self, plan: Plan, model: JointModel, buffer: Buffer | None, generator: torch.Generator) -> None:
         self.plan, self.model, self.buffer, self.generator = plan, model, buffer, generator
@@ -68,10 +68,10 @@ class _Examined:
         )
         data = plan.data
         self.held = data.x_held[:HELD_ROWS], data.y_held[:HELD_ROWS]
-        # Rows with hidden entries are no rows to compare with; held-out ones are complete.
+        # Rows with hidden entries cannot be compared; held-out rows are complete.
         self.rows = (data.x, data.y) if data.mask is None else (data.x_held, data.y_held)
         if len(data.x_held) < FEWEST_HELD <= len(self.rows[0]):
-            few = f"{plural(len(data.x_held), 'held-out row')}, too few to judge by: training rows stand in for them"
+            few = f"{plural(len(data.x_held), 'held-out row')}, too few for a check: using training rows"
             self.notes.append(few)
             self.held = self.rows[0][:HELD_ROWS], self.rows[1][:HELD_ROWS]
         self.space = self._space()
@@ -79,11 +79,11 @@ class _Examined:
     def _space(self) -> Space | None:
         x, self.reference_labels = self._drawn_rows(*self.rows, n=self._some(REFERENCE))
         if len(x) < FEWEST:
-            self.uncompared = f"samples cannot be compared with data: {plural(len(x), 'row')}, and {FEWEST} are needed"
+            self.uncompared = f"samples cannot be compared with data: {plural(len(x), 'row')}, but {FEWEST} are needed"
             return None
         space = Space(x, self._shown(x))
         if space.constant:
-            self.uncompared = "samples cannot be compared with data: all rows of data are the same"
+            self.uncompared = "samples cannot be compared with data: all data rows are equal"
             return None
         return space
 
@@ -129,7 +129,7 @@ class _Examined:
         return state.x, state.y
 
     def _sampled(self, x: Tensor, y: Tensor, given: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Chains of the sampling length; every other one takes a step more, so that no two-cycle hides."""
+        """Run chains of the sampling length; every other one takes one more step, to reveal two-cycles."""
         x, y = self._run(Target(self.model, given_y=given), x, y, self.plan.sampling_steps)
         odd = slice(1, None, 2)
         if len(x) > 1 and bool(x.isfinite().all()):
@@ -143,7 +143,7 @@ class _Examined:
         drawn = self.buffer.draw(min(self._some(FRESH), len(self.buffer)), generator=self.generator)
         return drawn.x, drawn.y
 
-    # What samples look like.
+    # Looks of samples.
 
     def _looks(self, fresh: Tensor, persistent: Tensor) -> dict[str, Any]:
         if self.space is None:
@@ -152,7 +152,7 @@ class _Examined:
         return {**found, "recovery": self._recovery(self.space), **self._given(self.space)}
 
     def _recovery(self, space: Space) -> float:
-        """How much nearer to data noised data come by chains than by the same chains without a gradient."""
+        """Compare how much noised data approach data by chains, and by the same chains without a gradient."""
         plan = self.plan
         x, y = self._drawn_rows(*self.held, n=self._some(RECOVERED))
         noise = plan.data.x.std() * torch.randn(x.shape, generator=self.generator, device=x.device).to(x)
@@ -173,7 +173,7 @@ class _Examined:
         return 1 - max(distances[0], 0.0) / max(distances[1], limit)
 
     def _given(self, space: Space) -> dict[str, Any]:
-        """Looks of samples with labels given, each asked for one value of one label in turn, and their agreement."""
+        """Evaluate samples given labels, each for one value of one label: looks and label agreement."""
         pairs = self._pairs()
         if not pairs:
             return {}
@@ -204,7 +204,7 @@ class _Examined:
         return {"given": space.looks_given(groups), "agreement": agreement, "agreement_of": by_label}
 
     def _pairs(self) -> list[tuple[int, int]]:
-        """The values of labels that are asked for: all of one label, a few of many."""
+        """List the label values to test: all of a single label, a few of many labels."""
         labels = self.rows[1]
         pairs = [
             (variable, value)
@@ -220,9 +220,9 @@ class _Examined:
     def _agreement(
         self, space: Space, x: Tensor, pairs: list[tuple[int, int]], each: int
     ) -> tuple[float, dict[int, float]]:
-        """How often the nearest training rows have the label that was given, from 0 by chance to 1 for data.
+        """Return how often the nearest training rows of samples have the given label, from 0 (chance) to 1 (data).
 
-        Over all labels, and of each by itself where there are samples enough and data show the label clearly.
+        Over all labels, and per label if there are enough samples and data show the label clearly.
         """
         found, single = [], {}
         for i, (variable, value) in enumerate(pairs):
@@ -250,14 +250,14 @@ class _Examined:
         return x[rows], y[rows]
 
     def _shown(self, x: Tensor) -> Tensor:
-        """Rows as training shows them to the density: with noise, dequantized, augmented."""
+        """Transform rows as the density term sees them in training: noised, dequantized, augmented."""
         for change in self.plan.changes[0]:
             x = change(x, generator=self.generator)
         return x
 
 
 class Flat(JointModel):
-    """A density that knows nothing: chains on it are the kernel's noise alone."""
+    """A constant density: chains on it are only the noise of the kernel."""
 
     factorized = True
 
@@ -270,7 +270,7 @@ class Flat(JointModel):
 
 
 def check_trainer(trainer: Trainer) -> Health:
-    """Health of the averaged weights, with the chains as they are now."""
+    """Check the health of the averaged weights with the current chains."""
     chains = trainer.chains
     plan = replace(trainer.plan, kernel=chains.kernel, steps=chains.steps)
     return check(plan, trainer.ema, chains.buffer, iteration=trainer.iteration)

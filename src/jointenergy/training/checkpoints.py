@@ -1,4 +1,4 @@
-"""training: checkpoints, safetensors and JSON under a checksum, written whole or not at all."""
+"""training: checkpoints as safetensors and JSON with a checksum, written atomically."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _NAME = re.compile("iteration-[0-9]{8}")
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """Everything a run needs to go on: tensors by name, plain values, and the iteration it was made after."""
+    """Everything needed to resume a run: tensors by name, plain values, and the iteration."""
 
     iteration: int
     tensors: dict[str, Tensor]
@@ -37,7 +37,7 @@ class Checkpoint:
 
 
 def save(folder: Path, checkpoint: Checkpoint) -> Path:
-    """Write under a temporary name, sync, rename: a crash at any moment leaves the checkpoints that were there."""
+    """Write under a temporary name, sync, rename: a crash never damages existing checkpoints."""
     folder.mkdir(parents=True, exist_ok=True)
     final = path_of(folder, checkpoint.iteration)
     temporary = folder / f".{final.name}.{os.getpid()}.part"
@@ -46,10 +46,10 @@ def save(folder: Path, checkpoint: Checkpoint) -> Path:
     try:
         _write(temporary, checkpoint)
     except (OSError, SafetensorError) as error:
-        # Half a checkpoint is of no use, and where the disk is full its room is.
+        # Remove an incomplete checkpoint, which would only fill the disk.
         shutil.rmtree(temporary, ignore_errors=True)
         raise error if isinstance(error, OSError) else OSError(errno.EIO, str(error), str(folder)) from None
-    # One of the same iteration is there after a rollback, or was damaged: it goes when the new one is in place.
+    # A checkpoint of the same iteration may exist (rollback, damage); remove it once the new one is in place.
     old = final.with_suffix(OLD)
     if final.exists():
         shutil.rmtree(old, ignore_errors=True)
@@ -61,7 +61,7 @@ def save(folder: Path, checkpoint: Checkpoint) -> Path:
 
 
 def _write(folder: Path, checkpoint: Checkpoint) -> None:
-    # Weights that two layers share are written twice: safetensors holds no tensor under two names.
+    # Shared weights are written twice, since safetensors does not store aliases.
     plain = {k: v.detach().cpu().contiguous() for k, v in checkpoint.tensors.items()}
     first: dict[int, str] = {}
     shared = {k for k, v in plain.items() if v.numel() and first.setdefault(v.data_ptr(), k) != k}
@@ -75,7 +75,7 @@ def _write(folder: Path, checkpoint: Checkpoint) -> None:
 
 
 def mark_best(folder: Path, path: Path | None) -> None:
-    """Remember one of the checkpoints as the best, or none; it is then not pruned."""
+    """Mark a checkpoint as the best, or none; the best is never pruned."""
     if path is None:
         (folder / BEST).unlink(missing_ok=True)
         return
@@ -84,7 +84,7 @@ def mark_best(folder: Path, path: Path | None) -> None:
 
 
 def best(folder: Path) -> Path | None:
-    """The checkpoint of this folder that was marked, if one was."""
+    """Return the checkpoint marked as the best, if any."""
     try:
         name = str(json_of(folder / BEST)["checkpoint"])
     except (KeyError, TypeError, InputError):
@@ -93,7 +93,7 @@ def best(folder: Path) -> Path | None:
 
 
 def load(path: Path) -> Checkpoint:
-    """A checkpoint that is whole and unaltered, or one sentence."""
+    """Load a checkpoint and verify its checksum."""
     with told(f"the checkpoint {path} is damaged", also_ours=True):
         sums = json_of(path / SUMS)
         for file in (TENSORS, VALUES):
@@ -102,55 +102,55 @@ def load(path: Path) -> Checkpoint:
         values = json_of(path / VALUES)
         iteration = values.pop("iteration")
         if type(iteration) is not int or name_of(iteration) != path.name:
-            raise ValueError(f"it says that it is of iteration {shortened(repr(iteration), 40)}")
+            raise ValueError(f"its iteration is {shortened(repr(iteration), 40)}")
         return Checkpoint(iteration, load_file(path / TENSORS), values)
 
 
 def checksum(path: Path) -> str:
-    """That of a checkpoint's tensors, by which its weights are recognized."""
+    """Return the checksum of a checkpoint's tensors, which identifies its weights."""
     with told(f"the checkpoint {path} is damaged: {SUMS} cannot be read"):
         return str(json_of(path / SUMS)[TENSORS])
 
 
 def path_of(folder: Path, iteration: int) -> Path:
-    """Where the checkpoint of an iteration lies."""
+    """Return the path of an iteration's checkpoint."""
     return folder / name_of(iteration)
 
 
 def name_of(iteration: int) -> str:
-    """What the checkpoint of an iteration is called."""
+    """Return the name of an iteration's checkpoint."""
     return f"iteration-{iteration:08d}"
 
 
 def remove(path: Path) -> None:
-    """Remove a checkpoint: at once for all who look, so that a crash leaves no half of it to be found damaged."""
+    """Remove a checkpoint atomically, so that a crash leaves no partial one."""
     gone = path.with_name(f".{path.name}.{os.getpid()}.part")
     path.rename(gone)
     shutil.rmtree(gone)
 
 
 def all_in(folder: Path) -> list[Path]:
-    """The checkpoints of a run, oldest first; unfinished ones do not count."""
+    """List the checkpoints of a run, oldest first, without unfinished ones."""
     return sorted(p for p in folder.glob(f"iteration-{'[0-9]' * 8}") if p.is_dir())
 
 
 def newest(folder: Path) -> tuple[Checkpoint | None, list[str]]:
-    """The newest checkpoint that is whole, and a sentence for each damaged one that was passed over."""
+    """Return the newest intact checkpoint, and a message for each damaged one that was skipped."""
     messages: list[str] = []
-    for old in folder.glob(f"iteration-*{OLD}"):  # a crash came between the two renames of `save`
+    for old in folder.glob(f"iteration-*{OLD}"):  # a crash between the two renames of `save`
         if not old.with_suffix("").exists():
-            with contextlib.suppress(OSError):  # a folder that is only read
+            with contextlib.suppress(OSError):  # read-only folder
                 old.rename(old.with_suffix(""))
     for path in reversed(all_in(folder)):
         try:
             return load(path), messages
         except InputError as error:
-            messages.append(f"{error}; the one before it is used")
+            messages.append(f"{error}; using the previous one")
     return None, messages
 
 
 def prune(folder: Path, keep: int, spare: Sequence[str] = ()) -> None:
-    """Remove all but the best, those to `spare` and the newest `keep` checkpoints, and what crashes left behind."""
+    """Remove all checkpoints but the best, those in `spare` and the newest `keep`; also remove leftovers of crashes."""
     for path in all_in(folder)[:-keep]:
         if path != best(folder) and path.name not in spare:
             remove(path)

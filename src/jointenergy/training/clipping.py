@@ -1,4 +1,4 @@
-"""training: gradients clipped by unit (Brock et al., 2021) or by entry, in standard deviations (IGEBM, A.11)."""
+"""training: clip gradients per unit (Brock et al. 2021) or per entry in standard deviations (Du and Mordatch 2019)."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from jointenergy.inputs import is_number
 
 @torch.no_grad()
 def clip_adaptive(parameters: Sequence[Tensor], limit: float, epsilon: float = 1e-3) -> None:
-    """Shrinks, in place, the gradient of each unit to at most `limit` times the norm of the unit's weights.
+    """Clip, in place, the gradient of each unit to at most `limit` times the norm of the unit's weights.
 
-    A unit is one output of a matrix or a convolution, and the whole of a vector or a scalar. Weights with a norm below
-    `epsilon` count as that large, so that what starts at zero can learn. Parameters without a gradient are passed over.
-    The paper leaves the last linear layer out: that is the caller's choice of parameters.
+    A unit is one output of a matrix or a convolution, or a whole vector or scalar. Weight norms below `epsilon` count
+    as `epsilon`, so that weights that start at zero can learn. Parameters without a gradient are skipped. The paper
+    excludes the last linear layer: leave it out of `parameters`.
 
-    Nothing waits for the device. A gradient that is not finite stays so, for a guard to see.
+    Does not synchronize the device. Non-finite gradients stay non-finite, for a guard to see.
     """
     for name, value in (("limit", limit), ("epsilon", epsilon)):
         if not (is_number(value) and 0 < value < float("inf")):
@@ -27,13 +27,13 @@ def clip_adaptive(parameters: Sequence[Tensor], limit: float, epsilon: float = 1
     with_gradient = [p for p in parameters if p.grad is not None]
     if not with_gradient:
         return
-    # The order of the two kinds is that of the norms: the vectors share few launches, the matrices need their own.
+    # Vectors come first, as in `_norms`: they share few launches, while matrices need their own.
     ordered = [p for p in with_gradient if p.ndim < 2] + [p for p in with_gradient if p.ndim >= 2]
     gradients = [p.grad for p in ordered if p.grad is not None]
     allowed, norms = _norms(ordered), _norms(gradients)
     torch._foreach_clamp_min_(allowed, epsilon)
     torch._foreach_mul_(allowed, limit)
-    # No gradient at all gives infinity here, and so the factor 1.
+    # A zero gradient gives infinity here, and so the factor 1.
     torch._foreach_div_(allowed, norms)
     torch._foreach_clamp_max_(allowed, 1.0)
     torch._foreach_mul_(gradients, allowed)
@@ -41,12 +41,12 @@ def clip_adaptive(parameters: Sequence[Tensor], limit: float, epsilon: float = 1
 
 @torch.no_grad()
 def clip_sigma(optimizer: torch.optim.Optimizer, limit: float) -> None:
-    """Bounds, in place, each entry of the gradients by `limit` standard deviations of what it was so far.
+    """Clip, in place, each gradient entry to `limit` of its running standard deviations.
 
-    The standard deviation is the root of Adam's running mean of squares as it stands before this step, its bias towards
-    zero corrected. An entry whose gradient was zero so far has no bound, so that it can begin to learn.
+    The standard deviation is the square root of Adam's bias-corrected second moment before this step. Entries whose
+    gradient has always been zero are not clipped, so that they can start to learn.
 
-    Nothing waits for the device. A gradient that is not finite stays so, for a guard to see.
+    Does not synchronize the device. Non-finite gradients stay non-finite, for a guard to see.
     """
     if not (is_number(limit) and 0 < limit < float("inf")):
         raise InputError(f"the limit of clipping by sigma must be a positive number, got {limit!r}")
@@ -62,7 +62,7 @@ def clip_sigma(optimizer: torch.optim.Optimizer, limit: float) -> None:
 
 
 def _norms(tensors: Sequence[Tensor]) -> list[Tensor]:
-    """Of each unit, in a shape that multiplies the tensor; vectors and scalars come first."""
+    """Compute the norm of each unit, in a shape that broadcasts with the tensor; vectors and scalars come first."""
     whole = [t for t in tensors if t.ndim < 2]
     norms = list(torch._foreach_norm(whole)) if whole else []
     by_row = [t for t in tensors if t.ndim >= 2]

@@ -1,4 +1,4 @@
-"""training: what data rows miss, completed by a kernel and kept from visit to visit of a row."""
+"""training: complete missing entries of data rows with chains that persist between visits of a row."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from jointenergy.training.distributed import World
 
 
 class Completions:
-    """States of the data rows given what is observed of them, moved a few steps at each visit (equation 8 of the mixed
-    joint EBM): a chain per row that is never begun anew, so that few steps leave little bias.
+    """States of data rows given their observed entries, moved a few steps at each visit (Kelly and Grathwohl 2021,
+    equation 8): one chain per row that is never restarted, so that few steps leave little bias.
 
-    `given_xy` completes a row, `given_x` draws all its labels anew at its x. A row may come to another process at its
-    next visit, so all processes are told where its chain is.
+    `given_xy` completes a row; `given_x` redraws all its labels at its x. A row may be visited by another process next
+    time, so all processes share the states.
     """
 
     def __init__(
@@ -31,16 +31,16 @@ class Completions:
         self.data, self.steps, self.world = data, steps, world
         self.names = sorted(names & {"given_x", "given_xy"})
         self.kernel = kernel if data.mask is not None else _labels_alone(kernel) if self.names else kernel
-        # Labels that were never drawn are MISSING: a kernel starts them uniformly.
+        # Labels that were never drawn are MISSING: the kernel initializes them uniformly.
         self.y = {name: torch.full_like(data.y, MISSING) for name in self.names}
         self.x = {name: data.x.clone() for name in self.names if data.mask is not None}
 
     def draw(
         self, name: DrawName, model: JointModel, batch: Batch, rows: Tensor, *, generator: torch.Generator
     ) -> Samples:
-        """One state for each row of the batch, `steps` steps after that of the row's last visit."""
+        """Return one state per row of the batch, `steps` steps after the row's last visit."""
         mask = torch.ones_like(batch.x, dtype=torch.bool) if batch.mask is None else batch.mask
-        # What is not finite is no state to start from; it comes back with the result, for the guard to see.
+        # Do not start from non-finite states; they are returned, for the guard to see.
         x = batch.x.nan_to_num(0.0, 0.0, 0.0)
         if self.data.mask is not None:
             x = torch.where(mask, x, self.x[name][rows])
@@ -68,10 +68,10 @@ class Completions:
 
 
 def _labels_alone(kernel: Kernel) -> Kernel:
-    """With complete x only labels are missing: the part of the chain's kernel that moves them."""
+    """Return the part of the kernel that moves labels, for rows with complete x."""
     if isinstance(kernel, BlockGibbs):
         return kernel.y_kernel
     raise InputError(
-        "labels are missing in more ways than can be summed: set chain.label_kernel to say how they are drawn, for "
+        "missing labels have too many combinations to sum out: set chain.label_kernel to sample them, for "
         "example 'gibbs-with-gradients'"
     )

@@ -1,4 +1,4 @@
-"""training: settings that suit some data where nobody names others; `docs/fit.md` says how they were chosen."""
+"""training: default settings by type of data; `docs/fit.md` describes how they were chosen."""
 
 from __future__ import annotations
 
@@ -15,32 +15,32 @@ from jointenergy.objectives import EnergyL2, LogPX, LogPYGivenX, Objective
 from jointenergy.starts import ClassGaussians, StartSpec, Uniform
 from jointenergy.training.settings import CadenceSettings, OptimizerSettings
 
-SMALL = 400  # values of a row up to which chains are those of vectors, however it is shaped
-# Passes over the rows, and the iterations that they are at least and at most: images are learned by heart sooner.
+SMALL = 400  # values of a row up to which it is treated as a vector, whatever its shape
+# Passes over the rows, and the minimum and maximum iterations; images overfit sooner.
 EPOCHS, FEWEST, MOST = {"image": 60, "small": 200}, {"image": 1000, "small": 2000}, 10_000
-GAUSSIANS = 1.5e8  # entries of the covariances of all classes, for fresh chains to begin in them: 600 MB
-LEAST_ROWS = 10  # of each class, likewise
-CHECKS = 8  # of health in a run
-WIDE = 1.5  # standard deviations of x that its unit has at most
+GAUSSIANS = 1.5e8  # maximum entries of all class covariances for class Gaussian starts: 600 MB
+LEAST_ROWS = 10  # minimum rows per class for class Gaussian starts
+CHECKS = 8  # health checks per run
+WIDE = 1.5  # maximum unit of x, in standard deviations
 
 
 def default_objective(model: JointModel) -> Objective:
-    """JEM with an L2 on energies; of a model without labels log p(x) alone."""
+    """Return JEM with an energy L2; log p(x) for a model without labels."""
     weight, l2 = {"table": (1.0, 0.001), "small": (2.0, 0.1), "image": (3.0, 0.2)}[kind_of(model)]
     return LogPX() + EnergyL2(l2) if len(model.labels) == 0 else LogPX() + LogPYGivenX(weight) + EnergyL2(l2)
 
 
 def unit_of(data: TrainingData, bounds: View) -> float:
-    """The scale of x that step sizes and noise are in: 1 for pixels in [-1, 1], less where a range is wide and x is
-    not."""
+    """Return the scale of x for step sizes and noise: 1 for pixels in [-1, 1], smaller if x fills little of a wide
+    range."""
     half, spread = (bounds[1] - bounds[0]) / 2, WIDE * float(data.x.std())
     return min(half, spread) if spread > 0 else half
 
 
 def default_kernel(model: JointModel, objective: Objective, data: TrainingData, bounds: View) -> Kernel:
-    """Langevin, brought to the scale of x: at temperature 1 around a table, cold in a box, as in the papers.
+    """Return Langevin scaled to x: at temperature 1 for a table, at a low temperature in a box, as in the papers.
 
-    Where the objective has a joint density, labels move in turn with x.
+    If the objective has a joint density, moves of labels alternate with moves of x.
     """
     unit, box, kind = unit_of(data, bounds), (bounds[0], bounds[1]), kind_of(model)
     if kind == "table":
@@ -55,7 +55,7 @@ def default_kernel(model: JointModel, objective: Objective, data: TrainingData, 
 
 
 def default_start(model: JointModel, data: TrainingData) -> StartSpec:
-    """Gaussians of the classes, where each has rows enough and there is memory for them; else uniform."""
+    """Return class Gaussians if every class has enough rows and they fit in memory, else a uniform start."""
     share = {"table": 0.0, "small": 0.2, "image": 0.1}[kind_of(model)]
     elsewhere = Uniform(rows=len(data.x)) if kind_of(model) == "table" else Uniform()
     if len(data.labels) != 1:
@@ -69,7 +69,7 @@ def default_start(model: JointModel, data: TrainingData) -> StartSpec:
 
 
 def default_settings(model: JointModel, data: TrainingData, bounds: View, *, on_gpu: bool) -> dict[str, Any]:
-    """The numbers of a run: steps, batches, iterations, noise, optimizer."""
+    """Return the numbers of a run: steps, batch size, iterations, noise, optimizer."""
     kind, unit = kind_of(model), unit_of(data, bounds)
     small = kind != "image"
     n = len(data.x)
@@ -96,13 +96,13 @@ def default_settings(model: JointModel, data: TrainingData, bounds: View, *, on_
 
 
 def default_cadence(iterations: int) -> CadenceSettings:
-    """Rows of metrics fifty times in a run, checks of health eight times."""
+    """Log metrics fifty times per run, check health eight times."""
     every = max(1, -(-iterations // CHECKS))
     return CadenceSettings(log=max(1, iterations // 50), check=every, checkpoint=every, keep=2)
 
 
 def kind_of(model: JointModel) -> Literal["table", "small", "image"]:
-    """A table with a reference around it, a small row in a box, or a large one."""
+    """Classify the data: a table with a reference, small rows in a box, or images."""
     if isinstance(model.domain, Reals):
         return "table"
     return "small" if math.prod(model.event_shape or ()) <= SMALL else "image"

@@ -1,7 +1,7 @@
-"""training: the processes of a run, one or many; what they say to each other goes through torch.distributed.
+"""training: the processes of a run, communicating through torch.distributed.
 
-Every process holds the whole model and data, a shard of the buffer and random streams of its own. Gradients are
-averaged with one all-reduce; decisions are made from numbers that all processes share, so they are the same everywhere.
+Every process has the whole model and data, a shard of the buffer and its own random streams. Gradients are averaged
+with one all-reduce. Decisions depend on shared numbers only, so they are the same in all processes.
 """
 
 from __future__ import annotations
@@ -23,39 +23,39 @@ from jointenergy.errors import InputError
 
 T = TypeVar("T")
 
-PATIENCE = timedelta(hours=2)  # the others wait while the first checks health; a process that ends is noticed at once
+PATIENCE = timedelta(hours=2)  # others wait while the first process checks health; a lost process is noticed at once
 
 
 class Parted(RuntimeError):  # noqa: N818 (it says what happened)
-    """Another process of the run has ended, or cannot be reached: this one cannot go on without it."""
+    """Another process of the run has ended or is unreachable."""
 
 
 @contextmanager
 def _together() -> Iterator[None]:
     try:
         yield
-    except RuntimeError as error:  # gloo has no other kind, and NCCL's are of this kind
+    except RuntimeError as error:  # both gloo and NCCL raise it
         why = re.sub(r"^\[\S+\] ", "", str(error)).split(". ")[0].split("\n")[0]
         raise Parted(f"another process of the run has ended or cannot be reached ({why})") from error
 
 
 @dataclass(frozen=True)
 class World:
-    """This process among the processes of the run; alone unless said otherwise."""
+    """This process among the processes of the run; a single one by default."""
 
     rank: int = 0
     size: int = 1
 
     @property
     def first(self) -> bool:
-        """Whether this is the process that writes and shows."""
+        """Whether this process writes files and prints."""
         return self.rank == 0
 
     def share(self, n: int, what: str) -> int:
-        """The part of n that each process has."""
+        """Return the part of n for each process."""
         if n % self.size:
             raise InputError(
-                f"{what} of {n} cannot be shared by {self.size} processes: make it a multiple of that, or start "
+                f"{what} of {n} cannot be divided among {self.size} processes: make it a multiple of that, or start "
                 "another number of processes"
             )
         return n // self.size
@@ -72,7 +72,7 @@ class World:
             tensor.copy_(part.view_as(tensor))
 
     def sum(self, value: Tensor) -> Tensor:
-        """The sum over the processes."""
+        """Sum over the processes."""
         if self.size > 1:
             value = value.clone()
             with _together():
@@ -80,11 +80,11 @@ class World:
         return value
 
     def any(self, value: bool, device: torch.device) -> bool:
-        """Whether it is so in any process."""
+        """Return whether the value is true in any process."""
         return bool(self.sum(torch.tensor(float(value), device=device)) > 0) if self.size > 1 else value
 
     def from_first(self, make: Callable[[], T]) -> T:
-        """What the first process makes, in all of them; an error there is an error everywhere."""
+        """Call `make` in the first process and return its result in all; errors are raised in all."""
         if self.size == 1:
             return make()
         made: list[object] = [None, None]
@@ -100,14 +100,14 @@ class World:
         return cast(T, made[0])
 
     def copy_from_first(self, tensors: Sequence[Tensor]) -> None:
-        """Make tensors equal to the first process's, in place."""
+        """Copy tensors from the first process, in place."""
         if self.size > 1:
             with _together():
                 for tensor in tensors:
                     dist.broadcast(tensor, src=0)
 
     def gather(self, tensor: Tensor) -> list[Tensor]:
-        """The tensor of each process, in the order of ranks; every process gets all of them."""
+        """Gather the tensors of all processes, by rank, in every process."""
         if self.size == 1:
             return [tensor]
         parts = [torch.empty_like(tensor) for _ in range(self.size)]
@@ -116,7 +116,7 @@ class World:
         return parts
 
     def gather_at_first(self, tensor: Tensor) -> list[Tensor]:
-        """The tensor of each process, in the order of ranks, for the first process; the others get none."""
+        """Gather the tensors of all processes, by rank, in the first process; others get an empty list."""
         if self.size == 1:
             return [tensor]
         parts = [torch.empty_like(tensor) for _ in range(self.size)] if self.first else []
@@ -125,12 +125,12 @@ class World:
         return parts
 
     def wait(self) -> None:
-        """Until all processes are here."""
-        self.sum(torch.zeros(()))  # on the CPU: a barrier of NCCL would hold up the GPU
+        """Wait for all processes."""
+        self.sum(torch.zeros(()))  # on the CPU, since an NCCL barrier would block the GPU
 
 
 def join(device: str = "auto") -> tuple[World, torch.device]:
-    """The world that torchrun has made, and the device of this process; one process on its own without torchrun."""
+    """Return torchrun's world and the device of this process; a single process without torchrun."""
     chosen = device_of(device)
     size = int(os.environ.get("WORLD_SIZE", "1"))
     if size == 1:
@@ -142,11 +142,11 @@ def join(device: str = "auto") -> tuple[World, torch.device]:
         chosen = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
         torch.cuda.set_device(chosen)
     if not dist.is_initialized():
-        # Checkpoints gather streams, which live on the CPU: gloo carries those beside NCCL.
+        # Checkpoints gather random streams on the CPU: gloo handles those, besides NCCL.
         backend = "cpu:gloo,cuda:nccl" if chosen.type == "cuda" else "gloo"
         with _together():
             store, rank, size = next(dist.rendezvous("env://", timeout=PATIENCE))  # type: ignore[attr-defined]
-            # What processes before a restart have left in torchrun's store is not for these.
+            # Ignore what processes before a restart left in torchrun's store.
             prefix = f"restart-{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}"
             store = dist.PrefixStore(prefix, store)  # type: ignore[attr-defined]
             dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=PATIENCE)
@@ -154,20 +154,20 @@ def join(device: str = "auto") -> tuple[World, torch.device]:
 
 
 def leave() -> None:
-    """Let go of the other processes, at the end of a command."""
+    """Leave the process group, at the end of a command."""
     if dist.is_available() and dist.is_initialized():
         dist.destroy_process_group()
 
 
 def end_alone(status: int) -> NoReturn:
-    """End a process that has lost another: at an ordinary exit gloo's threads, still waiting for it, may abort."""
+    """End a process that has lost another one; gloo's waiting threads may abort an ordinary exit."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status)
 
 
 def device_of(name: str) -> torch.device:
-    """`auto` is the GPU where there is one."""
+    """Return the device; `auto` is the GPU if there is one."""
     if name == "auto":
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
@@ -177,7 +177,7 @@ def device_of(name: str) -> torch.device:
     except RuntimeError:
         raise InputError(f"there is no device called {name!r}: use auto, cpu or cuda") from None
     if device.type == "cuda" and not torch.cuda.is_available():
-        raise InputError("--device cuda was asked for and torch finds no GPU: use --device cpu")
+        raise InputError("torch finds no GPU for --device cuda: use --device cpu")
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise InputError(f"there is no device {name!r}: torch finds {torch.cuda.device_count()} GPU(s)")
     return device

@@ -1,4 +1,4 @@
-"""training: settings that were edited between two checkpoints of a run: refused, or told as an event where allowed."""
+"""training: settings edited between two checkpoints of a run: refused, or logged as an event if allowed."""
 
 from __future__ import annotations
 
@@ -10,26 +10,26 @@ from jointenergy.errors import InputError
 from jointenergy.files.reading import shortened
 
 Edit = tuple[str, Any, Any]
-"""The key of a setting, what it was and what it is."""
+"""The key of a setting, its old and its new value."""
 ALLOWED = ("iterations", "guarded", "description", "cadence.")
-"""What may change within a run: it stays one run, of which later iterations are made otherwise."""
+"""Settings that may change within a run."""
 
 
 def allowed(before: Mapping[str, Any], now: Mapping[str, Any], iteration: int, whose: str) -> list[Edit]:
-    """The settings that differ, all of them such as may; `iterations` not below where the run stands."""
-    before, now = (json.loads(json.dumps(settings)) for settings in (before, now))  # as a file holds them
+    """Return the changed settings; refuse those that must not change, and `iterations` below the current one."""
+    before, now = (json.loads(json.dumps(settings)) for settings in (before, now))  # as they are stored
     edits = list(_differences(before, now, ""))
     for key, was, new in edits:
         said = f"{key} of {whose} was {_shown(was)} and is {_shown(new)}"
         if not key.startswith(ALLOWED):
-            raise InputError(f"{said}: put it back to resume the run, or train the other one in a new folder")
+            raise InputError(f"{said}: restore it to resume the run, or train in a new folder")
         if key == "iterations" and new < max(was, iteration):
-            raise InputError(f"{said}: a run may be made longer and no shorter")
+            raise InputError(f"{said}: a run can be made longer, not shorter")
     return edits
 
 
 def sentence(edit: Edit) -> str:
-    """An edit in words."""
+    """Describe an edit."""
     key, was, new = edit
     return f"{key} was {_shown(was)} and is now {_shown(new)}"
 

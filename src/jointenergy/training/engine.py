@@ -1,8 +1,8 @@
-"""training: how the body of a step runs: line by line, or recorded once as a CUDA graph and replayed.
+"""training: run the body of a step eagerly, or record it once as a CUDA graph and replay it.
 
-A recorded step reads and writes storage that stays: weights, buffers, generators and counters are changed in place,
-row numbers and the learning rate are put where it looks for them. What Python decided while it was recorded holds until
-it is recorded anew.
+A recorded step reads and writes fixed storage: weights, buffers, generators and counters are updated in place, and row
+numbers and the learning rate are copied to fixed tensors. Decisions made in Python stay fixed until it is recorded
+again.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from jointenergy.training.settings import EngineSettings
 
 T = TypeVar("T")
 
-WARM = 3  # steps made line by line before any is recorded: compilers and libraries choose their programs in them
+WARM = 3  # eager steps before recording, in which compilers and libraries choose their programs
 
 
 class Engine(Generic[T]):
-    """Calls `body`; with `recorded` it is replayed from a CUDA graph, recorded anew whenever `key()` has changed.
+    """Call `body`; if `recorded`, replay it from a CUDA graph, which is recorded again whenever `key()` changes.
 
-    A body that cannot be recorded runs on line by line, and `said` holds why.
+    A body that cannot be recorded runs eagerly, and `said` holds the reason.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class Engine(Generic[T]):
         if not self.recorded:
             return self.body()
         if self._key != (key := self.key()):
-            # Other chains may be other programs, and none can be made while a step is recorded.
+            # Other chains may need other compiled programs, which cannot be compiled while recording.
             self._graph, self._outcome, self._made, self._key = None, None, 0, key
         if self._made < WARM:
             self._made += 1
@@ -69,11 +69,11 @@ class Engine(Generic[T]):
 
     @property
     def replays(self) -> bool:
-        """Whether the last call was replayed, so that its outcome lies where that of the next will lie."""
+        """Whether the last call was replayed, so that its outcome is at the same address each time."""
         return self._graph is not None
 
     def _beside(self) -> T:
-        """One call on a stream beside the usual one, as a recording will be."""
+        """Call once on a side stream, like a recording."""
         stream = torch.cuda.Stream()
         stream.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(stream):
@@ -82,7 +82,7 @@ class Engine(Generic[T]):
         return outcome
 
     def _record(self) -> None:
-        # A graph that nobody uses any more, freed by chance while this one is recorded, would spoil it.
+        # Freeing an unused graph by garbage collection during a recording would break it.
         gc.collect()
         graph = torch.cuda.CUDAGraph()
         streams = [(generator, generator.get_state()) for generator in self.generators()]
@@ -95,14 +95,14 @@ class Engine(Generic[T]):
             self.recorded = False
             for generator, state in streams:
                 _begin_anew(generator, state)
-            self.said = f"the {self.name} cannot be recorded and runs line by line ({_first_cause(error)})"
+            self.said = f"the {self.name} cannot be recorded as a CUDA graph and runs eagerly ({_first_cause(error)})"
             return
         self._graph = graph
         self.recordings += 1
 
 
 def _first_cause(error: BaseException) -> str:
-    """What went wrong first: after it the recording fails once more, when it is ended."""
+    """Return the first error: ending the failed recording raises another one."""
     while error.__context__ is not None:
         error = error.__context__
     return first_line(error)
@@ -113,7 +113,7 @@ def first_line(error: BaseException) -> str:
 
 
 def _begin_anew(generator: torch.Generator, state: torch.Tensor) -> None:
-    """A generator as it was: a recording that failed leaves it thinking that it is being recorded."""
+    """Reset a generator that a failed recording has left in recording mode."""
     fresh = torch.Generator(device=generator.device)
     fresh.set_state(state)
     generator.graphsafe_set_state(fresh.graphsafe_get_state())
@@ -123,7 +123,7 @@ Precision = Literal["float32", "tensorfloat32", "bfloat16"]
 
 
 def precision_of(settings: EngineSettings, kernel: Kernel, device: torch.device) -> Precision:
-    """By the settings, or the least precise in which a GPU is fast and it is safe.
+    """Return the precision of the settings, or the fastest safe one for the GPU.
 
     A kernel that compares log-densities must not have them rounded to bfloat16's three digits, and one that rejects
     moves of x, at whatever temperature, not to TensorFloat32's four either.
@@ -146,9 +146,9 @@ def precision_of(settings: EngineSettings, kernel: Kernel, device: torch.device)
 
 @contextmanager
 def products(precision: Precision) -> Iterator[None]:
-    """Inside, float32 matrices are multiplied on a GPU as TensorFloat32, where that is the precision.
+    """Use TensorFloat32 for float32 matrix products on a GPU, if that is the precision.
 
-    torch does so with convolutions by itself. It has one switch for all, which is set back.
+    Torch already does so for convolutions. The global switch is restored afterwards.
     """
     if precision != "tensorfloat32":
         yield
@@ -163,7 +163,7 @@ def products(precision: Precision) -> Iterator[None]:
 
 @contextmanager
 def convolutions(settings: EngineSettings) -> Iterator[None]:
-    """Inside, programs of each convolution are tried once and the fastest is kept, where the settings say so."""
+    """Benchmark convolution algorithms and keep the fastest, if the settings ask for it."""
     if settings.convolutions == "chosen" or torch.backends.cudnn.benchmark:
         yield
         return
@@ -176,20 +176,20 @@ def convolutions(settings: EngineSettings) -> Iterator[None]:
 
 @contextmanager
 def arithmetic(settings: EngineSettings, precision: Precision) -> Iterator[None]:
-    """Inside, products and convolutions are those of a training step."""
+    """Use the matrix products and convolutions of a training step."""
     with products(precision), convolutions(settings):
         yield
 
 
 def compiles(settings: EngineSettings, device: torch.device) -> bool:
-    """Whether networks are compiled: on a GPU with a compiler unless told, elsewhere only where it is asked for."""
+    """Return whether networks are compiled: by default on a GPU with a compiler, elsewhere only on request."""
     asked = settings.compile
     return asked == "on" or (asked == "auto" and device.type == "cuda" and _has_triton())
 
 
 def by_compiler(error: BaseException) -> bool:
-    """Whether torch's compiler failed, and not what it was to compile."""
-    from torch._dynamo.exc import TorchDynamoException  # where it has failed it was imported before
+    """Return whether torch's compiler itself failed, rather than the compiled code."""
+    from torch._dynamo.exc import TorchDynamoException  # already imported if it has failed
 
     return isinstance(error, TorchDynamoException)
 
@@ -201,7 +201,7 @@ def _has_triton() -> bool:
 
 
 def accelerated(model: JointModel, dtype: torch.dtype, *, compiled: bool) -> JointModel:
-    """A twin that shares the model's weights and runs its networks fast; the model itself where nothing is gained."""
+    """Return a copy that shares the weights and runs its networks faster; the model itself if there is no gain."""
     if dtype == torch.float32 and not compiled:
         return model
     twin = copy.copy(model)

@@ -1,4 +1,4 @@
-"""training: what a run leaves for a person to look at: pictures of its chains, and the facts when it has to give up."""
+"""training: files for inspection: pictures of the chains, and diagnostics of a diverged run."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ DIVERGED = "diverged.json"
 
 
 def picture(folder: Path | None, trainer: Trainer, name: str) -> None:
-    """The persistent chains of the first process, as they are now."""
+    """Draw the current persistent chains of the first process."""
     buffer = trainer.chains.buffer
     if not trainer.world.first or buffer is None or folder is None:
         return
@@ -30,8 +30,8 @@ def picture(folder: Path | None, trainer: Trainer, name: str) -> None:
 
 
 def diverged(folder: Path | None, trainer: Trainer, reason: str, signals: Signals | None, health: Health | None) -> str:
-    """The last that was known of a run that could not be kept healthy, and a sentence that says where it is."""
-    says = f"the run diverged at iteration {trainer.iteration} and {MAX_TRIES} rollbacks did not help ({reason})"
+    """Write the last state of a diverged run, and return a message that says where it is."""
+    says = f"the run diverged at iteration {trainer.iteration} despite {MAX_TRIES} rollbacks ({reason})"
     if folder is None:
         return says
     if trainer.world.first:
@@ -47,7 +47,4 @@ def diverged(folder: Path | None, trainer: Trainer, reason: str, signals: Signal
             "health": None if health is None else health.state(),
         }
         write_json(folder / DIVERGED, facts, indent=2)
-    return (
-        f"{says}; what happened is in {folder / 'events.jsonl'} and {folder / DIVERGED}, pictures are in "
-        f"{folder / PICTURES}"
-    )
+    return f"{says}; see {folder / 'events.jsonl'} and {folder / DIVERGED}, and the pictures in {folder / PICTURES}"

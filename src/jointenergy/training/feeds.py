@@ -1,4 +1,4 @@
-"""training: data on its way into a step: rows in their order, changed at each use, each process its share."""
+"""training: feed data to a step: shuffled rows, transformed at each use, divided among processes."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from jointenergy.training.order import Order
 
 
 class Feed:
-    """Batches of changed rows. The order of rows is the run's; of each batch a process has its own share."""
+    """Batches of transformed rows. All processes share the order of rows, and each gets its part of a batch."""
 
     def __init__(
         self,
@@ -32,41 +32,41 @@ class Feed:
         labeled: bool = False,
     ) -> None:
         self.data, self.seed, self.world, self.name = data, seed, world, name
-        # Which rows the batches are made of: of those without any label an objective of labels would learn nothing.
+        # An objective of labels skips rows without any label.
         labeled = labeled and len(data.labels) > 0
         self.among = (data.y != MISSING).any(1).nonzero()[:, 0].cpu() if labeled else torch.arange(len(data.x))
         if len(self.among) == 0:
-            raise InputError("no row has a label to learn from: give some rows their labels")
+            raise InputError("no row has a label: give labels to some rows")
         self.complete = not bool((data.y[self.among.to(data.y.device)] == MISSING).any())
         self.share = world.share(batch_size, "batch_size")
         self.order = Order(len(self.among), batch_size, seeded(seed, name, "order"))
         self.changes = tuple(changes)
         device = data.x.device
         self.generator = torch.Generator(device)
-        # Storage that stays: a recorded step reads the numbers of its rows there.
+        # Fixed storage, where a recorded step reads its row numbers.
         self.rows, self.rows_ahead = (torch.zeros(self.share, dtype=torch.int64, device=device) for _ in range(2))
         self.new_stream(0)
 
     def new_stream(self, attempt: int) -> None:
-        """A stream derived from the seed and the attempt, this process's own; the generator stays the same one."""
+        """Reseed this process's generator, in place, from the seed and the attempt."""
         stream = seeded(self.seed, self.name, "noise", attempt, self.world.rank, device=self.generator.device)
         self.generator.set_state(stream.get_state())
 
     def advance(self) -> None:
-        """Go on to the next rows."""
+        """Advance to the next rows."""
         self._put(self.order.next(), self.rows)
 
     def look_ahead(self) -> None:
-        """Put in place the numbers of the rows that come next, which stay to come."""
+        """Load the numbers of the next rows without advancing."""
         self._put(self.order.ahead(), self.rows_ahead)
 
     def _put(self, batch: Tensor, storage: Tensor) -> None:
-        """This process's share of the rows of a batch; from pinned memory the host need not wait for the copy."""
+        """Copy this process's part of a batch; pinned memory avoids waiting for the copy."""
         rows = self.among[batch][self.share * self.world.rank :][: self.share]
         storage.copy_(rows.pin_memory() if storage.is_cuda else rows, non_blocking=True)
 
     def batch(self) -> Batch:
-        """The rows, changed anew at each call."""
+        """Return the rows, transformed anew at each call."""
         x = self.data.x[self.rows]
         for change in self.changes:
             x = change(x, generator=self.generator)

@@ -1,7 +1,7 @@
-"""training: the guard, which looks at a few numbers every few steps and says when a run is in trouble.
+"""training: the guard, which monitors a few numbers every few steps and reports when a run is in trouble.
 
-It knows numbers, not models: what is done about trouble is the loop's part. All thresholds live here; they were set on
-runs known to live and runs killed on purpose, and are no fields of a recipe.
+It knows numbers, not models; the loop decides what to do. All thresholds are here, set on healthy runs and on runs
+broken on purpose; recipes cannot change them.
 """
 
 from __future__ import annotations
@@ -12,20 +12,20 @@ from collections import deque
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, Literal
 
-WARMUP = 40  # looks before a comparison with a run's own history means something
-HISTORY = 100  # how many looks back that history goes
-RECENT = 20  # and its nearer part
-PATIENCE = 5  # looks that a sign must last before it counts as trouble
-GAP_LAG = 1.5  # chains lag behind the data: more steps help
-GAP_TROUBLE = 3.0  # the limit of health
-SICK_SHARE = 0.25  # more sick chains than purging can be the answer to
-# A gradient norm, against the median of its recent history and of all of it: the classifier of dsprites-mixed, when it
-# leaves its plateau, steepens tenfold within 10 looks and a hundredfold within 40.
+WARMUP = 40  # looks before comparisons with the run's own history
+HISTORY = 100  # looks in the history
+RECENT = 20  # looks in the recent history
+PATIENCE = 5  # consecutive looks before a sign counts as trouble
+GAP_LAG = 1.5  # chains lag behind the data; more steps help
+GAP_TROUBLE = 3.0  # the limit of the health check
+SICK_SHARE = 0.25  # share of diverged chains beyond which restarts are not enough
+# Gradient norm relative to the medians of its recent and its whole history. When the classifier of dsprites-mixed
+# leaves its plateau, it grows tenfold within 10 looks and a hundredfold within 40.
 NORM_JUMP = 30.0
 NORM_RISE = 300.0
-LEVEL_JUMP = 8.0  # the level of f(data), against its history, in standard deviations of f(data)
-LEVEL_LEAST = 5.0  # nats; early in a run f varies little over the data, and its level drifts by more than that
-FROZEN = 1e-5  # mean movement of a chain in a step, as a share of the data's range
+LEVEL_JUMP = 8.0  # jump of mean f(data) from its history, in standard deviations of f(data)
+LEVEL_LEAST = 5.0  # nats; early in a run f varies little over the data, and its mean drifts by more
+FROZEN = 1e-5  # mean movement per step, as a share of the data range
 DIVERSITY = 0.3  # spread of the chains, as a share of the data's
 AT_BOUNDS = 0.35  # more values at the bounds than in the data
 
@@ -34,7 +34,7 @@ Verdict = Literal["fine", "lagging", "trouble"]
 
 @dataclass(frozen=True)
 class Signals:
-    """What a step tells, all of it cheap."""
+    """Cheap statistics of a step."""
 
     loss: float
     gradient_norm: float
@@ -53,13 +53,13 @@ class Signals:
 
     @property
     def gap(self) -> float:
-        """f(data) minus f(samples) in standard deviations of f(data)."""
+        """f(data) minus f(samples), in standard deviations of f(data)."""
         return (self.f_data - self.f_samples) / max(self.f_data_spread, 1e-3)
 
 
 @dataclass(frozen=True)
 class Judgment:
-    """The guard's word on a step, and the reason in one sentence."""
+    """The guard's judgment of a step, with a one-sentence reason."""
 
     verdict: Verdict
     reason: str = ""
@@ -67,7 +67,7 @@ class Judgment:
 
 @dataclass
 class Guard:
-    """Watches the signals of a run; `judge` is called at every look, in order."""
+    """Monitors the signals of a run; `judge` is called at every look, in order."""
 
     seen: int = 0
     counts: dict[str, int] = field(default_factory=dict)
@@ -75,10 +75,10 @@ class Guard:
     levels: deque[float] = field(default_factory=lambda: deque(maxlen=HISTORY))
 
     def judge(self, s: Signals) -> Judgment:
-        """Fine, lagging, or trouble with its reason. One bad value may be chance; one that lasts is not."""
+        """Return fine, lagging, or trouble with its reason. A sign must last, since one bad value may be chance."""
         self.seen += 1
         if not s.finite:
-            return self._last("not finite", True, PATIENCE, "losses, gradients or log-densities are not finite")
+            return self._last("not finite", True, PATIENCE, "loss, gradient or log-densities are not finite")
         self._last("not finite", False, PATIENCE, "")
         warm = self.seen > WARMUP
         norms = list(self.norms) if len(self.norms) > WARMUP // 2 else [math.inf]
@@ -88,11 +88,11 @@ class Guard:
         jump = max(LEVEL_JUMP * s.f_data_spread, LEVEL_LEAST)
         signs = [
             ("gap", abs(s.gap) > GAP_TROUBLE, f"f(data) and f(samples) are {s.gap:+.1f} standard deviations apart"),
-            ("sick", s.sick > SICK_SHARE, f"{s.sick:.0%} of the chains are sick"),
+            ("sick", s.sick > SICK_SHARE, f"{s.sick:.0%} of the chains diverged"),
             (
                 "norm",
                 s.gradient_norm > min(NORM_JUMP * recent, NORM_RISE * long),
-                f"the gradient norm is {s.gradient_norm:.3g}, {times:.0f} times its history's",
+                f"the gradient norm is {s.gradient_norm:.3g}, {times:.0f} times its median",
             ),
             (
                 "level",
@@ -100,10 +100,10 @@ class Guard:
                 f"f(data) jumped from {level:.1f} to {s.f_data:.1f}",
             ),
             ("frozen", s.movement < FROZEN, "the chains do not move"),
-            ("diversity", s.spread < DIVERSITY, f"the chains are all alike (spread {s.spread:.2f} of the data's)"),
-            ("bounds", s.at_bounds > AT_BOUNDS, f"{s.at_bounds:.0%} more values lie at the bounds than in the data"),
+            ("diversity", s.spread < DIVERSITY, f"the chains have collapsed (spread {s.spread:.2f} of the data's)"),
+            ("bounds", s.at_bounds > AT_BOUNDS, f"{s.at_bounds:.0%} more values at the bounds than in the data"),
         ]
-        # What looks wrong is no history: it would soon look like what is usual.
+        # Suspicious values do not enter the history, or they would soon look normal.
         suspect = {name for name, bad, _ in signs if bad}
         if "norm" not in suspect:
             self.norms.append(s.gradient_norm)
@@ -118,7 +118,7 @@ class Guard:
         return Judgment("lagging", judgment.reason) if judgment.verdict == "trouble" else Judgment("fine")
 
     def restore(self, state: dict[str, Any]) -> None:
-        """After a rollback: the history of the point that the run went back to, no sign counted against it."""
+        """Restore the history after a rollback, and reset all signs."""
         self.load_state_dict(state)
         self.counts.clear()
 

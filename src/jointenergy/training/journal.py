@@ -1,6 +1,6 @@
-"""training: what a run writes as it goes: rows of metrics.csv and checks.csv, lines of events.jsonl.
+"""training: the log files of a run: rows of metrics.csv and checks.csv, lines of events.jsonl.
 
-All can be cut back to where a checkpoint was made, so that a resumed run's files are those of one that never stopped.
+They can be truncated to a checkpoint, so that a resumed run leaves the same files as an uninterrupted one.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ _STATE = TypeAdapter(_JournalState)
 
 
 def checked(state: object) -> dict[str, Any]:
-    """The state of a journal, or one sentence where a checkpoint holds another thing."""
+    """Validate the stored state of a journal."""
     of_json(_STATE, json.dumps(state), "the journal of the checkpoint is damaged")
     return cast(dict[str, Any], state)
 
 
 class CsvTable:
-    """A CSV file that grows by rows and can be cut back; its columns are those of its first row."""
+    """A CSV file that grows by rows and can be truncated; the first row defines its columns."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -68,7 +68,7 @@ class CsvTable:
         return {"n_rows": self.n_rows, "columns": self.columns}
 
     def cut(self, state: dict[str, Any], *, silent: bool) -> str | None:
-        """Cut the file back; a sentence where it had lost rows."""
+        """Truncate the file; return a message if rows were lost."""
         n_rows, self.columns = state["n_rows"], state["columns"]
         self.n_rows = n_rows
         if silent:
@@ -81,7 +81,7 @@ class CsvTable:
 
 
 class Journal:
-    """The files of a run folder, flushed line by line; a silent one, or one without a folder, writes nothing."""
+    """The log files of a run folder, flushed line by line; if silent or without a folder, nothing is written."""
 
     def __init__(self, folder: Path | None, *, silent: bool = False) -> None:
         self.silent = silent or folder is None
@@ -91,7 +91,7 @@ class Journal:
         self.n_events = 0
 
     def row(self, table: str, row: Row) -> None:
-        """A row of metrics or of checks."""
+        """Add a row of metrics or checks."""
         self.tables[table].add(row, silent=self.silent)
 
     def event(self, kind: str, iteration: int, sentence: str, **values: Any) -> dict[str, Any]:  # noqa: ANN401 (JSON)
@@ -106,7 +106,7 @@ class Journal:
         return {"n_events": self.n_events, **{name: table.state_dict() for name, table in self.tables.items()}}
 
     def load_state_dict(self, state: dict[str, Any]) -> list[str]:
-        """Cut all files back; a sentence for each that had lost rows."""
+        """Truncate all files; return a message for each that had lost rows."""
         lost = self.cut_tables(state)
         self.n_events = state["n_events"]
         if not self.silent:
@@ -117,12 +117,12 @@ class Journal:
         return [said for said in lost if said is not None]
 
     def cut_tables(self, state: dict[str, Any]) -> list[str | None]:
-        """The tables alone: after a rollback the events still tell what happened."""
+        """Truncate only the tables: after a rollback the events are kept."""
         return [table.cut(state[name], silent=self.silent) for name, table in self.tables.items()]
 
 
 def _lines(path: Path) -> list[str]:
-    """The whole lines of a file; what follows the last line end was cut off."""
+    """Return the complete lines of a file, without a truncated last line."""
     if not path.exists():
         return []
     text = content_of(path, TABLE_BYTES).decode("utf-8", errors="replace")
@@ -137,11 +137,11 @@ def _write(path: Path, lines: list[str]) -> None:
 def _lost(path: Path, lost: int, all_of_them: int) -> str | None:
     if not lost:
         return None
-    return f"{path.name} had lost {lost} of its {all_of_them} lines, or they were damaged: it goes on with the others"
+    return f"{path.name}: {lost} of {all_of_them} lines are lost or damaged; continuing with the others"
 
 
 def read_events(path: Path) -> list[dict[str, Any]]:
-    """The events of a run; lines that were damaged are left out."""
+    """Read the events of a run, skipping damaged lines."""
     return [event for line in _lines(path) if (event := _event(line))]
 
 

@@ -1,4 +1,4 @@
-"""training: the loop around the step: the guard's decisions, checkpoints, metrics, events, callbacks."""
+"""training: the loop around the step: guard, checkpoints, metrics, events, callbacks."""
 
 from __future__ import annotations
 
@@ -30,24 +30,24 @@ from jointenergy.training.step import Outcome
 from jointenergy.training.stores import FolderStore, MemoryStore, Store
 from jointenergy.training.trainer import Trainer
 
-TELL = 25  # iterations that purged chains are counted up for one event
-WATCH = 5  # iterations between two looks of the guard
-MANY_SKIPS = 25  # batches in a row that change nothing: no data is that bad
-LATE, LATE_CHECKS = 0.5, 3  # a run not healthy by this share of it and after so many checks is helped all the same
+TELL = 25  # iterations per event of restarted chains
+WATCH = 5  # iterations between looks of the guard
+MANY_SKIPS = 25  # skipped batches in a row that cannot be due to bad data
+LATE, LATE_CHECKS = 0.5, 3  # a run not yet healthy after this share of iterations and so many checks is rolled back too
 INTERVENTIONS = ("purge", "skip", "steps", "rate", "rollback")
 
 
 class Interrupted(RuntimeError):  # noqa: N818 (it says what happened)
-    """The run was asked to stop; all of it is saved."""
+    """The run was stopped on request, after saving."""
 
 
 class Diverged(RuntimeError):  # noqa: N818 (it says what happened)
-    """The run could not be kept healthy; the last healthy weights are safe in its folder."""
+    """The run diverged beyond recovery; its last healthy weights are saved."""
 
 
 @dataclass(frozen=True)
 class _LoopCourse:
-    """What a loop goes on with, as a checkpoint has it."""
+    """The state of a loop in a checkpoint."""
 
     best_score: Number | None
     interventions: Natural
@@ -65,38 +65,38 @@ _COURSE = TypeAdapter(_LoopCourse)
 
 @dataclass
 class Loop:
-    """A trainer brought to its end, whatever happens on the way; in a folder it can be resumed from any crash."""
+    """Train to the end with recovery from divergence; a run with a folder can be resumed after any crash."""
 
     trainer: Trainer
     folder: Path | None = None
     settings: dict[str, Any] = field(default_factory=dict)
-    """What the run is made of, as plain values: kept in checkpoints, and held to them when it is resumed."""
+    """The settings of the run as plain values: stored in checkpoints, and compared on resume."""
     callbacks: list[Callback] = field(default_factory=list)
     guard: Guard = field(default_factory=Guard)
     health: Health | None = None
-    """Of the last check."""
+    """Health at the last check."""
     confirmed: Health | None = None
-    """Of the best weights at the end of the run, by chains of their own: of many checks one may be lucky."""
+    """Health of the best weights at the end, with new chains, since one of many checks may pass by chance."""
     accuracy: float = float("nan")
     best_score: float | None = None
-    """Of the best healthy checkpoint so far; None while no checkpoint was found healthy."""
+    """Score of the best healthy checkpoint; None if there is none."""
     interventions: int = 0
     seconds: float = 0.0
     stop: bool = False
-    """Set from outside to end the run after the present step, saved."""
+    """Set from outside to save and stop after the current step."""
     enough: bool = False
-    """Set from outside to make the present iteration the last one: it is checked and saved as the recipe's last is."""
+    """Set from outside to make the current iteration the last: it is checked and saved like the final one."""
     recovery: Recovery = field(default_factory=Recovery)
     n_purged: int = 0
     unhealthy: int = 0
-    """Checks in a row that found the run unhealthy."""
+    """Unhealthy checks in a row."""
 
     def __post_init__(self) -> None:
         self.guarded, self.world = self.trainer.guarded, self.trainer.world
         self.look = measure.Look(self.trainer)
         self.store: Store = MemoryStore() if self.folder is None else FolderStore(self.folder / "checkpoints")
         self.journal = Journal(self.folder, silent=not self.world.first)
-        # Columns from the first row on, whenever the first look is.
+        # Fixes the columns from the first row, whenever the first look is.
         names = ("f_data", "f_samples", "gap") if self.trainer.uses_chains else ()
         self._shown: dict[str, float] = dict.fromkeys(names, math.nan)
         self._found: tuple[str, dict[str, Any], list[str], str | None] | None = None
@@ -106,17 +106,17 @@ class Loop:
 
     @property
     def ended(self) -> bool:
-        """Whether no iteration is to come."""
+        """Whether all iterations are done."""
         return self.enough or self.trainer.iteration >= self.trainer.plan.iterations
 
     @property
     def verdict(self) -> Health | None:
-        """The health of what the run ends with: of the best weights, or the last check where none were healthy."""
+        """The health of the final result: of the best weights, or the last check if none were healthy."""
         return self.confirmed or self.health
 
     @property
     def score(self) -> float:
-        """What the best checkpoint is best by: accuracy less the distance of samples from data, a point for 0.01."""
+        """The criterion of the best checkpoint: accuracy minus the distance of samples from data."""
         accuracy = self.accuracy if math.isfinite(self.accuracy) else 0.0
         return accuracy - (0.0 if self.health is None else self.health.distance)
 
@@ -132,17 +132,17 @@ class Loop:
 
     @property
     def where(self) -> str:
-        """What sentences call the run."""
+        """The name of the run in messages."""
         return "the run" if self.folder is None else str(self.folder)
 
     def begin(self) -> None:
-        """Write the first checkpoint: from here on the run can be resumed."""
+        """Write the first checkpoint, from which the run can be resumed."""
         for warning in self.trainer.warnings:
             self._event("warning", warning)
         self._save(checked=False)
 
     def resume(self) -> None:
-        """Go on from the newest checkpoint that is whole."""
+        """Continue from the newest intact checkpoint."""
         found, messages = state.newest(self.store, self.world, self.where)
         try:
             self._edits = edits.allowed(found.values["settings"], self.settings, found.iteration, self.where)
@@ -150,8 +150,8 @@ class Loop:
             self._take_values(found)
         except KeyError as missing:
             raise InputError(
-                f"the checkpoints of {self.where} are of another version of jointenergy, without {missing}: go on "
-                "with the version that began the run, or start anew in a new folder"
+                f"the checkpoints of {self.where} are from another version of jointenergy, without {missing}: continue "
+                "with the version that started the run, or train in a new folder"
             ) from None
         self._found = (checkpoints.name_of(found.iteration), checked(found.values["journal"]), messages, changed)
 
@@ -167,7 +167,7 @@ class Loop:
         self.health, self.confirmed = course.health, course.confirmed
 
     def _take_up(self) -> None:
-        """Cut the files back to where the run goes on; a run that is only looked at keeps all that it wrote."""
+        """Truncate the log files to the checkpoint; a run opened only for reading keeps them."""
         if self._found is None:
             return
         name, journal, messages, changed = self._found
@@ -183,7 +183,7 @@ class Loop:
         self._remove_after(name)
 
     def fit(self) -> None:
-        """To the last iteration, or `Diverged` when all tries are spent."""
+        """Train to the last iteration; raise `Diverged` when all rollbacks are used up."""
         try:
             self._take_up()
             self._iterate()
@@ -207,7 +207,7 @@ class Loop:
                 seen = self._signals
                 self._shown = {"f_data": seen.f_data, "f_samples": seen.f_samples, "gap": seen.gap}
             elif watched and norm.is_cuda:
-                torch.cuda.synchronize(norm.device)  # a look waits; without one the device's time would be nobody's
+                torch.cuda.synchronize(norm.device)  # attributes device time to this iteration
             self.seconds += time.perf_counter() - began
             for engine in (trainer.engine, self.look.engine):
                 if engine.said is not None:
@@ -224,39 +224,37 @@ class Loop:
                 self._tell_purges(at_once=True)
             if checked and self._check():
                 continue
-            # Processes agree when to stop, at an iteration that all of them look at.
+            # All processes agree to stop at the same iteration.
             stopping = (self.world.size == 1 or watched) and self.world.any(self.stop, trainer.data.x.device)
             if checked or stopping or trainer.iteration % cadence.checkpoint == 0:
                 self._save(checked=checked)
             if stopping:
-                saved = "" if self.folder is None else f", all of it saved in {self.folder}"
+                saved = "" if self.folder is None else f"; saved in {self.folder}"
                 raise Interrupted(f"stopped after iteration {trainer.iteration}{saved}")
 
-    # What is done about trouble.
+    # Recovery.
 
     def _tell_purges(self, *, at_once: bool = False) -> None:
-        """Report what the step has mended by itself: restarted chains, skipped batches."""
+        """Report restarted chains and skipped batches."""
         trainer, chains = self.trainer, self.trainer.chains
         if self.world.any(bool(chains.n_purged), trainer.data.x.device):
             chains.sweep()
             self.n_purged += int(self.world.sum(chains.n_purged.to(trainer.data.x.device)))
             chains.n_purged.zero_()
-        # One line for a spell of purging, not one for each step of it.
+        # One event for a series of restarts, not one per step.
         tell = at_once or trainer.iteration % TELL == 0
         if self.n_purged and tell:
             self._event("purge", f"restarted {plural(self.n_purged, 'diverged chain')}", chains=self.n_purged)
             self.n_purged = 0
         if tell and (n_skipped := trainer.n_skipped):
             trainer.update.skips[0] = 0
-            self._event(
-                "skip", f"skipped {plural(n_skipped, 'batch', 'batches')} with a loss or gradient that is not finite"
-            )
+            self._event("skip", f"skipped {plural(n_skipped, 'batch', 'batches')} with a non-finite loss or gradient")
 
     def _react(self, judgment: Judgment) -> bool:
-        """Whether the run was set back."""
+        """Act on a judgment; return whether the run was rolled back."""
         self._tell_purges()
         if (n_skipped := self.trainer.skipped_in_row) >= MANY_SKIPS:
-            reason = f"{n_skipped} batches in a row have a loss or gradient that is not finite"
+            reason = f"{n_skipped} batches in a row have a non-finite loss or gradient"
             judgment = Judgment("trouble", reason)
         if judgment.verdict == "lagging" and (helped := self.recovery.catch_up(self.trainer)) is not None:
             self._event(helped[0], f"{judgment.reason}: {helped[1]}")
@@ -266,14 +264,14 @@ class Loop:
         return True
 
     def _raise_steps(self, reason: str) -> bool:
-        """Whether there were more steps to be had."""
+        """Raise the number of chain steps; return whether that was possible."""
         raised = raise_steps(self.trainer)
         if raised is not None:
             self._event("steps", f"{reason}: {raised}")
         return raised is not None
 
     def _roll_back(self, reason: str) -> None:
-        """To a healthy checkpoint, the data order going on past the bad batch, and on from there by another course."""
+        """Roll back to a healthy checkpoint and change course; the data order continues past the bad batch."""
         trainer, at = self.trainer, self.trainer.iteration
         evidence.picture(self.folder, trainer, f"trouble-{trainer.attempt + 1}-{at:08d}")
         if self.recovery.spent:
@@ -283,20 +281,20 @@ class Loop:
         for message in messages:
             self._event("damaged", message)
         del self.recovery.healthy[self.recovery.healthy.index(name) + 1 :]
-        self._remove_after(name)  # later ones are in doubt
+        self._remove_after(name)  # later ones may be corrupted
         state.restore_weights(trainer, checkpoint)
         self.accuracy, self.health = _number(checkpoint.values["accuracy"]), _health(checkpoint.values["health"])
         self._keep_a_best(name, checkpoint)
         course = self.recovery.change_course(trainer)
         self.journal.cut_tables(checkpoint.values["journal"])
         self.guard.restore(checkpoint.values["guard"])
-        says = f"{reason}: back from iteration {at} to {trainer.iteration}, {course}"
+        says = f"{reason}: rolled back from iteration {at} to {trainer.iteration}, {course}"
         self._event("rollback", says, attempt=trainer.attempt, rolled_back_at=at)
-        # At once: a run that is killed now must not forget that it tried.
+        # Save at once: a run killed now must remember this attempt.
         self._save(checked=False)
 
     def _keep_a_best(self, name: str, checkpoint: Checkpoint) -> None:
-        """Where the best weights are among those in doubt, the best are now those that the run went back to."""
+        """If the best weights were removed, mark the checkpoint that the run was rolled back to."""
         best = self.store.best()
         gone = self.world.from_first(lambda: best is not None and best not in self.store.names())
         if gone:
@@ -305,9 +303,9 @@ class Loop:
                 self.store.mark_best(None if name == FIRST else name)
 
     def _give_up(self, reason: str) -> None:
-        """Leave evidence, and say where it is."""
+        """Write diagnostics, and raise an error that says where they are."""
         says = evidence.diverged(self.folder, self.trainer, reason, self._signals, self.health)
-        self._event("diverged", f"{reason}; all {MAX_TRIES} tries are spent")
+        self._event("diverged", f"{reason}; all {MAX_TRIES} rollbacks are used up")
         where = self.store.where(self.last_healthy)
         weights = "it was never healthy" if self.last_healthy == FIRST else f"its last healthy weights are {where}"
         raise Diverged(f"{says}; {weights}")
@@ -318,10 +316,10 @@ class Loop:
             if later > name:
                 self.store.remove(later)
 
-    # What is written.
+    # Checks, checkpoints and logs.
 
     def _check(self) -> bool:
-        """Measure accuracy and health; whether the run was set back because it lost its health."""
+        """Measure accuracy and health; return whether the run was rolled back."""
         trainer = self.trainer
         self.accuracy = self.world.from_first(lambda: measure.accuracy(trainer))
         self.health = self.world.from_first(lambda: check_trainer(trainer)) if trainer.uses_chains else None
@@ -333,7 +331,7 @@ class Loop:
         evidence.picture(self.folder, trainer, f"iteration-{trainer.iteration:08d}")
         ended = self.ended
         self.unhealthy = 0 if self.health.healthy else self.unhealthy + 1
-        # Early in a run chains have yet to arrive; one that has been healthy must stay so.
+        # Early in a run chains have not converged; a run that was healthy must stay so.
         early = self.best_score is None and (
             self.unhealthy < LATE_CHECKS or trainer.iteration < LATE * trainer.plan.iterations
         )
@@ -341,10 +339,10 @@ class Loop:
             return False
         reason = self.health.complaints[0]
         self._event("unhealthy", reason)
-        # Chains that only drift when they run long were not run for long enough: more steps, and the run goes on.
+        # If only long chains drift, training chains were too short: use more steps, without a rollback.
         if self.guarded and not ended and self.health.drifting and self._raise_steps(reason):
             return False
-        # One bad check on the way may be chance; a run must not end on one.
+        # One bad check may be chance, except at the end of a run.
         if not self.guarded or self.best_score is None or (self.unhealthy < 2 and not ended and not self.health.lost):
             return False
         self.unhealthy = 0
@@ -352,16 +350,16 @@ class Loop:
         return True
 
     def _confirm(self) -> None:
-        """Judge the best weights once more, at the end, by chains that they were not chosen by."""
+        """Check the best weights again at the end, with chains that did not select them."""
         trainer = self.trainer
         if self.confirmed is not None or self.best_score is None or not trainer.uses_chains:
             return
         best = self.world.from_first(self.store.best)
         if best is None:
-            return  # its mark was lost, and the run is loaded from its newest checkpoint
+            return  # the mark was lost; the run is loaded from its newest checkpoint
         self.confirmed = self.world.from_first(lambda: self._health_of(best))
         if not self.confirmed.healthy:
-            self._event("unhealthy", f"the best weights do not pass a second check: {self.confirmed.complaints[0]}")
+            self._event("unhealthy", f"the best weights fail a second check: {self.confirmed.complaints[0]}")
         for warning in self.confirmed.warnings:
             self._event("warning", warning)
         self._save(checked=False)
@@ -376,7 +374,7 @@ class Loop:
         return check(plan, model, buffer, iteration=trainer.iteration, stream="confirm")
 
     def _save(self, *, checked: bool) -> None:
-        """A checkpoint; one whose health was checked just now may be the best, or one to roll back to."""
+        """Save a checkpoint; if its health was just checked, it may become the best or a rollback target."""
         trainer = self.trainer
         healthy = checked and (not trainer.uses_chains or (self.health is not None and self.health.healthy))
         better = healthy and (self.best_score is None or self.score >= self.best_score)
@@ -419,18 +417,18 @@ class Loop:
         self._untold.append(Event(kind, self.trainer.iteration, sentence, values))
 
     def _tell_events(self) -> None:
-        """Between two iterations, when a callback that fails leaves a run that can be saved."""
+        """Report events between iterations, so that the run can be saved if a callback fails."""
         while self._untold:
             event = self._untold.pop(0)
             self._call(functools.partial(_told_event, self, event))
 
     def _call(self, tell: Callable[[Callback], None]) -> None:
-        """Tell the callbacks; where one fails the run is saved before its error goes on."""
+        """Call the callbacks; if one fails, save the run before raising its error."""
         try:
             for callback in self.callbacks:
                 tell(callback)
         except Exception:
-            if self.world.size == 1:  # others cannot know of it, and would wait
+            if self.world.size == 1:  # with more processes the others would wait forever
                 self._save(checked=False)
             raise
 
@@ -448,7 +446,7 @@ def _health(values: dict[str, Any] | None) -> Health | None:
 
 
 def _plain(value: float) -> float | None:
-    """A number as JSON has it."""
+    """Convert a number for JSON."""
     return value if math.isfinite(value) else None
 
 

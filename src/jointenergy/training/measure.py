@@ -1,4 +1,4 @@
-"""training: what is measured of a trainer: the guard's signals, accuracy on held-out rows."""
+"""training: measurements of a trainer: the guard's signals, accuracy on held-out rows."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from jointenergy.training.health import at_bounds
 from jointenergy.training.statistics import frozen
 from jointenergy.training.trainer import Trainer
 
-LOOK_ROWS = 32  # rows of data and chains that a look of the guard is at
-LABEL_STEPS = 100  # of a label kernel, where labels are too many to go through and have to be drawn
-SCORED_AT_ONCE = 1000  # rows
+LOOK_ROWS = 32  # rows of data and chains per look of the guard
+LABEL_STEPS = 100  # label kernel steps, if labels are too many to enumerate
+SCORED_AT_ONCE = 1000  # rows per batch
 
 
 class Look:
-    """What the guard reads, the same in all processes; one look of the present weights at data to come and chains.
+    """Compute the guard's signals from the current weights, upcoming data and chains; equal in all processes.
 
-    Recorded after a step that was replayed: what that leaves behind lies in the same place each time.
+    Recorded after a replayed step, whose outcome is at the same address each time.
     """
 
     def __init__(self, trainer: Trainer) -> None:
@@ -56,7 +56,7 @@ def _signals(trainer: Trainer, loss: Loss, moved: Moved, norm: Tensor) -> Tensor
         x_data, y_data = data.x[rows], data.y[rows]
     else:
         x_data, y_data = data.x_held[:LOOK_ROWS], data.y_held[:LOOK_ROWS]
-    x = moved.x[:LOOK_ROWS]  # sick chains stay where they began
+    x = moved.x[:LOOK_ROWS]  # diverged chains stay at their start
     y, known = trainer.plan.scored(torch.cat((y_data, moved.state.y[:LOOK_ROWS])))
     values = log_density_at(Target(trainer.fast), torch.cat((x_data, x)), y, known)
     f, g = values.split((len(x_data), len(x)))
@@ -79,14 +79,14 @@ def _signals(trainer: Trainer, loss: Loss, moved: Moved, norm: Tensor) -> Tensor
 
 
 def _spread(x: Tensor, of_data: Tensor) -> Tensor:
-    """The spread of chains as a share of the data's; 1 where data have none, which says nothing of chains."""
+    """Return the spread of chains relative to the data's; 1 if the data have none."""
     ratio = x.std(0, correction=0).mean() / of_data
     return torch.where(of_data > 0, ratio, torch.ones_like(ratio))
 
 
 @torch.no_grad()
 def accuracy(trainer: Trainer) -> float:
-    """Of the averaged weights on the held-out rows, over all label entries; NaN where labels cannot be compared."""
+    """Return the accuracy of the averaged weights on held-out rows, over all label entries; NaN if undefined."""
     model, data = trainer.ema, trainer.data
     known = data.y_held != MISSING
     if model.normalizer == "conditional" or not bool(known.any()):
@@ -101,7 +101,7 @@ def accuracy(trainer: Trainer) -> float:
 
 
 def _drawn_labels(trainer: Trainer, x: Tensor) -> Tensor:
-    """Labels drawn given x by the run's own kernel, where going through all of them is out of the question."""
+    """Draw labels given x with the run's own kernel, if they are too many to enumerate."""
     kernel = trainer.plan.kernel
     kernel = kernel.y_kernel if isinstance(kernel, BlockGibbs) else kernel
     target = Target(trainer.ema)

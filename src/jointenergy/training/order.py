@@ -1,4 +1,4 @@
-"""training: the order in which data rows come, whole epochs shuffled, that a resumed run continues exactly."""
+"""training: the order of data rows in shuffled epochs, which a resumed run continues exactly."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 class Order:
-    """Row numbers in batches: a shuffled pass over all rows, then another; the last rows of a pass join the next."""
+    """Row numbers in batches: shuffled passes over all rows; the last rows of a pass join the next batch."""
 
     def __init__(self, n_rows: int, batch_size: int, generator: torch.Generator) -> None:
         self.n_rows, self.batch_size = n_rows, batch_size
@@ -15,7 +15,7 @@ class Order:
         self.pending = torch.empty(0, dtype=torch.int64)
 
     def ahead(self) -> Tensor:
-        """The rows of the next batch, which stay to come."""
+        """Return the rows of the next batch without advancing."""
         while len(self.pending) < self.batch_size:
             self.pending = torch.cat((self.pending, torch.randperm(self.n_rows, generator=self.generator)))
         return self.pending[: self.batch_size]

@@ -1,6 +1,6 @@
-"""training: everything that a training run is made of, built and bound to its data.
+"""training: everything that a training run needs, bound to its data.
 
-`jointenergy.fit` makes a plan from its arguments; a recipe is a file that says those arguments.
+`jointenergy.fit` makes a plan from its arguments; a recipe is a file with these arguments.
 """
 
 from __future__ import annotations
@@ -41,52 +41,52 @@ from jointenergy.training.sharpness import SharpnessAware
 
 OptimizerFactory = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
 Gradients = Callable[[Callable[[], Tensor], list[nn.Parameter]], None]
-"""Leaves gradients on the parameters; the first argument computes the loss at the present weights."""
+"""Sets gradients on the parameters; the first argument computes the loss at the current weights."""
 
 
 @dataclass(frozen=True, eq=False)
 class Plan:
-    """What is trained, on what, and how. The model is trained in place."""
+    """The model, data and settings of a run. The model is trained in place."""
 
     model: JointModel
     data: TrainingData
     objectives: tuple[Objective, ...]
-    """One, or two on batches of their own rows: the density's terms, then log p(y | x)."""
+    """One objective, or two on separate batches: the density terms, then log p(y | x)."""
     kernel: Kernel
     start: Start
     bounds: View
-    """The range of x, by which chains that left it are recognized."""
+    """The range of x, used to recognize diverged chains."""
     iterations: int
     batch_size: int
     steps: int = 20
-    """Chain steps of an iteration."""
+    """Chain steps per iteration."""
     sampling_steps: int = 200
-    """Chain steps of a sample from the start, when the model is trained."""
+    """Chain steps per sample of the trained model."""
     completion_steps: int = 10
-    """Chain steps that complete what a row misses, at each visit of it."""
+    """Chain steps that complete a row's missing entries at each visit."""
     buffer: Buffer | None = None
-    """Where chains are kept, not yet bound to the data; None starts every chain afresh."""
+    """The replay buffer, not yet bound to the data; None starts every chain fresh."""
     changes: tuple[Sequence[Change], ...] = ((),)
-    """What is done to the rows of each objective, each time that they are used."""
+    """Transforms of the rows of each objective, applied at each use."""
     chain_augment: Sequence[Change] = ()
-    """What is done to chains that are drawn from the buffer."""
+    """Augmentation of chains drawn from the buffer."""
     augment_every: int = 0
     """After how many steps a chain of a trained model is augmented; 0: never."""
     keep_labels: float = 0.0
     """The share of chains that keep the label they began with, which the objective does not see."""
     sum_labels: bool = False
-    """Whether the objective averages over the labels that chains could have where they are, in place of their own."""
+    """Whether the objective averages over labels at the final x of chains, instead of using their own labels."""
     optimizer: OptimizerSettings = field(default_factory=OptimizerSettings)
     make_optimizer: OptimizerFactory | None = None
-    """The user's own optimizer, in place of the settings' one."""
+    """The user's optimizer, instead of one from the settings."""
     gradients: Gradients | None = None
-    """How gradients are computed from the loss, as by sharpness-aware minimization; None: by one backward pass."""
+    """Computes gradients from the loss, for example sharpness-aware minimization; None: one backward pass."""
     ema_of: Callable[[int], float] | None = None
-    """The decay of the averaged weights at an iteration, where it is not constant."""
+    """The decay of the averaged weights at an iteration, if it is not constant."""
     negative_labels: Callable[[Tensor, torch.Generator], Tensor] | None = None
-    """The labels that negatives of p(x | y) have, of those of their rows; None: the same."""
+    """Maps the labels of rows to those of negatives of p(x | y); None: the same."""
     scored_labels: Callable[[Tensor], Tensor] | None = None
-    """The labels at which data and chains are compared; None: all summed out wherever the model can."""
+    """The labels at which data and chains are compared; None: summed out if the model can."""
     cadence: CadenceSettings = field(default_factory=CadenceSettings)
     engine: EngineSettings = field(default_factory=EngineSettings)
     seed: int = 0
@@ -94,7 +94,7 @@ class Plan:
 
     @functools.cached_property
     def needs_of(self) -> tuple[frozenset[DrawName], ...]:
-        """What each objective needs to be drawn."""
+        """The draws that each objective needs."""
         missing, masked = bool((self.data.y == MISSING).any()), self.data.mask is not None
         return tuple(o.needs(self.model, missing_labels=missing, masked_x=masked) for o in self.objectives)
 
@@ -107,8 +107,8 @@ class Plan:
         return bool(self.needs & {"negatives", "given_y"})
 
     def scored(self, y: Tensor) -> tuple[Tensor, Known]:
-        """The labels at which data and chains are compared: summed out, unless chains have labels given or the sum is
-        not to be had. And which of them are missing, where that is known without looking."""
+        """Return the labels at which data and chains are compared: summed out, unless chains have given labels or the
+        sum is intractable. Also return which of them are missing, if that is known statically."""
         if self.scored_labels is not None:
             return self.scored_labels(y), None
         own = self.model.normalizer == "conditional" or "given_y" in self.needs or not self.model.can_sum()
@@ -116,7 +116,7 @@ class Plan:
 
     @functools.cached_property
     def spread(self) -> Tensor:
-        """The mean standard deviation of an entry of x, over held-out rows."""
+        """The mean standard deviation of the entries of x, over held-out rows."""
         return self.data.x_held.std(0, correction=0).mean()
 
     @functools.cached_property
@@ -156,7 +156,7 @@ def make_plan(
     seed: int = 0,
     guarded: bool = True,
 ) -> Plan:
-    """Bind what a run is made of to its data.
+    """Bind the parts of a run to its data.
 
     With a `label_objective` the augmentation is for its batches alone: the density has batches of its own rows, which
     are not augmented. `classifier_noise` is the noise on its batches, where it differs from `noise`. Noise on data
@@ -206,7 +206,7 @@ def make_plan(
 
 def _changes(named: Sequence[str | Change], data: TrainingData, bounds: View, what: str) -> list[Change]:
     if named and len(data.event_shape) != 3:
-        raise InputError(f"the augmentation of {what} changes images, and rows are {data.event_shape}")
+        raise InputError(f"the augmentation of {what} needs images, but rows have shape {data.event_shape}")
     found: list[Change] = []
     for change in named:
         found += augmentation([change], bounds) if isinstance(change, str) else [change]
@@ -241,6 +241,6 @@ def _start(
 
 
 def clamped(kernel: Kernel, model: JointModel) -> bool:
-    """Whether chains stay within bounds: Langevin is clamped to them, an exact kernel rejects what leaves a box."""
+    """Return whether chains stay within bounds: clamped Langevin, or an exact kernel that rejects outside a box."""
     moves_x = getattr(kernel, "x_kernel", kernel)
     return moves_x.bounds is not None if isinstance(moves_x, Langevin) else isinstance(model.domain, Box)

@@ -1,4 +1,4 @@
-"""training: where a run in trouble goes back to, and what it does differently from there."""
+"""training: where a diverged run is rolled back to, and what changes after that."""
 
 from __future__ import annotations
 
@@ -7,27 +7,27 @@ from typing import Any
 
 from jointenergy.training.trainer import Trainer
 
-MAX_TRIES = 6  # rollbacks from the same trouble before a run gives up
-TRIES_BEFORE_FARTHER = 2  # rollbacks to the newest healthy checkpoint before each try takes an earlier one
-KEEP_HEALTHY = 4  # healthy checkpoints that a rollback may go to, beside the first of the run
-MAX_STEPS = 8  # times the recipe's chain steps, at the most
-STEPS_UP = 1.5  # what one raise multiplies the chain steps by
-RATE_DOWN = 0.5  # what one lowering multiplies the learning rate by
-LEAST_RATE = 0.125  # of the recipe's learning rate, at the least, where chains lag
+MAX_TRIES = 6  # rollbacks before a run is abandoned
+TRIES_BEFORE_FARTHER = 2  # rollbacks to the newest healthy checkpoint before trying earlier ones
+KEEP_HEALTHY = 4  # healthy checkpoints kept for rollbacks, besides the first of the run
+MAX_STEPS = 8  # maximum multiple of the recipe's chain steps
+STEPS_UP = 1.5  # factor of one increase of the chain steps
+RATE_DOWN = 0.5  # factor of one decrease of the learning rate
+LEAST_RATE = 0.125  # minimum share of the recipe's learning rate when chains lag
 FIRST = "iteration-00000000"
 
 
 @dataclass
 class Recovery:
-    """The memory of a run's troubles. Tries count until the run is healthy beyond the farthest of them."""
+    """The recovery state of a run. Attempts count until the run is healthy past the last trouble."""
 
     healthy: list[str] = field(default_factory=lambda: [FIRST])
-    """Where a rollback may go: checkpoints found healthy, the newest last, behind the first of the run."""
+    """Rollback targets: the first checkpoint of the run, then healthy ones, newest last."""
     tries: int = 0
     trouble: int = 0
-    """The farthest iteration at which there was trouble."""
+    """The latest iteration with trouble."""
     lags: int = 0
-    """How often chains were found to lag since the run was last healthy."""
+    """How often chains lagged since the run was last healthy."""
 
     @property
     def last_healthy(self) -> str:
@@ -38,7 +38,7 @@ class Recovery:
         return self.tries >= MAX_TRIES
 
     def found_healthy(self, iteration: int) -> None:
-        """The checkpoint of this iteration is one to go back to; of older ones few are kept, spread over the run."""
+        """Add a healthy checkpoint as rollback target; of older ones, keep a few spread over the run."""
         self.healthy.append(f"iteration-{iteration:08d}")
         if len(self.healthy) > KEEP_HEALTHY + 1:
             at = [int(name.rpartition("-")[2]) for name in self.healthy]
@@ -49,9 +49,9 @@ class Recovery:
         self.lags = 0
 
     def begin_try(self, at: int) -> str:
-        """The checkpoint to go back to: the newest found healthy, and where that has not helped, the ones before it.
+        """Return the checkpoint to roll back to: the newest healthy one, then earlier ones if that did not help.
 
-        A run may look healthy for a while when it is already lost. The earliest healthy one is never given up.
+        A run may look healthy for a while after it went wrong. The earliest healthy one is always kept.
         """
         if self.tries >= TRIES_BEFORE_FARTHER and len(self.healthy) > 2:
             self.healthy.pop()
@@ -59,7 +59,7 @@ class Recovery:
         return self.last_healthy
 
     def change_course(self, trainer: Trainer) -> str:
-        """New random streams; at the second try more chain steps as well, at the third a lower learning rate."""
+        """Use new random streams; from the second attempt more chain steps, from the third a lower learning rate."""
         trainer.attempt += 1
         trainer.new_streams()
         raised = raise_steps(trainer) if self.tries % 3 == 2 else None
@@ -70,9 +70,9 @@ class Recovery:
         return "new random streams"
 
     def catch_up(self, trainer: Trainer) -> tuple[str, str] | None:
-        """What is done for chains that lag, by name and in words: more steps, a lower learning rate, in turn.
+        """Help lagging chains, alternating more steps and a lower learning rate; return the name and description.
 
-        Where the weights move faster than chains can follow, steps alone cost time and change nothing.
+        If the weights move faster than chains can follow, more steps alone do not help.
         """
         self.lags += 1
         lower = trainer.learning_rate_scale * RATE_DOWN >= LEAST_RATE
@@ -90,7 +90,7 @@ class Recovery:
 
 
 def raise_steps(trainer: Trainer) -> str | None:
-    """More chain steps from here on, in words, or None when there are no more to be had."""
+    """Raise the chain steps; return a description, or None at the maximum."""
     before = trainer.chains.steps
     more = min(MAX_STEPS * trainer.plan.steps, max(before + 1, round(before * STEPS_UP)))
     if more <= before:
@@ -100,6 +100,6 @@ def raise_steps(trainer: Trainer) -> str | None:
 
 
 def lower_rate(trainer: Trainer) -> str:
-    """A lower learning rate from here on, in words."""
+    """Lower the learning rate; return a description."""
     trainer.learning_rate_scale *= RATE_DOWN
     return f"the learning rate is multiplied by {trainer.learning_rate_scale:g}"

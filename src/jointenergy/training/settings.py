@@ -1,4 +1,4 @@
-"""training: what a training run may set beside its objects: the optimizer, the cadence of checks, the engine."""
+"""training: settings of a run: the optimizer, the cadence of checks, the engine."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ CountOrNone = Annotated[int, Field(ge=0, le=COUNT)]
 
 
 class Strict:
-    """Unknown keys are errors; numbers are not made of strings, nor switches of numbers."""
+    """Unknown keys are errors; strings are not converted to numbers, nor numbers to booleans."""
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid", str_max_length=200)
 
@@ -30,11 +30,10 @@ class OptimizerSettings(Strict):
     """`weight_decay` is decoupled and shrinks matrices alone, or "all" weights, gains and biases too; with Adam that is
     AdamW, which must be called so. `sam` is the radius of adaptive sharpness-aware minimization, 0 to leave it out.
 
-    `weight_prior` is the scale of a Gaussian prior on all weights, an L2 term per data row. `clip_adaptive` bounds the
-    gradient of each unit by that many times the norm of its weights, before `clip_norm` bounds the norm of the whole.
-    `clip_sigma` bounds each entry of the gradient by that many standard deviations, the root of Adam's second moment
-    of the entry before the step, its bias corrected; an entry that never had a gradient has no bound yet. It comes
-    between the two.
+    `weight_prior` is the scale of a Gaussian prior on all weights, an L2 term per data row. `clip_adaptive` clips the
+    gradient of each unit at that many times the norm of its weights. Then `clip_sigma` clips each entry at that many
+    standard deviations, from Adam's bias-corrected second moment before the step; entries that never had a gradient are
+    not clipped. Last, `clip_norm` clips the global norm.
     """
 
     name: Literal["adam", "adamw", "sgd"] = "adam"
@@ -58,14 +57,14 @@ class OptimizerSettings(Strict):
 
 @dataclass(frozen=True)
 class EngineSettings(Strict):
-    """How fast a step runs; the results differ by rounding alone.
+    """How a step is computed; results differ only by rounding.
 
-    `record` makes the step one CUDA graph on a GPU. `compile` compiles the networks: by itself on a GPU, on a CPU if it
-    is "on". `precision` is that of the network on a GPU: bfloat16 in convolutions, or, where chains compare
-    log-densities, TensorFloat32 in matrix products too; "float32" leaves both to torch. `convolutions` are programs
-    that torch has chosen, or, on a GPU, the fastest of those "tried" at the start: wide networks gain by it, but
-    another start may keep others, so that a run that is resumed goes on with other rounding. A process keeps the
-    program that it first met for a shape, whatever a later run in it says.
+    `record` records the step as a CUDA graph on a GPU. `compile` compiles the networks: by default on a GPU, on a CPU
+    if "on". `precision` of the network on a GPU: bfloat16 in convolutions or, if chains compare log-densities,
+    TensorFloat32 in matrix products too; "float32" leaves both to torch. `convolutions = "tried"` benchmarks the
+    algorithms on a GPU at the start and keeps the fastest. That helps wide networks, but another start may choose
+    others, so that a resumed run may round differently. A process keeps its first choice for a shape, also for later
+    runs.
     """
 
     record: Literal["auto", "off"] = "auto"
@@ -76,7 +75,7 @@ class EngineSettings(Strict):
 
 @dataclass(frozen=True)
 class CadenceSettings(Strict):
-    """How often, in iterations: rows of metrics, checks of health and validation accuracy, checkpoints."""
+    """Iterations between rows of metrics, checks of health and accuracy, and checkpoints."""
 
     log: Iterations = 50
     check: Iterations = 500

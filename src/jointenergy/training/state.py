@@ -1,4 +1,4 @@
-"""training: a trainer as a checkpoint, and back, in place; on as many processes as it was made by, or on others."""
+"""training: save a trainer as a checkpoint and restore it in place, on the same or another number of processes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from jointenergy.training.trainer import Trainer
 
 @dataclass(frozen=True)
 class TrainerCourse:
-    """The numbers that a trainer goes on with."""
+    """The plain values of a trainer's state."""
 
     attempt: Natural
     steps: Annotated[int, Field(ge=0, le=COUNT)]
@@ -38,7 +38,7 @@ _COURSE = TypeAdapter(TrainerCourse)
 
 
 def save(trainer: Trainer, values: dict[str, Any]) -> Checkpoint:
-    """Everything: what all processes share, and the buffer and streams of each, which the first process gathers."""
+    """Save everything: the shared state, and the buffers and streams of all processes, gathered by the first."""
     tensors: dict[str, Tensor] = {}
     tensors |= {f"model/{k}": v for k, v in trainer.model.state_dict().items()}
     tensors |= {f"ema/{k}": v for k, v in trainer.ema.state_dict().items()}
@@ -62,7 +62,7 @@ def save(trainer: Trainer, values: dict[str, Any]) -> Checkpoint:
 
 
 def _own(trainer: Trainer) -> dict[str, Tensor]:
-    """What each process has of its own."""
+    """Return the state of this process only."""
     own = {"streams/chains": trainer.chains.generator.get_state()}
     own |= {f"streams/{feed.name}": feed.generator.get_state() for feed in trainer.feeds}
     if trainer.chains.buffer is not None:
@@ -71,11 +71,11 @@ def _own(trainer: Trainer) -> dict[str, Tensor]:
 
 
 def newest(store: Store, world: World, whose: str) -> tuple[Checkpoint, list[str]]:
-    """The newest checkpoint that is whole, as the first process finds it, and what it says of damaged ones."""
+    """Find the newest intact checkpoint in the first process, with messages about damaged ones."""
 
     def find() -> tuple[str, list[str]]:
         if found is None:
-            raise InputError(f"{whose} has no checkpoint that is whole: start the run again in a new folder")
+            raise InputError(f"{whose} has no intact checkpoint: train again in a new folder")
         return checkpoints.name_of(found.iteration), messages
 
     found, messages = store.newest() if world.first else (None, [])
@@ -84,7 +84,7 @@ def newest(store: Store, world: World, whose: str) -> tuple[Checkpoint, list[str
 
 
 def whole(store: Store, names: Sequence[str], world: World) -> tuple[str, Checkpoint, list[str]]:
-    """The last of the named checkpoints that is whole, and a sentence for each damaged one that was passed over."""
+    """Return the last intact one of the named checkpoints, with a message for each damaged one that was skipped."""
 
     def find() -> tuple[str, list[str]]:
         messages: list[str] = []
@@ -92,17 +92,17 @@ def whole(store: Store, names: Sequence[str], world: World) -> tuple[str, Checkp
             try:
                 store.load(name)
             except InputError as error:
-                messages.append(f"{error}; the one before it is used")
+                messages.append(f"{error}; using the previous one")
                 continue
             return name, messages
-        raise InputError("no checkpoint of the run is whole: start it again in a new folder")
+        raise InputError("the run has no intact checkpoint: train again in a new folder")
 
     found, messages = world.from_first(find)
     return found, store.load(found), messages
 
 
 def restore(trainer: Trainer, checkpoint: Checkpoint) -> str | None:
-    """All of it, exactly, as if the run had never stopped; a sentence where the number or kind of processes changed."""
+    """Restore everything exactly; return a message if the number of processes or the device type changed."""
     values = checkpoint.values
     course = of_json(
         _COURSE, json.dumps({f.name: values[f.name] for f in fields(TrainerCourse)}), "the checkpoint is damaged"
@@ -121,24 +121,24 @@ def restore(trainer: Trainer, checkpoint: Checkpoint) -> str | None:
         for name, generator in generators.items():
             generator.set_state(streams[name])
         return None
-    # Streams belong to a process on a kind of device: others begin anew, at a point that no earlier one has used.
+    # Random streams belong to a process and a device type: others restart at a point that was never used.
     for name, generator in generators.items():
         parts = (trainer.seed, name, "resumed", trainer.iteration, trainer.world.size, trainer.world.rank)
         generator.set_state(seeded(*parts, device=generator.device).get_state())
     return (
-        f"made by {values['world_size']} process(es), resumed by {trainer.world.size} on {trainer.data.x.device.type}: "
-        "random streams begin anew"
+        f"saved by {values['world_size']} process(es), resumed by {trainer.world.size} on "
+        f"{trainer.data.x.device.type}; random streams restarted"
     )
 
 
 def restore_weights(trainer: Trainer, checkpoint: Checkpoint) -> None:
-    """Weights, averaged weights, optimizer, chains and iteration; the data order and the streams go on."""
+    """Restore weights, averaged weights, optimizer, chains and iteration, but not the data order and the streams."""
     tensors = checkpoint.tensors
     try:
         trainer.model.load_state_dict(under(tensors, "model/"))
         trainer.ema.load_state_dict(under(tensors, "ema/"))
     except RuntimeError:
-        raise InputError("the checkpoint is of another network") from None
+        raise InputError("the checkpoint belongs to another network") from None
     restore_optimizer(trainer, under(tensors, "optimizer/"))
     if trainer.chains.buffer is not None:
         shards = [under(tensors, f"ranks/{r}/buffer/") for r in range(checkpoint.values["world_size"])]
@@ -149,7 +149,7 @@ def restore_weights(trainer: Trainer, checkpoint: Checkpoint) -> None:
 
 
 def restore_optimizer(trainer: Trainer, saved: dict[str, Tensor]) -> None:
-    """Into the tensors that are there, which a recorded step goes on with; they are made where there are none yet."""
+    """Restore into the existing tensors, which a recorded step uses, creating them if needed."""
     parameters = trainer.update.parameters
     found: dict[int, set[str]] = {}
     for name, value in saved.items():
@@ -162,18 +162,18 @@ def restore_optimizer(trainer: Trainer, saved: dict[str, Tensor]) -> None:
             like = parameter if value.shape == parameter.shape else value.to(parameter.device)
             own[key] = torch.empty_like(like).copy_(value)
         found.setdefault(int(index), set()).add(key)
-    # A checkpoint of before the first step has no such state: it begins at zero.
+    # A checkpoint before the first step has no such state: it starts at zero.
     for i, parameter in enumerate(parameters):
         for key in set(trainer.update.optimizer.state[parameter]) - found.get(i, set()):
             trainer.update.optimizer.state[parameter][key].zero_()
 
 
 def shard_of(shards: list[dict[str, Tensor]], rank: int, size: int) -> dict[str, Tensor]:
-    """The part of a process in the states of all shards, dealt out anew where their number has changed."""
+    """Return one process's part of all shards, redistributed if the number of processes has changed."""
     if len(shards) == size:
         return shards[rank]
     n_seen = sum(int(s["n_seen"]) for s in shards)
-    # Used slots come first in a buffer: those of all shards before the empty ones, then every size-th to each process.
+    # Used slots come first in a buffer: concatenate those of all shards, then deal them out in turn.
     used = [min(int(s["n_seen"]), len(s["x"])) for s in shards]
     dealt: dict[str, Tensor] = {"n_seen": torch.tensor(n_seen // size + (rank < n_seen % size))}
     for name in ("x", "y", "age"):
@@ -184,5 +184,5 @@ def shard_of(shards: list[dict[str, Tensor]], rank: int, size: int) -> dict[str,
 
 
 def under(tensors: dict[str, Tensor], prefix: str) -> dict[str, Tensor]:
-    """The tensors whose names begin with a prefix, without it."""
+    """Return the tensors whose names start with a prefix, without the prefix."""
     return {k[len(prefix) :]: v for k, v in tensors.items() if k.startswith(prefix)}

@@ -1,4 +1,4 @@
-"""training: networks with batch statistics, which a recipe must allow: how they are recognized and kept in check."""
+"""training: networks with batch statistics, which a recipe must allow: detect them and freeze their statistics."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 
 def running(model: nn.Module) -> list[Tensor]:
-    """The running means and variances."""
+    """List the running means and variances."""
     layers = [m for m in model.modules() if isinstance(m, _BatchNorm)]
     return [t for m in layers for t in (m.running_mean, m.running_var) if t is not None]
 
 
 @contextmanager
 def frozen(model: nn.Module) -> Iterator[None]:
-    """Running statistics are those of data: chains, which pass through the network far more often, leave them alone."""
+    """Freeze running statistics while chains pass through the network, so that they remain those of data."""
     layers = [m for m in model.modules() if isinstance(m, _BatchNorm)]
     momenta = [m.momentum for m in layers]
     for layer in layers:

@@ -1,6 +1,6 @@
-"""training: one iteration, as the papers' algorithms have it.
+"""training: one iteration, as in the papers' algorithms.
 
-How it is compiled, recorded and shared by processes is the business of those who call it.
+Compilation, recording and distribution are up to the caller.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class Outcome(NamedTuple):
-    """What a step leaves to be looked at: the loss with its parts, the chains, the norm of the gradient."""
+    """Outcome of a step: the loss with its parts, the chains, the gradient norm."""
 
     loss: Loss
     moved: Moved | None
@@ -26,7 +26,7 @@ class Outcome(NamedTuple):
 
 
 def step(trainer: Trainer) -> Outcome:
-    """Take rows of data, move chains, compare the two, update the weights; chains return to the buffer."""
+    """Take a batch, move chains, compare both, update the weights, and store the chains in the buffer."""
     compared, moved = [], None
     for part in trainer.parts:
         batch, draws = part.feed.batch(), Draws()

@@ -1,4 +1,4 @@
-"""training: where the checkpoints of a run are kept: in its folder, or in memory for a run without one."""
+"""training: storage of checkpoints: in the run folder, or in memory for a run without one."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Store(Protocol):
         """Oldest first."""
 
     def newest(self) -> tuple[Checkpoint | None, list[str]]:
-        """The newest that is whole, and a sentence for each damaged one that was passed over."""
+        """Return the newest intact checkpoint, with a message for each damaged one that was skipped."""
 
     def best(self) -> str | None: ...
 
@@ -31,14 +31,14 @@ class Store(Protocol):
     def remove(self, name: str) -> None: ...
 
     def prune(self, keep: int, spare: Sequence[str]) -> None:
-        """Remove all but the best, those to `spare` and the newest `keep`."""
+        """Remove all but the best, those in `spare` and the newest `keep`."""
 
     def where(self, name: str) -> str:
-        """What a sentence calls a checkpoint."""
+        """Describe a checkpoint in messages."""
 
 
 class FolderStore:
-    """Checkpoints on disk, written whole or not at all."""
+    """Checkpoints on disk, written atomically."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -73,7 +73,7 @@ class FolderStore:
 
 
 class MemoryStore:
-    """Checkpoints as copies in memory: rollbacks and best weights of a run without a folder."""
+    """Copies of checkpoints in memory: rollbacks and best weights of a run without a folder."""
 
     def __init__(self) -> None:
         self._kept: dict[str, Checkpoint] = {}

@@ -1,4 +1,4 @@
-"""training: metrics, events and sample images of a run for other programs: TensorBoard, Weights & Biases, MLflow."""
+"""training: log metrics, events and sample images to TensorBoard, Weights & Biases or MLflow."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from jointenergy.training.loop import Loop
 
 
 class Tracker(Callback):
-    """Write scalars, texts and images somewhere: the three methods below are all that a new tracker needs."""
+    """Base class of trackers: override the three `write_` methods."""
 
     def write_scalar(self, name: str, value: float, iteration: int) -> None:
         """Write one number."""
@@ -59,10 +59,10 @@ class TensorBoard(Tracker):
     def before_step(self, loop: Loop) -> None:
         if self.writer is None:
             if self.folder is None and loop.folder is None:
-                raise InputError("a run without a folder does not say where TensorBoard writes: TensorBoard(folder)")
+                raise InputError("TensorBoard needs a folder for a run without one: pass TensorBoard(folder)")
             place = self.folder or str((loop.folder or "") / "tensorboard")  # type: ignore[operator]
             writer = required("torch.utils.tensorboard", "TensorBoard", "tensorboard").SummaryWriter
-            # What a stopped run wrote after its checkpoint is hidden: it is about to be written again.
+            # Hide what a stopped run wrote after its checkpoint, since it will be written again.
             self.writer = writer(place, purge_step=loop.trainer.iteration)
 
     def write_scalar(self, name: str, value: float, iteration: int) -> None:
@@ -128,14 +128,14 @@ TRACKERS: dict[str, type[Tracker]] = {"tensorboard": TensorBoard, "wandb": WandB
 
 
 def tracker(name: str) -> Tracker:
-    """The tracker called `name`, with its defaults."""
+    """Return the tracker called `name`, with its defaults."""
     if name not in TRACKERS:
         raise InputError(f"there is no tracker called {name!r}: {nearest(name, tuple(TRACKERS))}")
     return TRACKERS[name]()
 
 
 def required(module: str, title: str, package: str) -> Any:  # noqa: ANN401 (a module)
-    """The module of an optional package, or one sentence that says how to install it."""
+    """Import an optional package, or raise an error that says how to install it."""
     try:
         return importlib.import_module(module)
     except ImportError:

@@ -1,4 +1,4 @@
-"""training: a run in memory: model, averaged weights, optimizer, chains, data on its way."""
+"""training: a run in memory: model, averaged weights, optimizer, chains and data."""
 
 from __future__ import annotations
 
@@ -33,32 +33,32 @@ from jointenergy.training.step import Outcome, step
 from jointenergy.training.update import Update
 
 ALONE = World()
-FILLED_AT_ONCE = 1000  # chains of a new buffer: the draws of ten thousand images are large
+FILLED_AT_ONCE = 1000  # chains per batch when filling a new buffer, to limit memory
 T = TypeVar("T")
 
 
 @dataclass(frozen=True, eq=False)
 class ObjectivePart:
-    """An objective with the batches that it is computed on, and what it needs to be drawn for them."""
+    """An objective with its batches and the draws that it needs."""
 
     objective: Objective
     feed: Feed
     needs: frozenset[DrawName]
     completed: tuple[DrawName, ...]
-    """Rows of data with what they miss drawn."""
+    """Rows of data with missing entries completed."""
     moved: tuple[DrawName, ...]
     """Chains."""
 
 
 class Trainer:
-    """A run in memory. `step` is one iteration; what is measured, saved and restored has rooms of its own."""
+    """A run in memory; `step` is one iteration. Measuring, saving and restoring are in other modules."""
 
     def __init__(self, plan: Plan, world: World = ALONE) -> None:
         self.plan, self.world, self.data, self.seed = plan, world, plan.data, plan.seed
         device = self.data.x.device
         self.model = plan.model
         if plan.sum_labels and not self.model.can_sum():
-            raise InputError("chain.sum_labels needs labels few enough to go through all their states: set it to false")
+            raise InputError("chain.sum_labels needs labels that can be enumerated: set it to false")
         if plan.uses_chains and plan.batch_size < 2:
             raise InputError("batch_size must be at least 2 where chains are trained: one chain says nothing of others")
         if plan.gradients is not None and "last_step" in plan.needs:
@@ -76,19 +76,19 @@ class Trainer:
         self.completions = Completions(self.data, plan.kernel, plan.completion_steps, self.needs, world)
         self.iteration, self.attempt = 0, 0
         self.learning_rate_scale = 1.0
-        # The same weights, fast: for the loss and the chains, and for what differentiates twice.
+        # Accelerated copies that share the weights: for the loss and the chains, and for second derivatives.
         self.precision, self.compiled = precision_of(plan.engine, plan.kernel, device), compiles(plan.engine, device)
         dtype = torch.bfloat16 if self.precision == "bfloat16" else torch.float32
         self.fast = accelerated(self.model, dtype, compiled=self.compiled)
         self.twice = accelerated(self.model, dtype, compiled=False)
         self.batch_statistics = has_batch_norm(self.model)
         self.held: Callable[[], AbstractContextManager[object]] = nullcontext
-        """Inside, weights are made ready once for chains, and running statistics stay those of data."""
+        """Prepares weights once for all chain steps, and freezes running statistics."""
         if self.batch_statistics:
             self.held = self._frozen_and_held
         elif can_hold(self.fast):
             self.held = lambda: hold(self.fast)
-        # Whether the engine has nothing to add: no compiler, no recording, no other precision.
+        # Whether the engine is a no-op: no compilation, recording or other precision.
         usual = plan.engine.convolutions == "chosen" and self.precision == "float32"
         self.plain = device.type == "cpu" and not self.compiled and usual
         self.engine = Engine(
@@ -99,7 +99,7 @@ class Trainer:
         )
 
     def _parts(self) -> list[ObjectivePart]:
-        """The classifier's batches, the last ones, are called labels where the density has others."""
+        """Create the objectives with their feeds; the last one is called labels if the density has separate batches."""
         plan, parts = self.plan, []
         names = ["data", "labels"][: len(plan.objectives)]
         for name, objective, changes, needs in zip(names, plan.objectives, plan.changes, plan.needs_of, strict=True):
@@ -111,7 +111,7 @@ class Trainer:
         return parts
 
     def _chains(self) -> Chains:
-        """The chains with this process's shard of the buffer, filled with fresh starts."""
+        """Create the chains, with this process's shard of the buffer filled with fresh starts."""
         plan, data, buffer = self.plan, self.data, None
         if plan.buffer is not None:
             capacity = self.world.share(max(plan.buffer.capacity, plan.batch_size), "buffer.size")
@@ -140,9 +140,9 @@ class Trainer:
 
     @property
     def recordable(self) -> bool:
-        """Whether a step asks the device nothing: completions and chains with labels given look for rows that fit, sums
-        by enumeration for which labels are missing if only some are, processes wait for each other, and a user's
-        optimizer is told by the host what to skip."""
+        """Whether a step never synchronizes with the device. It does with completions or given labels, which search for
+        rows; sums by enumeration with partly missing labels; several processes; or a user's optimizer, which the host
+        tells what to skip."""
         exact = isinstance(self.chains.kernel, BlockGibbs) and isinstance(self.chains.kernel.y_kernel, ExactGibbs)
         looks = self.missing or exact or 0 < self.plan.keep_labels < 1
         sums = self.model.factorized or len(self.model.labels) == 0 or not looks
@@ -164,7 +164,7 @@ class Trainer:
             return self.engine()
 
     def without_failing_compiler(self, make: Callable[[], T]) -> T:
-        """Run `make`; on a compiler failure, disable compilation and retry: a machine may lack what it needs."""
+        """Run `make`; on a compiler failure, disable compilation and retry."""
         try:
             return make()
         except RuntimeError as error:
@@ -172,19 +172,19 @@ class Trainer:
                 raise
             self.compiled = False
             self.fast = self.twice
-            self.engine.said = f"networks cannot be compiled and run as they are ({first_line(error)})"
+            self.engine.said = f"networks cannot be compiled and run uncompiled ({first_line(error)})"
         return make()
 
     # The parts of a step.
 
     def complete(self, draws: Draws, name: DrawName, batch: Batch, rows: Tensor) -> Draws:
-        """Rows of data with what they miss drawn."""
+        """Complete the missing entries of data rows."""
         with self.held():
             found = self.completions.draw(name, self.fast, batch, rows, generator=self.chains.generator)
         return replace(draws, given_x=found) if name == "given_x" else replace(draws, given_xy=found)
 
     def move(self, given: Batch | None, n: int) -> Moved:
-        """Chains of the buffer, moved; on p(x | y) with the labels of each row of a batch."""
+        """Draw chains from the buffer and move them; on p(x | y), with the labels of a batch."""
         with self.held():
             if given is None or given.y is None:
                 return self.chains.move(Target(self.fast), *self.chains.draw(n), known=self.chains.known)
@@ -193,16 +193,16 @@ class Trainer:
                 y = self.plan.negative_labels(y, self.chains.generator)
             drawn, fresh = self.chains.draw(n, y)
             if self.model.normalizer == "joint" and not self.chains.kernel.moves_y:
-                drawn = replace(drawn, y=y)  # what a row's labels leave open is summed out
+                drawn = replace(drawn, y=y)  # missing labels of a row are summed out
             known: Known = "complete" if self.chains.kernel.moves_y or complete else None
             return self.chains.move(Target(self.fast, given_y=y), drawn, fresh, known=known)
 
     def draws_of(self, moved: Moved, name: DrawName, draws: Draws, needs: Collection[DrawName]) -> Draws:
-        """Chains as an objective takes them: diverged ones have no weight, or under p(x | y) are where they began."""
+        """Convert chains for an objective: diverged ones get no weight or, under p(x | y), their starting state."""
         weight = divisor = None
         if name == "negatives":
             weight = (~moved.sick).to(moved.state.x.dtype)
-            # By the sound chains of all processes: the average of their losses is then the loss of one with all chains.
+            # Normalized by the valid chains of all processes, so that the mean loss equals that of a single process.
             divisor = weight.sum() if self.world.size == 1 else self.world.sum(weight.sum()) / self.world.size
         known = moved.state.known
         # Without labels nobody looks for what is missing; labels that are kept, or summed, are thrown away here.
@@ -212,10 +212,10 @@ class Trainer:
         draws = replace(draws, negatives=drawn) if name == "negatives" else replace(draws, given_y=drawn)
         if "last_step" in needs:
             langevin, before = self.chains.langevin, moved.moved_from
-            assert before is not None  # Langevin says where it moved from
+            assert before is not None  # Langevin records it
             with frozen(self.model) if self.batch_statistics else nullcontext():
                 recomputed = langevin.recompute(Target(self.twice), before)
-            # The chains' law is drawn towards log p(x), or towards p(x | y) where the labels are given or not summed.
+            # The KL term pulls chains towards log p(x), or towards p(x | y) if labels are given or not summed.
             marginal = name == "negatives" and self.model.can_sum()
             last = Samples(recomputed, None if marginal else moved.state.y, weight, divisor=divisor)
             draws = replace(draws, last_step=last)
@@ -224,14 +224,14 @@ class Trainer:
         return draws
 
     def compare(self, compared: Sequence[tuple[Objective, Batch, Draws]]) -> Loss:
-        """The loss of each objective on its batch and draws, and of the weights' prior; one pass through the network
-        where it can be."""
+        """Compute the loss of each objective and of the weight prior, in a single forward pass if
+        possible."""
         points, losses = [], []
         for _, batch, draws in compared if self.fast is not self.model and not self.batch_statistics else ():
             points += [batch.x] if draws.negatives is None else [batch.x, draws.negatives.x]
         with together(self.fast, points) if points else nullcontext():
             for objective, batch, draws in compared:
-                # Unchecked: a batch that is not finite gives a loss that is not, and changes nothing.
+                # Unchecked: a non-finite batch gives a non-finite loss, and the step is skipped.
                 losses.append(objective.unchecked(self.fast, batch, draws))
         if (prior := self.plan.optimizer.weight_prior) is not None:
             squares = torch.stack([(p**2).sum() for p in self.update.parameters]).sum()
@@ -246,7 +246,7 @@ class Trainer:
         with frozen(self.model), hold(self.fast):
             yield
 
-    # What is asked of it from outside.
+    # Queries from outside.
 
     @property
     def guarded(self) -> bool:
@@ -258,7 +258,7 @@ class Trainer:
 
     @property
     def n_skipped(self) -> int:
-        """Batches that changed nothing since this was last set to zero."""
+        """Skipped batches since this was last set to zero."""
         return int(self.update.skips[0])
 
     @property
@@ -267,16 +267,16 @@ class Trainer:
 
     @property
     def warnings(self) -> list[str]:
-        """What must be said of every figure of this run."""
+        """Caveats that apply to every figure of this run."""
         said = list(self.model.assumptions)
         if self.batch_statistics:
             said.append(
-                "the network uses batch statistics: its chains sample a function of the batch, not a density of one row"
+                "the network uses batch statistics: its chains sample a function of the batch, not the density of a row"
             )
         return said
 
     def new_streams(self) -> None:
-        """Streams derived from the seed, the attempt and the process: what went wrong once is not repeated."""
+        """Reseed the streams from the seed, the attempt and the process, so that a failure is not repeated."""
         device = self.data.x.device
         stream = seeded(self.seed, "chains", self.attempt, self.world.rank, device=device)
         self.chains.generator.set_state(stream.get_state())

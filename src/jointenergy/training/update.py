@@ -1,4 +1,4 @@
-"""training: how a loss changes the weights: gradients, clipping, the optimizer's step, the averaged weights."""
+"""training: update the weights: gradients, clipping, the optimizer step, averaged weights."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from jointenergy.training.statistics import running
 
 
 class Update:
-    """Weights, averaged weights and the optimizer's state, changed by one loss at a time.
+    """Weights, averaged weights and optimizer state, updated by one loss at a time.
 
-    Under a guard a gradient that is not finite changes nothing, nor the running statistics of a network.
+    With a guard, a non-finite gradient changes neither weights nor running statistics.
     """
 
     def __init__(self, plan: Plan, model: JointModel, ema: JointModel, world: World) -> None:
@@ -44,12 +44,12 @@ class Update:
             else own_optimizer(plan.make_optimizer(self.parameters), self.parameters)
         )
         self.skips = torch.zeros(2, dtype=torch.int64, device=device)
-        """Batches that changed nothing: since the last report of them, and in a row up to now."""
+        """Skipped batches: since the last report, and in a row."""
         self.decay = plan.optimizer.ema
-        """The share of the averaged weights that is left after a step; a recorded step has it for good."""
+        """The decay of the averaged weights; fixed in a recorded step."""
 
     def begin(self, iteration: int, scale: float) -> None:
-        """Set the rates of an iteration: the settings', the schedule's, and the guard's part in them."""
+        """Set the learning rates of an iteration: base rate, schedule and the guard's factor."""
         factor = scale * learning_rate_factor(self.settings, iteration, self.plan.iterations)
         if self.plan.make_optimizer is None:
             self.rate.fill_(self.settings.learning_rate * factor)
@@ -60,12 +60,12 @@ class Update:
             self.decay = self.plan.ema_of(iteration)
 
     def __call__(self, loss: Callable[[], Loss]) -> tuple[Loss, Tensor]:
-        """Make one step; returns the loss and the norm of its gradient."""
+        """Make one step; return the loss and the gradient norm."""
         settings, parameters = self.settings, self.parameters
         before = [t.clone() for t in self.statistics] if self.statistics else []
         first = self._gradients(loss)
         gradients = [p.grad for p in parameters if p.grad is not None]
-        # One message: all processes then clip, skip and step alike.
+        # One message, so that all processes clip, skip and step alike.
         if self.world.size > 1:
             self.world.mean([*gradients, first.total, *first.parts.values(), *self.statistics])
         if settings.clip_adaptive is not None:
@@ -91,7 +91,7 @@ class Update:
         return first, norm
 
     def _gradients(self, loss: Callable[[], Loss]) -> Loss:
-        """Leave gradients on the weights; returns the first loss that was computed for them, detached."""
+        """Set gradients on the weights; return the first loss computed, detached."""
         for parameter in self.parameters:
             parameter.grad = None
         if self.plan.gradients is None:
@@ -106,11 +106,11 @@ class Update:
 
         self.plan.gradients(total, self.parameters)
         if not found or all(p.grad is None for p in self.parameters):
-            raise InputError("gradients= must call the loss it is given and leave gradients on the parameters")
+            raise InputError("gradients= must call the loss and set gradients on the parameters")
         return Loss(found[0].total.detach(), found[0].parts)
 
     def _apply(self, fine: Tensor) -> None:
-        """Weights and averaged weights after a step, or as they were: without asking the device which."""
+        """Update weights and averaged weights, or keep them if not `fine`, without synchronizing the device."""
         counts = fine.float()
         if self.plan.make_optimizer is not None:
             if bool(fine):
@@ -126,14 +126,14 @@ class Update:
 
 
 def optimizer_of(settings: OptimizerSettings, parameters: list[nn.Parameter], rate: Tensor) -> torch.optim.Optimizer:
-    """With its learning rate in a tensor that stays. Without weight decay: the step applies it, decoupled."""
-    # Fused: one program for all weights, and one that can be told by a tensor to change nothing (`found_inf`).
+    """Create the optimizer, with a learning rate in a fixed tensor; the step itself applies weight decay."""
+    # Fused: one kernel for all weights, which can be skipped by a tensor (`found_inf`).
     if settings.name == "sgd":
         momentum = settings.momentum
         optimizer: torch.optim.Optimizer = torch.optim.SGD(
             parameters, lr=rate, momentum=momentum, nesterov=momentum > 0, fused=True
         )
-        if momentum > 0:  # or else a first step that changes nothing would leave momenta that are no numbers
+        if momentum > 0:  # otherwise a skipped first step would leave NaN in the momenta
             for parameter in parameters:
                 optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)
         return optimizer
@@ -142,35 +142,37 @@ def optimizer_of(settings: OptimizerSettings, parameters: list[nn.Parameter], ra
         lr=rate,
         betas=(settings.beta1, settings.beta2),
         fused=True,
-        capturable=rate.is_cuda,  # its count of steps is a tensor there, as a recorded step needs it
+        capturable=rate.is_cuda,  # its step count is a tensor, as a recorded step needs
     )
 
 
 def own_optimizer(made: torch.optim.Optimizer, parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
-    """A user's optimizer, whose rates are remembered: the guard and the schedule multiply them."""
+    """Wrap a user's optimizer, remembering its rates: the guard and the schedule scale them."""
     if not isinstance(made, torch.optim.Optimizer):
         raise InputError(
             "optimizer= takes a function of the parameters that returns a torch optimizer, such as "
             f"lambda p: torch.optim.AdamW(p, 1e-3); it returned {type(made).__name__}"
         )
     if isinstance(made, torch.optim.LBFGS):
-        raise InputError("LBFGS computes the loss several times a step, with chains that do not move: take Adam or SGD")
+        raise InputError(
+            "LBFGS evaluates the loss several times per step, which chains do not support: use Adam or SGD"
+        )
     if not {id(p) for p in parameters} & {id(p) for g in made.param_groups for p in g["params"]}:
-        raise InputError("optimizer= has none of the parameters that it was given: nothing would be trained")
+        raise InputError("optimizer= has none of the given parameters: pass them to the optimizer")
     for group in made.param_groups:
         group["initial_lr"] = group["lr"]
     return made
 
 
 def inner_parameters(model: JointModel) -> list[Tensor]:
-    """All but those of the last linear layer, which adaptive clipping leaves alone."""
+    """List all parameters but those of the last linear layer, which adaptive clipping skips."""
     layers = [m for m in model.modules() if isinstance(m, nn.Linear)]
     last = {id(p) for p in layers[-1].parameters()} if layers else set()
     return [p for p in model.parameters() if id(p) not in last]
 
 
 def learning_rate_factor(settings: OptimizerSettings, iteration: int, iterations: int) -> float:
-    """What the learning rate is multiplied by, a function of the iteration (from 0) alone."""
+    """Return the factor of the learning rate at an iteration, counted from 0."""
     done = iteration / iterations
     factor = min(1.0, (iteration + 1) / settings.warmup) if settings.warmup else 1.0
     if settings.decay == "cosine":
