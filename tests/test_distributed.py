@@ -159,8 +159,8 @@ def test_what_is_wrong_in_all_processes_is_said_once(tmp_path):
     assert process.returncode == 1
     lines = [line for line in (out + err).splitlines() if line.startswith("jointenergy:")]
     assert lines == [
-        "jointenergy: batch_size of 63 cannot be divided among 2 processes: make it a multiple of that, or start another "
-        "number of processes"
+        "jointenergy: batch_size of 63 cannot be divided among 2 processes: make it a multiple of that, or start "
+        "another number of processes"
     ]
     assert err.count("Traceback") == 1  # torchrun's own, below the sentence
     assert err.index("jointenergy:") < err.index("Traceback")
