@@ -58,7 +58,7 @@ class Recipe(Strict):
     def baseline(self) -> Recipe:
         """Return the baseline: the same network, data and schedule, trained with cross-entropy only."""
         if self.model.family in ("conditional", "unconditional"):
-            raise InputError(f"{self.name!r} has no baseline: a {self.model.family} model classifies nothing")
+            raise InputError(f"{self.name!r} has no baseline: a {self.model.family} model is not a classifier")
         alone = ObjectiveSettings(
             log_p_x=0.0,
             log_p_y_given_x=1.0,

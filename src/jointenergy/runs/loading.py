@@ -76,7 +76,7 @@ def load(
         run = _from_fit(path, network, kernel, start, data, device_of(device))
     elif path.is_file() and (found := portable.read(path)).recipe is None:
         if data is not None:
-            raise InputError(f"{path} has no recipe, whose data would lie in a folder: leave data out")
+            raise InputError(f"{path} has no recipe and so no data folder: leave out data=")
         run = _from_own_file(path, found, network, kernel, start, device_of(device))
     elif network is not None or kernel is not None or start is not None:
         raise InputError(f"{path} is a run of a recipe, which defines network, kernel and start: leave them out")
@@ -100,7 +100,7 @@ def open_run(path: Path | str, *, data: Path | str | None = None, device: str = 
     if path.is_file():
         return _from_file(path, folder, where)
     raise InputError(
-        f"there is no run folder and no exported file {path}: train one with `jointenergy train`, or see `jointenergy "
+        f"there is no run folder or exported file {path}: train one with `jointenergy train`, or see `jointenergy "
         "models`"
     )
 

@@ -521,7 +521,9 @@ class Run:
         `fit` or `wrap`, with `network=` as it was given there.
         """
         if self.model.assumptions:
-            raise InputError("an assumption is not exported: export the run without it, and make it where it is loaded")
+            raise InputError(
+                "a run with assumed constants cannot be exported: export the original run, and assume them after loading"
+            )
         if half:
             return self._rounded()._write(Path(path), half=True)
         return self._write(Path(path))

@@ -166,7 +166,7 @@ def make_plan(
     before: list[Change] = []
     if dequantize != "none":
         before.append(DequantizeRows(dequantize, bounds[0], bounds[1], logit=bounds.levels is not None))
-    box = (bounds[0], bounds[1]) if clamped(kernel, model) else None  # data live where chains do
+    box = (bounds[0], bounds[1]) if clamped(kernel, model) else None  # data and chains share one domain
     if label_objective is None and classifier_noise is not None:
         raise InputError("classifier_noise is for a label_objective with batches of its own: leave it out")
 

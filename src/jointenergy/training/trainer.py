@@ -60,7 +60,7 @@ class Trainer:
         if plan.sum_labels and not self.model.can_sum():
             raise InputError("chain.sum_labels needs labels that can be enumerated: set it to false")
         if plan.uses_chains and plan.batch_size < 2:
-            raise InputError("batch_size must be at least 2 where chains are trained: one chain says nothing of others")
+            raise InputError("batch_size must be at least 2 to train with chains")
         if plan.gradients is not None and "last_step" in plan.needs:
             raise InputError(
                 "the KL term is differentiated through the last step of the chains once: leave out the KL term, or "
