@@ -336,7 +336,7 @@ class TestFolder:
             je.load(folder, network=je.LogitModel(network(), je.LabelSpace({"class": 3})))
         known = json.loads((folder / "fit.json").read_text())
         (folder / "fit.json").write_text(json.dumps({**known, "kernel": {"own": "Mine"}}))
-        with pytest.raises(InputError, match="kernel of your own, Mine: pass it as kernel="):
+        with pytest.raises(InputError, match="your own kernel, Mine: pass it as kernel="):
             je.load(folder, network=network())
         assert je.load(folder, network=network(), kernel=Langevin(0.1, 0.1)).sampling.langevin.step_size == 0.1
         (folder / "fit.json").write_text("{")
@@ -530,7 +530,7 @@ X, Y = blobs(40)
         (
             (network(), (X, Y)),
             {"optimizer": lambda p: torch.optim.SGD(network().parameters(), 0.1)},
-            "none of the parameters",
+            "none of the given parameters",
         ),
         ((network(), (X, Y)), {"gradients": lambda loss, parameters: None}, "must call the loss"),
         ((network(), (X, Y)), {"buffer": 5}, "buffer= takes a ReplayBuffer"),

@@ -522,7 +522,7 @@ class Run:
         """
         if self.model.assumptions:
             raise InputError(
-                "a run with assumed constants cannot be exported: export the original run, and assume them after loading"
+                "a run with assumed constants cannot be exported: export the original run, assume them after loading"
             )
         if half:
             return self._rounded()._write(Path(path), half=True)
