@@ -1,8 +1,17 @@
 """tables: the scikit-learn face: estimators for tables, the same engine and guard underneath."""
 
 from jointenergy.tables.classifier import JointEnergyClassifier
+from jointenergy.tables.conditional import Conditional
 from jointenergy.tables.detector import JointEnergyDetector
+from jointenergy.tables.explanation import Explanation
 from jointenergy.tables.imputation import Imputed
 from jointenergy.tables.imputer import JointEnergyImputer
 
-__all__ = ["Imputed", "JointEnergyClassifier", "JointEnergyDetector", "JointEnergyImputer"]
+__all__ = [
+    "Conditional",
+    "Explanation",
+    "Imputed",
+    "JointEnergyClassifier",
+    "JointEnergyDetector",
+    "JointEnergyImputer",
+]

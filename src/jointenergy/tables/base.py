@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -18,10 +19,12 @@ from jointenergy import streams
 from jointenergy.errors import InputError
 from jointenergy.inputs import check_count
 from jointenergy.labels import MISSING
-from jointenergy.tables import diagnosis, gaussians, parameters, saving
+from jointenergy.tables import diagnosis, frames, gaussians, parameters, plots, saving
 from jointenergy.tables.columns import Columns, Floats
+from jointenergy.tables.conditional import Conditional
 from jointenergy.tables.density import TableDensity
 from jointenergy.tables.early_stopping import EarlyStopping, held_out, score_of
+from jointenergy.tables.explanation import Explanation, explained
 from jointenergy.tables.imputation import Imputed, imputed
 from jointenergy.tables.reading import InputTable, read
 from jointenergy.tables.rows import merged
@@ -29,6 +32,7 @@ from jointenergy.tables.training import (
     FitSettings,
     TrainingState,
     bound_of,
+    one_thread,
     shares,
     table_plan,
     train,
@@ -142,7 +146,8 @@ class TableEstimator(BaseEstimator):  # type: ignore[misc]
             every = max(1, settings.iterations // LOOKS)
             stopping = EarlyStopping(score_of(data, n_targets), every, self.n_iter_no_change, shares(rows[held]))
         shown = [Printed(type(self).__name__)] if self.verbose else []
-        result = train(plan, reference, before=before, progress=progress, stopping=stopping, callbacks=shown)
+        with nullcontext() if self.image_shape is not None else one_thread():
+            result = train(plan, reference, before=before, progress=progress, stopping=stopping, callbacks=shown)
         self._density, self.health_ = result.density, result.health
         self.n_iter_: int = result.n_iter + (0 if before is None else self.n_iter_)
         self.loss_curve_: list[float] = [*([] if before is None else self.loss_curve_), *result.losses]
@@ -162,8 +167,10 @@ class TableEstimator(BaseEstimator):  # type: ignore[misc]
     def _own_scores(self, table: InputTable, weight: Floats, seed: int) -> Floats:
         """Log-densities of rows learned from, some of them where they are many, and their weights: `[2, n]`."""
         counts = np.flatnonzero(weight > 0)
-        if len(counts) > SCORED:
-            counts = np.sort(np.random.default_rng(seed).choice(counts, SCORED, replace=False))
+        gaps = any((c == None).any() if c.dtype == object else np.isnan(c).any() for c in table.columns)  # noqa: E711
+        most = SCORED // 5 if gaps else SCORED  # each completion of a row with gaps is scored
+        if len(counts) > most:
+            counts = np.sort(np.random.default_rng(seed).choice(counts, most, replace=False))
         chosen = np.isin(np.arange(table.n_rows), counts)
         return np.stack((self._log_density(table.rows(chosen), completed=True), weight[chosen]))
 
@@ -221,10 +228,7 @@ class TableEstimator(BaseEstimator):  # type: ignore[misc]
         """
         x, y = self._encoded(table, targets)
         density, columns, keys = self._density, self._columns, self._one_key(len(x))
-        if completed:
-            found = density.expected(lambda a, b: density.log_density(a, b)[:, None], x, y, keys, chains=False)[:, 0]
-        else:
-            found = density.log_known(x, y, keys)
+        found = density.expected_log_density(x, y, keys) if completed else density.log_known(x, y, keys)
         # Standardized features are denser by their scales; those that are not known have no density.
         volume = np.zeros(table.n_rows)
         if columns.numbers:
@@ -286,6 +290,45 @@ class TableEstimator(BaseEstimator):  # type: ignore[misc]
         n_targets = self._density.n_targets
         rng = np.random.default_rng(generator.initial_seed())
         return self._columns.table(self._columns.decode(x, y[:, n_targets:], rng)), y[:, :n_targets]
+
+    def conditional(self, columns: Any, given: Any = None, *, y: Any = None) -> Conditional:
+        """p(columns | given, y): samples and densities of some columns given values of others.
+
+        `columns` are names or numbers, `given` maps others to values, and `y` is a class, or a row of y, where there
+        are labels. Whatever is neither asked nor given is summed out.
+        """
+        check_is_fitted(self)
+        return Conditional.of(self, columns, given, self._given_targets(y))
+
+    def explain(self, X: Any, y: Any = None) -> Explanation:
+        """Which entries make each row unusual: how surprising each is given the others, in nats, with a plot.
+
+        With `y` the rows are judged together with their labels.
+        """
+        table = self._read(X)
+        targets = None
+        if y is not None:
+            self._given_targets(None if hasattr(self, "_targets") else y)
+            targets = self._targets.encode(y, table.n_rows)
+        shown = frames.series_of(X) if frames.is_frame(X) else None
+        columns = table.columns if shown is None else [s.to_list() for s in shown]
+        return explained(self, table, [list(row) for row in zip(*columns, strict=True)], targets)
+
+    def plot_density(
+        self, columns: Any, given: Any = None, *, y: Any = None, ax: Any = None, label: str | None = None
+    ) -> Any:
+        """Draw p(columns | given, y): a curve or bars of one column, a map of two columns of numbers."""
+        return plots.plot_density(self.conditional(columns, given, y=y), ax=ax, label=label)
+
+    def _given_targets(self, y: Any) -> Tensor:
+        """One row of labels, MISSING where `y` does not say."""
+        if y is None:
+            return torch.full((1, self._density.n_targets), MISSING)
+        if not hasattr(self, "_targets"):
+            raise InputError(f"{type(self).__name__} has no labels: leave y out")
+        one = np.ndim(y) == 0 or (self._targets.kind == "one" and len(y) == 1)
+        found: Tensor = self._targets.encode([np.ravel(y)[0]] if one else [list(y)], 1)
+        return found
 
     def save(self, path: str | Path) -> Path:
         """Save the fitted estimator in one safetensors file, without pickle; `load` opens it.

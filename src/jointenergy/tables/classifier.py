@@ -14,9 +14,12 @@ from torch import Tensor
 
 from jointenergy.errors import InputError
 from jointenergy.labels import MISSING
+from jointenergy.tables import plots
 from jointenergy.tables.base import TableEstimator
 from jointenergy.tables.columns import Floats
+from jointenergy.tables.conditional import asked_table
 from jointenergy.tables.density import TableDensity
+from jointenergy.tables.plots import PartialDependence
 from jointenergy.tables.reading import InputTable
 from jointenergy.tables.targets import Targets, rows_of
 
@@ -163,12 +166,25 @@ class JointEnergyClassifier(ClassifierMixin, TableEstimator):  # type: ignore[mi
         """Draw `n` rows, a frame where one was learned from, and their labels; `given` is a class, or a row of y,
         missing where free."""
         check_is_fitted(self)
-        targets = None
-        if given is not None:
-            one = np.ndim(given) == 0 or (self._targets.kind == "one" and len(given) == 1)
-            targets = self._targets.encode([np.ravel(given)[0]] if one else [list(given)], 1)
-        x, y = self._drawn(n, targets, random_state)
+        x, y = self._drawn(n, self._given_targets(given), random_state)
         return x, self._targets.decode(y)
+
+    def partial_dependence(self, column: Any, values: Any = None, *, given: Any = None) -> PartialDependence:
+        """p(class | column = value, given) over values of a column, the other columns summed out given that value.
+
+        Without `values`: all categories, or 40 numbers over the range that was seen.
+        """
+        check_is_fitted(self)
+        if self._targets.kind != "one":
+            raise InputError("partial_dependence is of one output, and y had several")
+        columns = self._columns
+        k = columns.place(column)
+        chosen = plots.grid(columns, k, 40) if values is None else list(values)
+        held = {columns.place(c): [v] * len(chosen) for c, v in (given or {}).items()}
+        (probs,) = self._probs(asked_table(columns, {**held, k: chosen}, len(chosen)))
+        name = str(k) if columns.names is None else columns.names[k]
+        shown = plots.axis_values(columns, k, chosen) if values is None else np.asarray(chosen)
+        return PartialDependence(name, shown, probs.numpy(), self._targets.classes[0])
 
     def _probs(self, table: InputTable) -> list[Tensor]:
         density, (x, y) = self._density, self._encoded(table)

@@ -34,14 +34,16 @@ Question = Callable[[Tensor, Tensor], Tensor]  # of complete rows x and labels y
 
 @dataclass(frozen=True, eq=False)
 class Candidates:
-    """Rows completed by the reference, x `[m, n, D]` and y `[m, n, L]`, with their log weights `[n, m]`."""
+    """Rows completed by the reference, x `[m, n, D]` and y `[m, n, L]`, with their log weights and the model's
+    log-densities, `[n, m]`."""
 
     x: Tensor
     y: Tensor
     weights: Tensor
+    values: Tensor
 
     def of_rows(self, chosen: Tensor) -> Candidates:
-        return Candidates(self.x[:, chosen], self.y[:, chosen], self.weights[chosen])
+        return Candidates(self.x[:, chosen], self.y[:, chosen], self.weights[chosen], self.values[chosen])
 
 
 @dataclass(frozen=True, eq=False)
@@ -96,6 +98,17 @@ class TableDensity:
         return self._answers(self.log_density, lambda a, b, k: self._candidates(a, b, k, WITNESSES)[1], x, y, keys)
 
     @torch.no_grad()
+    def expected_log_density(self, x: Tensor, y: Tensor, keys: Tensor) -> Tensor:
+        """The mean of log p over the completions of each row, by weighted draws of the reference: what `expected` gives
+        of `log_density` without chains, at half the cost."""
+
+        def mean(x: Tensor, y: Tensor, keys: Tensor) -> Tensor:
+            drawn, _ = self._candidates(x, y, keys, WITNESSES)
+            return (drawn.weights.softmax(1) * drawn.values).sum(1)
+
+        return self._answers(self.log_density, mean, x, y, keys)
+
+    @torch.no_grad()
     def expected(self, of: Question, x: Tensor, y: Tensor, keys: Tensor, *, chains: bool) -> Tensor:
         """The means of `of`, `[n, V]`, over the completions of each row with targets missing; complete rows have one.
 
@@ -143,8 +156,9 @@ class TableDensity:
         code = self.model.others.code_of(flat_y[:, self.n_targets :], x.dtype)
         joint = self.gaussians.log_joint(flat_x, code).masked_fill(~self._open_classes(flat_y), -torch.inf)
         f = self.model.log_density_unchecked(self._shaped(flat_x), flat_y)
-        weights = (f - joint.logsumexp(1)).view(count, len(x)).mT
-        return Candidates(drawn_x, drawn_y, weights), log_known + weights.logsumexp(1) - math.log(count)
+        values = f.view(count, len(x)).mT
+        weights = values - joint.logsumexp(1).view(count, len(x)).mT
+        return Candidates(drawn_x, drawn_y, weights, values), log_known + weights.logsumexp(1) - math.log(count)
 
     def _moved(
         self, drawn: Candidates, x: Tensor, y: Tensor, keys: Tensor, *, n_draws: int, steps: int

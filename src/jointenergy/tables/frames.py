@@ -83,6 +83,17 @@ def numbers_of(series: nw.Series[Any], kind: Kind) -> npt.NDArray[np.float64]:
     return np.asarray(series.cast(nw.Float64).to_numpy(), dtype=np.float64)
 
 
+def seconds_of(value: Any) -> float:
+    """A date or a span of time, of Python, numpy or pandas, or a date as ISO text: in seconds."""
+    if isinstance(value, str):
+        value = datetime.datetime.fromisoformat(value)
+    if isinstance(value, int | float):
+        return float(value)
+    if isinstance(value, datetime.timedelta):
+        return value.total_seconds()
+    return _as_float(value, "date")
+
+
 def _as_float(value: Any, kind: Kind) -> float:
     if value is None:
         return math.nan

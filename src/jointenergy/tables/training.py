@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 import torch
@@ -39,6 +40,7 @@ TUNE = 10  # iterations between two looks at how many moves are accepted
 ACCEPTED = 0.6  # the share of moves that MALA should accept
 LEAST_STEP, MOST_STEP = 1e-5, 1.0  # of the reference's variance
 SMALL_SHARE = 200.0  # uniform noise that health is judged against fills that many times the data's own box
+LONG = 1000  # iterations above which a fit is checked on the way
 SAMPLING_STEPS = 20  # of the chains of a check of health, and ten times as many: twice what samples are drawn with
 
 
@@ -49,7 +51,7 @@ class FitSettings:
     iterations: int
     batch_size: int = 64
     hidden: tuple[int, ...] = (64, 64)
-    steps: int = 6
+    steps: int = 3
     label_weight: float = 100.0
     learning_rate: float = 4e-3
     weight_decay: float = 0.5
@@ -162,7 +164,8 @@ def table_plan(
     noises = (settings.noise, settings.label_noise)[: len(objectives)]
     changes = tuple((CorrelatedNoise(root * noise),) if data.mask is None else () for noise in noises)
     frequent, n_before = FrequencyLabels.fit(data.y, labels), 0 if progress is None else progress.iterations
-    decay, half = 0.99, max(100, settings.iterations // 2)
+    # A long fit has a healthy place to go back to; a short one is judged at its end.
+    decay, half = 0.99, settings.iterations if settings.iterations <= LONG else settings.iterations // 2
     return Plan(
         model=model,
         data=data,
@@ -248,6 +251,26 @@ def mala_of(trainer: Trainer) -> PreconditionedMALA:
     return kernel
 
 
+class OneCheck(Callback):
+    """The last check is the verdict: the weights that it judged are those that are kept, and need no second one."""
+
+    def on_check(self, loop: Loop) -> None:
+        if loop.ended:
+            loop.confirmed = loop.health
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Compute in one thread: the matrices of a table are small, and threads that wait for each other on a busy machine
+    make a fit many times slower."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
 class StepSizeTuning(Callback):
     """A longer step where much is accepted, a shorter one where little is."""
 
@@ -299,7 +322,7 @@ def train(
 ) -> FitResult:
     """To the end, or to where early stopping ends it; a run that could not be kept healthy is taken as it last was."""
     losses, set_back = LossCurve(), False
-    watching = [StepSizeTuning(), losses, *([] if stopping is None else [stopping]), *callbacks]
+    watching = [StepSizeTuning(), OneCheck(), losses, *([] if stopping is None else [stopping]), *callbacks]
     loop, diverged = train_plan(plan, callbacks=watching, prepare=lambda trainer: go_on(trainer, before, progress))
     trainer = loop.trainer
     if diverged is not None:
