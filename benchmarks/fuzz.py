@@ -1,8 +1,9 @@
 """benchmarks: mutated files for every reader and command; the count and the findings go to results/fuzz.json.
 
-python -m benchmarks.fuzz [--minutes 60] [--write] prints the findings; --write publishes them from a clean tree.
+python -m benchmarks.fuzz [--minutes 60] [--write] prints the findings; --write publishes them from a clean tree, under
+--name where only some targets are fed.
 
-Each file is made by a seed of its own, so that a finding can be made again: `--target NAME --seed N`.
+Each file is made by a seed of its own, so that a finding can be made again: `--targets NAME --seed N`.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ MEMORY = 24 * GIB  # of addresses, most of which torch takes at its start: what 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--minutes", type=float, default=60.0)
-    parser.add_argument("--target", default="", help="only this one")
+    parser.add_argument("--targets", nargs="+", default=[], help="only these")
+    parser.add_argument("--name", default="fuzz", help="of the result")
     parser.add_argument("--seed", type=int, help="only this file of the target")
     parser.add_argument("--first", type=int, default=0, help="seed of the first file")
     parser.add_argument("--write", action="store_true")
@@ -38,7 +40,7 @@ def main() -> None:
         provenance.commit()  # before the work, not after it
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY, MEMORY))
     place, scratch = (Path(tempfile.mkdtemp(prefix="fuzz-")) for _ in range(2))
-    chosen = {k: v for k, v in targets(make_place(place), scratch).items() if given.target in ("", k)}
+    chosen = {k: v for k, v in targets(make_place(place), scratch).items() if not given.targets or k in given.targets}
     fed: Counter[str] = Counter()
     taken: Counter[str] = Counter()
     found: list[str] = []
@@ -75,7 +77,7 @@ def main() -> None:
         notes = f"Findings: {'; '.join(found)}." if found else "No findings."
         command = ["python", "-m", "benchmarks.fuzz", *sys.argv[1:]]
         result = results.measured(
-            "fuzz", values, seeds=[given.first], minutes=minutes, command=command, notes=notes, protocols=protocols
+            given.name, values, seeds=[given.first], minutes=minutes, command=command, notes=notes, protocols=protocols
         )
         print(f"written to {results.write(result)}")
 

@@ -31,6 +31,7 @@ import torch
 from scipy.io import savemat
 
 from jointenergy import data
+from jointenergy.cli.screen import DIVERGED, UNHEALTHY, WRONG
 from jointenergy.data.arrays import array_of, array_pieces, arrays_of
 from jointenergy.data.cache import cached_features
 from jointenergy.data.folders import decode, image_folder, images_in
@@ -40,10 +41,13 @@ from jointenergy.data.svhn import read_mat
 from jointenergy.data.torchscript import torchscript_tensors
 from jointenergy.data.unpickling import unpickle
 from jointenergy.errors import InputError
+from jointenergy.experiments import study as studies
 from jointenergy.recipes import run_folder
 from jointenergy.recipes.schema import read as read_recipe
-from jointenergy.report import comparison, results
+from jointenergy.report import cache, comparison, page, results
 from jointenergy.report.ood_sets import read_outside
+from jointenergy.report.sections import Picture, Section, Table
+from jointenergy.report.suite import RunEvaluation
 from jointenergy.runs.loading import open_run
 from jointenergy.runs.thresholds import Thresholds
 from jointenergy.tables import JointEnergyClassifier
@@ -52,7 +56,8 @@ from tests.generated_data import idx_bytes, noise, python2_pickle, python3_pickl
 from tests.small_run import call
 from tests.small_tables import Quick, blobs
 
-PATIENCE = 20  # seconds for one file
+PATIENCE = 20  # seconds of computing for one file, whatever else the machine does
+HANG = 120  # seconds for one file in all
 NASTY: list[Any] = [
     *(None, True, False, {}, [], "", 0, -1, 1, 2**31, 2**63, 10**30, -(10**30), 1e308, -1e308, 1e-320),
     *(float("nan"), float("inf"), "\x1b[31m", "[/b]", "../../x", "/etc/passwd", "\x00", "x" * 5000, "9" * 5000),
@@ -68,17 +73,20 @@ class TookTooLongError(BaseException):
 
 
 @contextmanager
-def bounded(seconds: int = PATIENCE) -> Iterator[None]:
+def bounded(computing: int = PATIENCE, waiting: int = HANG) -> Iterator[None]:
     def ring(*_: object) -> None:
         raise TookTooLongError
 
-    before = signal.signal(signal.SIGALRM, ring)
-    signal.alarm(seconds)
+    before = {kind: signal.signal(kind, ring) for kind in (signal.SIGPROF, signal.SIGALRM)}
+    signal.setitimer(signal.ITIMER_PROF, computing)
+    signal.alarm(waiting)
     try:
         yield
     finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
         signal.alarm(0)
-        signal.signal(signal.SIGALRM, before)
+        for kind, handler in before.items():
+            signal.signal(kind, handler)
 
 
 # Mutations.
@@ -415,25 +423,36 @@ def targets(place: Path, scratch: Path) -> dict[str, Target]:
     def resumed(folder: Path) -> None:
         run_folder.reopen(folder).fit()
 
-    def with_values(path: Path) -> None:
-        """The run with the values of its newest checkpoint replaced, under a right checksum; resumed."""
-        folder = scratch / "run"
-        shutil.rmtree(folder, ignore_errors=True)
-        shutil.copytree(place / "run", folder)
-        newest = folder / "checkpoints" / checkpoint.name
-        for other in (folder / "checkpoints").glob("iteration-*"):
-            if other != newest:
-                shutil.rmtree(other)
-        shutil.copy(path, newest / checkpoints.VALUES)
-        sums = {f: checkpoints._sha256(newest / f) for f in (checkpoints.TENSORS, checkpoints.VALUES)}
-        (newest / checkpoints.SUMS).write_text(json.dumps(sums))
-        resumed(folder)
+    def in_checkpoint(name: str) -> Callable[[Path], object]:
+        """The run with a file of its newest checkpoint replaced, under a right checksum; resumed."""
+
+        def read(path: Path) -> None:
+            folder = scratch / "run"
+            shutil.rmtree(folder, ignore_errors=True)
+            shutil.copytree(place / "run", folder)
+            newest = folder / "checkpoints" / checkpoint.name
+            for other in (folder / "checkpoints").glob("iteration-*"):
+                if other != newest:
+                    shutil.rmtree(other)
+            shutil.copy(path, newest / name)
+            sums = {f: checkpoints._sha256(newest / f) for f in (checkpoints.TENSORS, checkpoints.VALUES)}
+            (newest / checkpoints.SUMS).write_text(json.dumps(sums))
+            resumed(folder)
+
+        return read
 
     def command(*words: str) -> Callable[[Path], object]:
+        """A command with FILE in its words, which may write to SCRATCH."""
+
         def read(path: Path) -> None:
-            answer = call(*(str(path) if word == "FILE" else word for word in words))
-            assert answer.status in (0, 2), answer.err
+            shutil.rmtree(scratch / "out", ignore_errors=True)
+            (scratch / "out").mkdir()
+            answer = call(*(w.replace("FILE", str(path)).replace("SCRATCH", str(scratch / "out")) for w in words))
+            assert answer.status in (0, WRONG, DIVERGED, UNHEALTHY), answer
             assert "Traceback" not in answer.err
+            if answer.status == WRONG:
+                said = [line for line in answer.err.splitlines() if not line.startswith("note: ")]
+                raise InputError("\n".join(said))
 
         return read
 
@@ -456,6 +475,22 @@ def targets(place: Path, scratch: Path) -> dict[str, Target]:
         shutil.copy(path, scratch / result.name)
         return results.read(scratch / result.name)
 
+    def kept_section(path: Path) -> object:
+        shutil.rmtree(scratch / "part", ignore_errors=True)
+        shutil.copytree(place / "part", scratch / "part")
+        shutil.copy(path, scratch / "part" / cache.SECTION)
+        found = cache.found(scratch / "part", "key")
+        if found is None or found[0] is None:
+            raise InputError("none")
+        return page.page(RunEvaluation("x", "quick", (found[0],), {}, about, "", "fine"))
+
+    def listed(path: Path) -> object:
+        folder = scratch / "results"
+        shutil.rmtree(folder, ignore_errors=True)
+        folder.mkdir()
+        shutil.copy(path, folder / result.name)
+        return command("results", "--results", str(folder))(path)
+
     def table(name: str) -> Callable[[Path], object]:
         return lambda path: data.load(name, path)
 
@@ -469,6 +504,18 @@ def targets(place: Path, scratch: Path) -> dict[str, Target]:
     events = b'{"event": "warning", "iteration": 0, "says": "x"}\n' * 3
     from jointenergy.data.celeba import read_attributes
 
+    with_labels = io.BytesIO()
+    many_rows = np.random.default_rng(0).uniform(-1, 1, (30, 64)).astype(np.float32)
+    answers = run.predict_proba(run.rows(many_rows))["digit"].argmax(1).numpy()
+    np.savez(with_labels, x=many_rows, y=np.where(np.arange(30) % 3, answers, 0))
+    labelled, study = with_labels.getvalue(), next(studies.FOLDER.glob("digits-continual.toml")).read_bytes()
+    shown = Section(
+        "s", "S", ("x",), {"a": 1.0}, (Table("T", ("a",), ((1.0,),)),), (Picture("p", "c", png),), {"a": "x"}
+    )
+    cache.keep(place / "part", "key", shown, 1.0)
+    about: dict[str, Any] = dict.fromkeys(("run", "baseline", "data", "training_seed", "seed", "hardware", "date"), "x")
+    about |= {"others": {}, "test_rows": 1, "parameters": 1}
+    section = (place / "part" / cache.SECTION).read_bytes()
     return {
         "npy": Target(x, ".npy", of_npy, array_of),
         "npy in pieces": Target(x, ".npy", of_npy, pieces),
@@ -501,7 +548,15 @@ def targets(place: Path, scratch: Path) -> dict[str, Target]:
         "run.json": Target(run_json, ".json", of_json, in_run("run.json", opened)),
         "recipe of a run": Target(recipe, ".toml", of_toml, in_run("recipe.toml", opened)),
         "recipe resumed": Target(recipe, ".toml", of_toml, in_run("recipe.toml", run_folder.reopen)),
-        "values.json": Target((checkpoint / "values.json").read_bytes(), ".json", of_json, with_values),
+        "values.json": Target(
+            (checkpoint / checkpoints.VALUES).read_bytes(), ".json", of_json, in_checkpoint(checkpoints.VALUES)
+        ),
+        "tensors": Target(
+            (checkpoint / checkpoints.TENSORS).read_bytes(),
+            ".safetensors",
+            of_safetensors,
+            in_checkpoint(checkpoints.TENSORS),
+        ),
         "best.json": Target(
             b'{"checkpoint": "iteration-00000003"}', ".json", of_json, in_run("checkpoints/best.json", opened)
         ),
@@ -537,6 +592,50 @@ def targets(place: Path, scratch: Path) -> dict[str, Target]:
         "recipes": Target(recipe, ".toml", of_toml, command("recipes", "FILE")),
         "compare": Target(metrics, ".json", of_json, in_run("evaluation/metrics.json", command("compare", "FILE"))),
         "score": Target(run_json, ".json", of_json, in_run("run.json", command("score", "FILE", many))),
+        "train": Target(recipe, ".toml", of_toml, command("train", "FILE", "--out", "SCRATCH/run")),
+        "resume": Target(recipe, ".toml", of_toml, in_run("recipe.toml", command("resume", "FILE"))),
+        "study": Target(study, ".toml", of_toml, lambda p: studies.load(str(p))),
+        "init": Target(csv, ".csv", of_csv, command("init", "FILE", "--out", "SCRATCH/r.toml", "--minutes", "0.1")),
+        "calibrate": Target(labelled, ".npz", of_npz, command("calibrate", one, "--rows", "FILE", "--coverage", "0.5")),
+        "rank": Target(packed, ".npz", of_npz, command("rank", one, "FILE", "--first", "3", "--second", "8")),
+        "convert": Target(
+            x, ".npy", of_npy, command("convert", one, "FILE", "--to", "3", "--steps", "1", "--out", "SCRATCH/x.npy")
+        ),
+        "sample": Target(
+            exported, ".safetensors", of_safetensors, command("sample", "FILE", "-n", "2", "--out", "SCRATCH/x.png")
+        ),
+        "distal": Target(
+            exported,
+            ".safetensors",
+            of_safetensors,
+            command("distal", "FILE", "--given", "3", "-n", "2", "--max-steps", "2", "--out", "SCRATCH/x.npz"),
+        ),
+        "compose": Target(
+            exported,
+            ".safetensors",
+            of_safetensors,
+            command("compose", "FILE", one, "-n", "2", "--out", "SCRATCH/x.npy"),
+        ),
+        "export again": Target(
+            exported, ".safetensors", of_safetensors, command("export", "FILE", "SCRATCH/e.safetensors")
+        ),
+        "evaluate": Target(
+            packed, ".npz", of_npz, command("evaluate", one, "--ood", "a=FILE", "--part", "ood", "--out", "SCRATCH/e")
+        ),
+        "evaluate a course": Target(
+            fitted,
+            ".csv",
+            of_csv,
+            in_run("metrics.csv", command("evaluate", "FILE", "--part", "training", "--out", "SCRATCH/e")),
+        ),
+        "evaluate events": Target(
+            events,
+            ".jsonl",
+            of_bytes,
+            in_run("events.jsonl", command("evaluate", "FILE", "--part", "training", "--out", "SCRATCH/e")),
+        ),
+        "section": Target(section, ".json", of_json, kept_section),
+        "results": Target(result.read_bytes(), ".json", of_json, listed),
     }
 
 

@@ -147,7 +147,7 @@ def kill_evaluations(place: Path, n: int) -> list[bool]:
     alike = []
     for i in range(n):
         folder = place / f"killed-{i}"
-        at = 1 + i * 2
+        at = 1 + i * 3 // 2
         status = forked(lambda folder=folder, at=at: evaluated(place / "run", folder, at))  # type: ignore[misc]
         if status == 0:
             break

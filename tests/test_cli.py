@@ -2,6 +2,7 @@
 
 import inspect
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -23,6 +24,7 @@ from jointenergy.report import page, results, suite
 from jointenergy.runs.loading import open_run
 from jointenergy.runs.run import QUANTILE
 from jointenergy.training.trackers import TRACKERS
+from tests.small_run import TINY
 
 
 def run(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
@@ -56,7 +58,7 @@ def test_train_resume_and_recipes(tmp_path):
     trained = CliRunner().invoke(app, ["train", "digits-jem", "--out", str(folder), *SHORT])
     assert trained.exit_code == UNHEALTHY  # sixty iterations make no samples
     lines = [line for line in trained.output.splitlines() if not line.startswith("warning: ")]
-    assert lines[-1].startswith("held-out accuracy")
+    assert re.match(r"held-out accuracy .*% \(\d+ rows\); ", lines[-1])
     assert lines[-2].startswith("the run is ")
     assert all(line.startswith("iteration ") for line in lines[:-2])
     assert any(line.startswith("iteration 50/60  ") and "f(samples)" in line for line in lines), "not in one line"
@@ -229,3 +231,12 @@ def test_ctrl_c_saves_and_says_how_to_go_on(tmp_path):
     assert "continue with: jointenergy resume run" in out
     assert "Traceback" not in out + err
     assert run_folder.reopen(tmp_path / "run").trainer.iteration >= 50
+
+
+def test_the_accuracy_of_two_rows_is_said_to_mean_little(tmp_path):
+    (tmp_path / "t.csv").write_text("a,b,kind\n" + "".join(f"{i % 5},{-i % 3},{'uv'[i % 2]}\n" for i in range(40)))
+    place, recipe = str(tmp_path / "t.csv"), str(tmp_path / "t.toml")
+    assert CliRunner().invoke(app, ["init", place, "--out", recipe]).exit_code == 0
+    small = [word for change in (*TINY, "data.validation=0.03") for word in ("--set", change)]
+    answer = CliRunner().invoke(app, ["train", recipe, "--data", place, "--out", str(tmp_path / "run"), *small])
+    assert re.search(r"held-out accuracy \d+\.\d% \(2 rows, too few to judge by\); ", answer.output), answer

@@ -335,7 +335,7 @@ def test_a_split_without_rows_is_refused(tmp_path):
 def test_idx_files_that_are_missing_or_do_not_belong_together_are_named(tmp_path):
     with pytest.raises(InputError, match=r"there is no file .*nothing"):
         read_idx(tmp_path / "nothing", 1)
-    with pytest.raises(InputError, match="cannot be read: it is not a regular file"):
+    with pytest.raises(InputError, match="cannot be read: it is a folder, not a regular file"):
         read_idx(tmp_path, 1)
     images, labels = write_idx(tmp_path)
     with pytest.raises(InputError, match=r"holds 10 images, .* holds 8 labels: they do not belong together"):

@@ -192,7 +192,7 @@ def test_a_pipe_is_no_image(tmp_path):
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
         os.mkfifo(tmp_path / name / "x.png")
-    with pytest.raises(InputError, match="it is not a regular file"):
+    with pytest.raises(InputError, match="it is a pipe, not a regular file"):
         image_folder(tmp_path)
 
 

@@ -14,6 +14,7 @@ from safetensors.torch import load_file, save_file
 
 from jointenergy.cli.main import COMMANDS
 from jointenergy.cli.screen import UNFORESEEN, WRONG
+from jointenergy.runs.loading import open_run
 from tests.small_run import call, make_place
 
 LONG = "9" * 5000
@@ -37,6 +38,7 @@ RIGHT: dict[str, tuple[str, ...]] = {
     "distal": ("distal", "run", "--given", "digit=3", "--out", "out.npy"),
     "compose": ("compose", "run", "run", "--out", "out.npy"),
     "export": ("export", "run", "out.safetensors"),
+    "models": ("models",),
     "evaluate": ("evaluate", "run", "--out", "out"),
     "compare": ("compare", "run"),
     "reproduce": ("reproduce", "recipe.toml", "--runs", "out", "--results", "results"),
@@ -227,6 +229,9 @@ OPTIONS = [
     ("predict", ("--json", "--csv")),
     ("predict", ("--coverage", "nan")),
     ("predict", ("--calibrated",)),
+    ("predict", ("",)),
+    ("train", ("--out", "")),
+    ("train", ("--out=",)),
     ("calibrate", ("--rows", "x.npy")),
     ("calibrate", ("--rows", "x.csv")),
     ("calibrate", ("--rows", "bad/text.npz")),
@@ -287,6 +292,27 @@ OPTIONS = [
 @pytest.mark.parametrize(("name", "words"), OPTIONS, ids=[f"{n} {' '.join(w)[:40]}" for n, w in OPTIONS])
 def test_options_that_make_no_sense(name, words, bad_inputs):
     refused(*RIGHT[name], *words)
+
+
+def test_a_pipe_is_called_one(bad_inputs):
+    for words in (("predict", "run", "bad/pipe.png"), ("inpaint", "run", "x.npy", "--mask", "bad/pipe.png")):
+        assert "pipe.png cannot be read: it is a pipe" in refused(*words)
+
+
+def test_calibration_is_kept_as_a_whole_or_not_at_all(place):
+    rows = np.random.default_rng(0).uniform(-1, 1, (30, 64)).astype(np.float32)
+    right = open_run("run").predict_proba(rows)["digit"].argmax(1).numpy()
+    np.savez(place / "rows.npz", x=rows, y=np.where(np.arange(30) % 3, right, 0))
+    words = ("calibrate", "run", "--rows", "rows.npz", "--coverage", "0.5")
+    file = Path("run/thresholds.json")
+    before = file.read_bytes()
+    assert "coverage must be" in refused(*words, "--coverage", "2")
+    assert "takes at least" in refused(*words, "--coverage", "0.99")
+    assert "cannot store a calibration" in refused(*swapped(words, "run", "run.safetensors"))
+    assert file.read_bytes() == before
+    assert call(*words).status == 0
+    assert 0.5 in [c["coverage"] for c in json.loads(file.read_text())["conformal"]]
+    file.write_bytes(before)
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", "null", DEEP, '{"metrics": {"a": "b"}}', "\x00", "nan"])

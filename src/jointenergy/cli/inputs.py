@@ -65,7 +65,7 @@ def _parts(path: Path, run: Run, resize: bool) -> Iterator[Inputs]:
             raise InputError(f"the folder {path} contains no images: give image files, .npy, .npz or .csv")
         for file in files:
             yield _image(file, file.relative_to(path).as_posix(), run, resize)
-    elif not path.is_file():
+    elif not path.exists():
         raise InputError(f"there is no file or folder {path}")
     elif path.suffix.lower() in ARRAYS:
         yield _array(path, run, resize)

@@ -120,8 +120,12 @@ def _options(
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command; print errors as one sentence, never a traceback."""
+    words = sys.argv[1:] if arguments is None else list(arguments)
     try:
-        status = app(args=arguments, prog_name="jointenergy", standalone_mode=False)
+        if any(word == "" or re.fullmatch(r"--[\w-]+=", word) for word in words):
+            # As a path it would be the present folder, which nobody asked for.
+            raise InputError("a word of the command is empty: leave it out, or say what it should be")
+        status = app(args=words, prog_name="jointenergy", standalone_mode=False)
     except InputError as error:
         complain(str(error))
     except OSError as error:

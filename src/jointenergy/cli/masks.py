@@ -43,7 +43,7 @@ def _part_of(text: str, run: Run, columns: Sequence[str]) -> Tensor:
             half = across < width / 2 if text == "left" else across >= width / 2
         return half.expand(form).reshape(run.event_shape)
     path = Path(text)
-    if path.is_file():
+    if path.exists():
         return _mask_file(path, run, form)
     chosen = [c.strip() for c in text.split(",")]
     if columns and all(c in columns for c in chosen):

@@ -174,9 +174,9 @@ def calibrate(
         x = y = None
     else:
         x, y = inputs.read([rows], source, resize=False).x, inputs.labels_in(rows)
-    with waiting("calibrating"):
-        temperature = source.calibrate(x, y)
+    with waiting("calibrating"), source.thresholds.together():
         sets = {p: source.conform(x, y, coverage=p) for p in coverage}
+        temperature = source.calibrate(x, y)
     records: list[outputs.Record] = [{"fitted": "temperature", "value": temperature.value, "rows": temperature.n_rows}]
     for p, fitted in sets.items():
         records += [{"fitted": f"sets of {n}, {p:g}", "value": c.value, "rows": c.n_rows} for n, c in fitted.items()]

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from jointenergy.training.loop import Loop
 
 LONGEST = 1e7  # largest number accepted by --time
+FEW_ROWS = 30  # held-out rows below which the standard error of an accuracy may exceed 0.09
 Set = Annotated[
     list[str],
     typer.Option(
@@ -274,8 +275,14 @@ def _go(run: Loop, track: str = "") -> None:
         state = "healthy" if run.verdict.healthy else f"not healthy: {'; '.join(run.verdict.complaints)}"
         say(f"the run is {state}; {plural(run.interventions, 'intervention')}")
     # A model that cannot compare labels has no accuracy.
-    accuracy = f"held-out accuracy {run.accuracy:.1%}; " if math.isfinite(run.accuracy) else ""
+    accuracy = f"{_accuracy(run)}; " if math.isfinite(run.accuracy) else ""
     say(f"{accuracy}run folder {run.folder}")
+
+
+def _accuracy(run: Loop) -> str:
+    n = len(run.trainer.data.x_held)
+    doubt = ", too few to judge by" if n < FEW_ROWS else ""
+    return f"held-out accuracy {run.accuracy:.1%} ({plural(n, 'row')}{doubt})"
 
 
 def _leave_unhealthy(run: Loop) -> None:

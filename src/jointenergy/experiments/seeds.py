@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import re
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
@@ -20,7 +19,7 @@ from jointenergy.metrics.registry import Figures
 from jointenergy.recipes.run_folder import RECIPE
 from jointenergy.recipes.schema import Recipe, read
 from jointenergy.training import checkpoints
-from jointenergy.training.journal import EVENTS, read_events
+from jointenergy.training.journal import EVENTS, read_events, read_rows
 
 SeedState = Literal["new", "begun", "complete", "diverged"]
 
@@ -145,7 +144,6 @@ class SeedFolder:
 
 def _last_iteration(metrics: Path) -> int:
     try:
-        with metrics.open(newline="") as file:
-            return max((int(row["iteration"]) for row in csv.DictReader(file)), default=0)
-    except (OSError, KeyError, TypeError, ValueError):
+        return max((int(row["iteration"]) for row in read_rows(metrics)), default=0)
+    except (KeyError, ValueError):
         return 0  # not yet written, or just being written

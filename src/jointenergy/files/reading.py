@@ -57,9 +57,11 @@ def opened(path: Path, what: str = "the file") -> Iterator[BinaryIO]:
         raise InputError(f"there is no {what.removeprefix('the ')} {path}") from None
     except (OSError, ValueError) as error:
         raise InputError(f"{what} {path} cannot be read: {reason_of(error)}") from None
-    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+    mode = os.fstat(descriptor).st_mode
+    if not stat.S_ISREG(mode):
         os.close(descriptor)
-        raise InputError(f"{what} {path} cannot be read: it is not a regular file")
+        kind = "folder" if stat.S_ISDIR(mode) else "pipe" if stat.S_ISFIFO(mode) else "device"
+        raise InputError(f"{what} {path} cannot be read: it is a {kind}, not a regular file")
     with os.fdopen(descriptor, "rb") as file:
         yield file
 

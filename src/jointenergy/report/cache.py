@@ -7,11 +7,13 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import asdict
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
+from pydantic import TypeAdapter
 from safetensors.torch import save
 from torch import Tensor, nn
 
@@ -20,10 +22,11 @@ from jointenergy.files.reading import content_of, json_of
 from jointenergy.limits import IMAGE_BYTES
 from jointenergy.report import provenance
 from jointenergy.report.ood_sets import Outside
-from jointenergy.report.sections import Picture, Rows, Section, Subject, Suite, Table
+from jointenergy.report.sections import Rows, Section, Subject, Suite
 from jointenergy.runs import Run
 
 SECTION = "section.json"
+_SECTION = TypeAdapter(Section)
 
 
 def key_of(subject: Subject, suite: Suite) -> str:
@@ -104,29 +107,18 @@ def found(folder: Path, key: str) -> tuple[Section | None, float] | None:
         if plain["key"] != key:
             return None
         return _section(folder, plain["section"]), float(plain["seconds"])
-    except (ValueError, KeyError, TypeError, AssertionError, AttributeError):
+    except (ValueError, KeyError, TypeError):
         return None
 
 
-def _section(folder: Path, plain: dict[str, object] | None) -> Section | None:
+def _section(folder: Path, plain: dict[str, Any] | None) -> Section | None:
     if plain is None:
         return None
-    tables, pictures = plain.pop("tables"), plain.pop("pictures")
-    assert isinstance(tables, list)
-    assert isinstance(pictures, list)
-    return Section(
-        str(plain["name"]),
-        str(plain["title"]),
-        tuple(_list(plain["says"])),
-        dict(plain["metrics"]),  # type: ignore[call-overload]
-        tuple(Table(t["title"], tuple(t["columns"]), tuple(tuple(r) for r in t["rows"]), t["folded"]) for t in tables),
-        tuple(
-            Picture(name, caption, content_of(folder / f"{plain_name(name)}.png", IMAGE_BYTES), folded)
-            for name, caption, folded in pictures
-        ),
-        dict(plain["protocols"]),  # type: ignore[call-overload]
-        tuple(_list(plain["lead"])),
-    )
+    pictures = []
+    for name, caption, folded in plain["pictures"]:
+        png = content_of(folder / f"{plain_name(name)}.png", IMAGE_BYTES)
+        pictures.append({"name": name, "caption": caption, "png": png, "folded": folded})
+    return _SECTION.validate_python({**plain, "pictures": pictures})
 
 
 def plain_name(name: str) -> str:
@@ -134,8 +126,3 @@ def plain_name(name: str) -> str:
     if not isinstance(name, str) or not re.fullmatch(r"[\w.-]+", name) or name.startswith("."):
         raise InputError(f"a picture is named by letters, digits, '_', '-' and '.', got {name!r}")
     return name
-
-
-def _list(value: object) -> Sequence[str]:
-    assert isinstance(value, list)
-    return value

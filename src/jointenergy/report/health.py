@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from jointenergy.report.drawings import COLORS, drawing, picture
 from jointenergy.report.sections import Cell, Picture, Section, Subject, Suite, Table
 from jointenergy.training import health as limits
 from jointenergy.training.health import Health
-from jointenergy.training.journal import EVENTS, read_events
+from jointenergy.training.journal import EVENTS, read_events, read_rows
 from jointenergy.training.loop import INTERVENTIONS
 
 COLUMNS = ("check", "found", "healthy")
@@ -90,7 +89,11 @@ def training(subject: Subject, suite: Suite) -> Section | None:
 
 
 def _told_training(folder: Path) -> Section | None:
-    metrics, checks, events = _rows(folder / "metrics.csv"), _rows(folder / "checks.csv"), read_events(folder / EVENTS)
+    metrics, checks, events = (
+        read_rows(folder / "metrics.csv"),
+        read_rows(folder / "checks.csv"),
+        read_events(folder / EVENTS),
+    )
     if not metrics:
         return None
     said = [f"Iteration {e['iteration']}: {e['says']}." for e in events]
@@ -126,11 +129,3 @@ def _curves(metrics: list[dict[str, str]], checks: list[dict[str, str]], events:
 def _line(axis: Axes, rows: list[dict[str, str]], column: str, label: str) -> None:
     points = [(int(r["iteration"]), float(r[column])) for r in rows if r.get(column)]
     axis.plot([p[0] for p in points], [p[1] for p in points], label=label, lw=1.2)
-
-
-def _rows(path: Path) -> list[dict[str, str]]:
-    try:
-        with path.open(newline="") as file:
-            return list(csv.DictReader(file))
-    except FileNotFoundError:
-        return []

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -23,6 +21,7 @@ from jointenergy.report.sample_sets import MANY, Sets, at_once, passed, sets_of,
 from jointenergy.report.sections import Cell, Extractor, Picture, Section, Subject, Suite, Table
 from jointenergy.runs import Run
 from jointenergy.starts import FrequencyLabels
+from jointenergy.training.journal import read_rows
 
 COLUMNS = 8
 
@@ -142,11 +141,10 @@ def _training_seconds(run: Run) -> float | None:
     """As the run folder tells it, whose last line has the time of all before."""
     checkpoint = run.origin.checkpoint
     path = None if checkpoint is None else checkpoint.parent.parent / "metrics.csv"
-    if path is None or not path.is_file():
+    if path is None:
         return None
     try:
-        with path.open(newline="") as file:
-            return float(deque(csv.DictReader(file), maxlen=1)[0]["seconds"])
+        return float(read_rows(path)[-1]["seconds"])
     except (IndexError, KeyError, TypeError, ValueError):
         return None
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import shutil
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -12,7 +11,7 @@ from typing import Any
 
 from jointenergy.data import Dataset
 from jointenergy.errors import InputError
-from jointenergy.files.writing import write_json
+from jointenergy.files.writing import write_bytes, write_json
 from jointenergy.labels import LabelSpace
 from jointenergy.recipes.data import dataset_of
 from jointenergy.recipes.schema import write as recipe_text
@@ -155,11 +154,13 @@ def _about(subject: Subject) -> dict[str, Any]:
 
 def _write(result: RunEvaluation, folder: Path) -> None:
     pictures = folder / PICTURES
-    shutil.rmtree(pictures, ignore_errors=True)
-    pictures.mkdir(parents=True)
-    for section in result.sections:
-        for drawn in section.pictures:
-            (pictures / f"{drawn.name}.png").write_bytes(drawn.png)
+    pictures.mkdir(parents=True, exist_ok=True)
+    drawn = {f"{p.name}.png": p.png for section in result.sections for p in section.pictures}
+    for name, png in drawn.items():
+        write_bytes(pictures / name, png)
+    for old in pictures.glob("*.png"):
+        if old.name not in drawn:
+            old.unlink()
     plain = {
         "name": result.name,
         "suite": result.suite,

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -85,10 +86,29 @@ class Thresholds:
     def plain(self) -> dict[str, Any]:
         return asdict(Fitted(tuple(self.known), self.temperature, tuple(self.conformal)))
 
+    @contextmanager
+    def together(self) -> Iterator[None]:
+        """Store everything that is fitted inside the block, or nothing if any of it fails."""
+        folder, self.folder = self.folder, None
+        before = self.known, self.temperature, self.conformal
+        try:
+            yield
+            if folder is None:
+                raise InputError("an exported file cannot store a calibration: calibrate its folder and export again")
+            self._store(folder)
+        except BaseException:
+            self.known, self.temperature, self.conformal = before
+            raise
+        finally:
+            self.folder = folder
+
     def _write(self) -> None:
         if self.folder is not None:
             with contextlib.suppress(OSError):  # read-only folder: the values can be fitted again
-                write_json(self.folder / FILE, {"weights": self.weights, **self.plain()}, indent=1)
+                self._store(self.folder)
+
+    def _store(self, folder: Path) -> None:
+        write_json(folder / FILE, {"weights": self.weights, **self.plain()}, indent=1)
 
     def _read(self) -> Fitted:
         """Read the values of these weights; a damaged file, or one of other weights, is ignored."""

@@ -140,6 +140,12 @@ def _lost(path: Path, lost: int, all_of_them: int) -> str | None:
     return f"{path.name}: {lost} of {all_of_them} lines are lost or damaged; continuing with the others"
 
 
+def read_rows(path: Path) -> list[dict[str, str]]:
+    """The rows of a table; those that were damaged are left out."""
+    cells = [line.split(",") for line in _lines(path)]
+    return [dict(zip(cells[0], row, strict=True)) for row in cells[1:] if len(row) == len(cells[0])]
+
+
 def read_events(path: Path) -> list[dict[str, Any]]:
     """Read the events of a run, skipping damaged lines."""
     return [event for line in _lines(path) if (event := _event(line))]
