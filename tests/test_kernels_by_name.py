@@ -10,11 +10,14 @@ from jointenergy.kernels import (
     HMC,
     MALA,
     BlockGibbs,
+    Cycle,
     DiscreteMALA,
     ExactGibbs,
     GibbsWithGradients,
     GroupGibbs,
+    LabelJump,
     Langevin,
+    MixedHMC,
     PathAuxiliary,
     UnderdampedLangevin,
 )
@@ -26,6 +29,7 @@ from jointenergy.training.settings import EngineSettings
 
 NAMED = {
     "hmc": (["chain.kernel={ kind = 'hmc', step_size = 0.1, leapfrog_steps = 3 }"], HMC(0.1, 3)),
+    "mixed-hmc": (["chain.kernel={ kind = 'mixed-hmc', step_size = 0.1, visits = 2 }"], MixedHMC(0.1, 2)),
     "underdamped": (
         ["chain.kernel={ kind = 'underdamped', step_size = 0.1, friction = 2.0 }"],
         UnderdampedLangevin(0.1, 2.0),
@@ -37,6 +41,9 @@ LABELS = {
     "group-gibbs": GroupGibbs(),
     "gibbs-with-gradients": GibbsWithGradients(),
 }
+
+
+JUMPING = Cycle((BlockGibbs(ExactGibbs(), MALA(0.1)), LabelJump(0.2, 3)))
 
 
 @pytest.mark.parametrize("name", NAMED)
@@ -59,9 +66,21 @@ def test_recipes_set_the_numbers_of_label_kernels():
     assert found.y_kernel == PathAuxiliary(7, "barker")
 
 
+def test_recipes_add_label_jumps():
+    jump = "chain.label_jump={ step_size = 0.2, steps = 3 }"
+    found = kernel_of(recipes.load("toy-mixed", [jump]))
+    assert isinstance(found, Cycle)
+    assert isinstance(found.kernels[0], BlockGibbs)
+    assert found.kernels[1] == LabelJump(0.2, 3)
+    with pytest.raises(InputError, match="label_jump is for chains that move labels"):
+        recipes.load("cifar10-jem", [jump])
+    with pytest.raises(InputError, match="mixed-hmc moves x and labels itself"):
+        recipes.load("toy-mixed", ["chain.kernel={ kind = 'mixed-hmc', step_size = 0.1 }"])
+
+
 @pytest.mark.parametrize(
     "kernel",
-    [*(k for _, k in NAMED.values()), *LABELS.values(), GroupGibbs((("a", "b"), ("c",)))],
+    [*(k for _, k in NAMED.values()), *LABELS.values(), GroupGibbs((("a", "b"), ("c",))), JUMPING],
     ids=lambda k: type(k).__name__,
 )
 def test_a_folder_names_kernels(kernel):
@@ -76,8 +95,8 @@ def rows():
 
 @pytest.mark.parametrize(
     "kernel",
-    [HMC(0.2, 3), UnderdampedLangevin(0.2), BlockGibbs(DiscreteMALA(1.0), HMC(0.2, 2))],
-    ids=["hmc", "underdamped", "hmc with discrete mala"],
+    [UnderdampedLangevin(0.2), BlockGibbs(DiscreteMALA(1.0), HMC(0.2, 2)), MixedHMC(0.2, 2, 1), JUMPING],
+    ids=["underdamped", "hmc with discrete mala", "mixed hmc", "jumping"],
 )
 def test_fit_and_sample_take_kernels(kernel, tmp_path):
     x, y = rows()
@@ -86,9 +105,11 @@ def test_fit_and_sample_take_kernels(kernel, tmp_path):
     run = je.fit(network, (x, y), kernel=kernel, folder=tmp_path / "run", **quick)
     assert je.load(tmp_path / "run", network=network).sampling.x_kernel == run.sampling.x_kernel
     assert run.sample(4, steps=3).x.shape == (4, 2)
-    for other in (HMC(0.1, 2), BlockGibbs(ExactGibbs(), MALA(0.1))):
-        drawn = run.sample(4, kernel=other, steps=3, warm_up=30)
+    for other, warm_up in ((HMC(0.1, 2), 30), (MixedHMC(0.1, 2), 30), (JUMPING, 0)):
+        drawn = run.sample(4, kernel=other, steps=3, warm_up=warm_up)
         assert drawn.x.isfinite().all()
+        assert bool((drawn.y >= 0).all())
+        assert run.sample(4, given={"class": 1}, kernel=other, steps=3).y.tolist() == [[1]] * 4
 
 
 def test_a_warm_up_does_not_depend_on_how_many_chains_run_at_once():

@@ -17,10 +17,13 @@ from jointenergy.kernels import (
     HMC,
     MALA,
     BlockGibbs,
+    Cycle,
     ExactGibbs,
     GibbsWithGradients,
     Kernel,
+    LabelJump,
     Langevin,
+    MixedHMC,
     State,
     Target,
     UnderdampedLangevin,
@@ -85,9 +88,17 @@ class Mover:
     x_kernel: Kernel
     y_kernel: Kernel | None
     x_steps: int
+    joint: Kernel | None = None
+    """What moves x and labels together in place of both."""
+
+    @property
+    def moves_y(self) -> bool:
+        return self.y_kernel is not None or self.joint is not None
 
     @property
     def kernel(self) -> Kernel:
+        if self.joint is not None:
+            return self.joint
         return self.x_kernel if self.y_kernel is None else BlockGibbs(self.y_kernel, self.x_kernel, self.x_steps)
 
     @property
@@ -96,20 +107,22 @@ class Mover:
         return getattr(self.x_kernel, "temperature", None)
 
     def run(self, target: Target, state: State, steps: int) -> Iterator[State]:
-        moves = 1 if self.y_kernel is not None else self.x_steps
+        moves = 1 if self.moves_y else self.x_steps
         for i, (later, _) in enumerate(run(self.kernel, target, state, steps * moves), start=1):
             if i % moves == 0:
                 yield later
 
     def with_kernel(self, kernel: Kernel) -> Mover:
         """The same with its kernel replaced by one of the same kind."""
+        if self.joint is not None:
+            return replace(self, joint=kernel)
         if isinstance(kernel, BlockGibbs) and self.y_kernel is not None:
             return replace(self, x_kernel=kernel.x_kernel, y_kernel=kernel.y_kernel)
         return replace(self, x_kernel=kernel)
 
     def with_more_noise(self, factor: float) -> Mover:
         """The same with the noise on x multiplied."""
-        kernel = self.x_kernel
+        kernel = self.x_kernel if self.joint is None else self.joint
         if isinstance(kernel, Langevin):
             return replace(self, x_kernel=replace(kernel, noise_scale=kernel.noise_scale * factor))
         if isinstance(kernel, MALA | HMC | UnderdampedLangevin):
@@ -128,6 +141,8 @@ def plan(
     aids: Aids = NONE,
 ) -> tuple[Mover, tuple[str, ...]]:
     """How labels that are not given are treated, and plain sentences about what was done instead."""
+    joint = x_kernel if isinstance(x_kernel, LabelJump | MixedHMC | Cycle) else None
+    x_kernel = x_kernel if joint is None else joint.x_kernel
     if not isinstance(x_kernel, Kernel) or not x_kernel.moves_x or x_kernel.moves_y:
         raise InputError(f"x_kernel must be a kernel that moves x alone, got {x_kernel!r}")
     check_count("x_steps", x_steps)
@@ -143,6 +158,8 @@ def plan(
         if summable:
             return alone, ()
         notes.append("the free labels have more states than can be summed, so they were resampled")
+    if joint is not None:
+        return Mover(x_kernel, None, x_steps, joint), tuple(notes)
     if y_kernel is None:
         y_kernel = ExactGibbs() if summable else GibbsWithGradients()
         if not summable:
@@ -208,7 +225,7 @@ def run_chains(
             elif warm_up:
                 state = last(mover.kernel, target, state, warm_up)
             state = move(mover, target, state, steps, aids=aids, frames=frames)
-        if mover.y_kernel is None:
+        if not mover.moves_y:
             state = draw_free(target, state)
         ends.append((state.x, state.y))
     return torch.cat([e[0] for e in ends]), torch.cat([e[1] for e in ends])
@@ -228,7 +245,7 @@ def held_mask(x: Tensor, mask: Tensor) -> Tensor:
 def initial_state(mover: Mover, target: Target, x: Tensor, y: Tensor, keys: Tensor) -> State:
     """Checked starting states with these keys: labels that do not move and are not given are summed out."""
     y, keys = y.to(x.device), keys.to(x.device)
-    if mover.y_kernel is None:
+    if not mover.moves_y:
         y = target.open_labels(y)
     else:
         keys, key = streams.split(keys, 2)

@@ -3,6 +3,7 @@
 from jointenergy.kernels.adaptation import adapt
 from jointenergy.kernels.base import Info, Kernel, State, Target
 from jointenergy.kernels.chain import last, run
+from jointenergy.kernels.cycle import Cycle
 from jointenergy.kernels.diagnostics import effective_sample_size, split_r_hat
 from jointenergy.kernels.discrete_mala import DiscreteMALA
 from jointenergy.kernels.gibbs import ExactGibbs, SingleSiteGibbs
@@ -10,8 +11,10 @@ from jointenergy.kernels.gibbs_with_gradients import GibbsWithGradients
 from jointenergy.kernels.group_gibbs import GroupGibbs
 from jointenergy.kernels.hmc import HMC
 from jointenergy.kernels.joint import BlockGibbs
+from jointenergy.kernels.label_jump import LabelJump
 from jointenergy.kernels.langevin import Langevin, PolynomialDecay
 from jointenergy.kernels.mala import MALA
+from jointenergy.kernels.mixed_hmc import MixedHMC
 from jointenergy.kernels.motion import DiagonalMetric
 from jointenergy.kernels.path_auxiliary import PathAuxiliary
 from jointenergy.kernels.preconditioned import PreconditionedMALA, Preconditioner
@@ -21,6 +24,7 @@ __all__ = [
     "HMC",
     "MALA",
     "BlockGibbs",
+    "Cycle",
     "DiagonalMetric",
     "DiscreteMALA",
     "ExactGibbs",
@@ -28,7 +32,9 @@ __all__ = [
     "GroupGibbs",
     "Info",
     "Kernel",
+    "LabelJump",
     "Langevin",
+    "MixedHMC",
     "PathAuxiliary",
     "PolynomialDecay",
     "PreconditionedMALA",

@@ -17,11 +17,18 @@ from jointenergy.kernels.discrete_mala import DiscreteMALA
 from jointenergy.kernels.hmc import HMC
 from jointenergy.kernels.joint import BlockGibbs
 from jointenergy.kernels.mala import MALA
+from jointenergy.kernels.mixed_hmc import MixedHMC
 from jointenergy.kernels.motion import DiagonalMetric
 from jointenergy.kernels.preconditioned import PreconditionedMALA
 
 K = TypeVar("K", bound=Kernel)
-ACCEPTANCES: dict[type[Kernel], float] = {MALA: 0.574, PreconditionedMALA: 0.574, DiscreteMALA: 0.574, HMC: 0.651}
+ACCEPTANCES: dict[type[Kernel], float] = {
+    MALA: 0.574,
+    PreconditionedMALA: 0.574,
+    DiscreteMALA: 0.574,
+    HMC: 0.651,
+    MixedHMC: 0.651,
+}
 """At which each goes farthest (Roberts and Rosenthal 1998; Sun et al. 2022 for labels; Beskos et al. 2013)."""
 LEAST_STEPS = 30
 LONGEST = 256  # leapfrog steps
@@ -105,10 +112,10 @@ def adapt(
 ) -> tuple[K, State]:
     """Warm chains up: the kernel with its step size, scales and trajectory length found, and the chains after `steps`.
 
-    Step sizes follow the mean acceptance of all chains by dual averaging. With `scales`, MALA and HMC get a diagonal
-    metric, the standard deviation of each entry of x over the chains. With `lengths`, a jittered HMC gets its longest
-    trajectory by the ChEES criterion. Of BlockGibbs each block has a step size of its own. What comes back is an
-    ordinary kernel whose numbers are fixed: chains run with it are exact, and those of the warm-up do not count.
+    Step sizes follow the mean acceptance of all chains by dual averaging. With `scales`, MALA, HMC and Mixed HMC get
+    a diagonal metric, the standard deviation of each entry of x over the chains. With `lengths`, a jittered HMC gets
+    its longest trajectory by the ChEES criterion. Of BlockGibbs each block has a step size of its own. What comes back
+    is an ordinary kernel whose numbers are fixed: its chains are exact, and those of the warm-up do not count.
     """
     check_count("the steps of a warm-up", steps, least=LEAST_STEPS)
     if acceptance is not None and not (is_number(acceptance) and 0 < acceptance < 1):
@@ -165,17 +172,17 @@ def _parts(kernel: Kernel) -> dict[str, tuple[float, float]]:
 
 
 def _scalable(kernel: Kernel) -> bool:
-    return isinstance(kernel.x_kernel if isinstance(kernel, BlockGibbs) else kernel, MALA | HMC)
+    return isinstance(kernel.x_kernel if isinstance(kernel, BlockGibbs) else kernel, MALA | HMC | MixedHMC)
 
 
 def _scaled(kernel: K, spread: Tensor) -> K:
     """The kernel with these scales, and a step size that makes moves as long as before, on average."""
     if isinstance(kernel, BlockGibbs):
         return replace(kernel, x_kernel=_scaled(kernel.x_kernel, spread))
-    assert isinstance(kernel, MALA | HMC)
+    assert isinstance(kernel, MALA | HMC | MixedHMC)
     before = 1.0 if kernel.metric is None else float(kernel.metric.scale.log().mean().exp())
     unit = float(spread.log().mean().exp()) / before
-    power = 1 if isinstance(kernel, HMC) else 2
+    power = 2 if isinstance(kernel, MALA) else 1
     return replace(kernel, metric=DiagonalMetric(spread), step_size=kernel.step_size / unit**power)
 
 

@@ -13,12 +13,15 @@ from jointenergy.kernels import (
     HMC,
     MALA,
     BlockGibbs,
+    Cycle,
     DiscreteMALA,
     ExactGibbs,
     GibbsWithGradients,
     GroupGibbs,
     Kernel,
+    LabelJump,
     Langevin,
+    MixedHMC,
     PathAuxiliary,
     PolynomialDecay,
     SingleSiteGibbs,
@@ -38,7 +41,7 @@ from jointenergy.recipes.calls import Call, Named, made
 from jointenergy.recipes.data import view_of
 from jointenergy.recipes.networks import model_of, temperature_of
 from jointenergy.recipes.schema import Recipe
-from jointenergy.recipes.settings import HMCSettings, MALASettings, UnderdampedSettings
+from jointenergy.recipes.settings import HMCSettings, MALASettings, MixedHMCSettings, UnderdampedSettings
 from jointenergy.starts import ClassGaussians, StartSpec, Uniform
 from jointenergy.training.distributed import World
 from jointenergy.training.plan import Plan, make_plan
@@ -97,7 +100,11 @@ def described_arguments(recipe: Recipe, data: TrainingData) -> dict[str, Any]:
 def kernel_of(recipe: Recipe) -> Kernel:
     """The kernel of the recipe's chains."""
     chain, moves_x, moves_y = recipe.chain, x_kernel_of(recipe), y_kernel_of(recipe)
-    return moves_x if moves_y is None else BlockGibbs(moves_y, moves_x, chain.x_steps)
+    kernel = moves_x if moves_y is None else BlockGibbs(moves_y, moves_x, chain.x_steps)
+    if chain.label_jump is None:
+        return kernel
+    jump, unit = chain.label_jump, temperature_of(recipe)
+    return Cycle((kernel, LabelJump(jump.step_size * unit, jump.steps, jump.temperature / unit)))
 
 
 def y_kernel_of(recipe: Recipe) -> Kernel | None:
@@ -127,6 +134,8 @@ def x_kernel_of(recipe: Recipe) -> Kernel:
     time = kernel.step_size * math.sqrt(unit)
     if isinstance(kernel, HMCSettings):
         return HMC(time, kernel.leapfrog_steps, kernel.temperature / unit, kernel.jitter)
+    if isinstance(kernel, MixedHMCSettings):
+        return MixedHMC(time, kernel.visits, kernel.leapfrog_steps, kernel.temperature / unit)
     if isinstance(kernel, UnderdampedSettings):
         return UnderdampedLangevin(time, kernel.friction / math.sqrt(unit), kernel.temperature / unit)
     return Langevin(

@@ -130,6 +130,13 @@ def _check(recipe: Recipe) -> None:
                 f"{recipe.chain.kernel.kind} does not clamp: set chain.clamp = false, or model.domain = 'box', which "
                 "it never leaves"
             )
+    mixed = recipe.chain.kernel.kind == "mixed-hmc"
+    if mixed and (recipe.chain.label_kernel != "none" or family == "unconditional"):
+        raise InputError(
+            "mixed-hmc moves x and labels itself: set chain.label_kernel = 'none', and a model that has labels"
+        )
+    if recipe.chain.label_jump is not None and recipe.chain.label_kernel == "none" and not mixed:
+        raise InputError("chain.label_jump is for chains that move labels: set a chain.label_kernel, or leave it out")
     if recipe.chain.sum_labels and recipe.chain.label_kernel == "none":
         raise InputError(
             "chain.sum_labels requires chains that move labels: set a chain.label_kernel, or set it to false"

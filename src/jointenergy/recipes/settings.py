@@ -247,8 +247,31 @@ class UnderdampedSettings(Strict):
     kind: Literal["underdamped"] = "underdamped"
 
 
-XKernel = Annotated[LangevinSettings | MALASettings | HMCSettings | UnderdampedSettings, Field(discriminator="kind")]
-X_KERNELS = (LangevinSettings, MALASettings, HMCSettings, UnderdampedSettings)
+@dataclass(frozen=True)
+class MixedHMCSettings(Strict):
+    """Mixed HMC: labels change on the trajectory of x; samples f / temperature exactly."""
+
+    step_size: Positive
+    visits: Count = 3
+    leapfrog_steps: Count = 3
+    temperature: Positive = 1.0
+    kind: Literal["mixed-hmc"] = "mixed-hmc"
+
+
+XKernel = Annotated[
+    LangevinSettings | MALASettings | HMCSettings | UnderdampedSettings | MixedHMCSettings,
+    Field(discriminator="kind"),
+]
+X_KERNELS = (LangevinSettings, MALASettings, HMCSettings, UnderdampedSettings, MixedHMCSettings)
+
+
+@dataclass(frozen=True)
+class LabelJumpSettings(Strict):
+    """After each step of the chain a joint move of one label and x, in `steps` Langevin steps from one to the other."""
+
+    step_size: Positive
+    steps: Count = 1
+    temperature: Positive = 1.0
 
 
 @dataclass(frozen=True)
@@ -293,6 +316,7 @@ class ChainSettings(Strict):
         "none", "exact", "single-site", "gibbs-with-gradients", "discrete-mala", "path-auxiliary", "group-gibbs"
     ] = "none"
     label_moves: LabelMoves = field(default_factory=LabelMoves)
+    label_jump: LabelJumpSettings | None = None
     x_steps: Count = 1
     completion_steps: Count = 10
     augment: Annotated[tuple[Augmentation, ...], Field(max_length=LAYERS)] = ()

@@ -130,6 +130,11 @@ class Sampling:
         return float(getattr(self.x_kernel, "temperature", 1.0))
 
     @property
+    def draws_labels(self) -> bool:
+        """Whether chains move labels."""
+        return self.y_kernel is not None or self.x_kernel.moves_y
+
+    @property
     def langevin(self) -> Langevin:
         """The Langevin kernel of x, used to refine x."""
         if not isinstance(self.x_kernel, Langevin):
@@ -142,7 +147,7 @@ class Sampling:
             raise InputError(f"kernel= takes a kernel that moves x, such as HMC(0.1), got {kernel!r}")
         if isinstance(kernel, BlockGibbs):
             return replace(self, x_kernel=kernel.x_kernel, y_kernel=kernel.y_kernel, x_steps=kernel.x_steps)
-        return replace(self, x_kernel=kernel)
+        return replace(self, x_kernel=kernel, x_steps=1 if kernel.moves_y else self.x_steps)
 
     @classmethod
     def of(cls, kernel: Kernel, steps: int, aids: Aids, start: StartSpec | XStart | Start | None) -> Sampling:

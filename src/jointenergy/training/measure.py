@@ -7,7 +7,7 @@ import math
 import torch
 from torch import Tensor
 
-from jointenergy.kernels import BlockGibbs, Target, last
+from jointenergy.kernels import BlockGibbs, GibbsWithGradients, Target, last
 from jointenergy.kernels.base import log_density_at
 from jointenergy.labels import MISSING
 from jointenergy.objectives import Loss
@@ -104,6 +104,8 @@ def _drawn_labels(trainer: Trainer, x: Tensor) -> Tensor:
     """Draw labels given x with the run's own kernel, if they are too many to enumerate."""
     kernel = trainer.plan.kernel
     kernel = kernel.y_kernel if isinstance(kernel, BlockGibbs) else kernel
+    if kernel.moves_x and kernel.moves_y:
+        kernel = GibbsWithGradients()
     target = Target(trainer.ema)
     generator = seeded(trainer.seed, "labels", trainer.iteration, device=x.device)
     return last(kernel, target, kernel.init(target, x, generator=generator), LABEL_STEPS).y

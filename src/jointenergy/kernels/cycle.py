@@ -1,0 +1,72 @@
+"""kernels: several kernels one after the other, each of which leaves the target as it is, so that all do."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+from torch import Tensor
+
+from jointenergy.errors import InputError
+from jointenergy.kernels.base import Info, Kernel, State, Target
+
+
+@dataclass(frozen=True)
+class Cycle(Kernel):
+    """One step of each of `kernels` in turn, such as block Gibbs and then a LabelJump.
+
+    All must sample one density: those with a temperature the same one, and label kernels then f at 1.
+    """
+
+    kernels: tuple[Kernel, ...]
+
+    moves_x: ClassVar[bool] = True
+    moves_y: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "kernels", tuple(self.kernels))
+        if not self.kernels or not all(isinstance(k, Kernel) for k in self.kernels):
+            raise InputError(f"a Cycle needs kernels, got {self.kernels!r}")
+        for moved, what in ((self.moves("x"), "x"), (self.moves("y"), "labels")):
+            if not moved:
+                raise InputError(f"a Cycle moves x and labels, and none of its kernels moves {what}")
+
+    def moves(self, what: str) -> bool:
+        return any(k.moves_x if what == "x" else k.moves_y for k in self.kernels)
+
+    @property
+    def adjusted(self) -> bool:
+        return any(k.adjusted for k in self.kernels)
+
+    @property
+    def x_kernel(self) -> Kernel:
+        """What moves x where no label is free."""
+        for kernel in self.kernels:
+            alone = getattr(kernel, "x_kernel", kernel)
+            if alone.moves_x and not alone.moves_y:
+                found: Kernel = alone
+                return found
+        raise InputError("no kernel of the Cycle moves x alone: add one, such as MALA, for labels that are all given")
+
+    @property
+    def temperature(self) -> float:
+        """That of the kernel of x."""
+        return float(getattr(self.x_kernel, "temperature", 1.0))
+
+    def check_start(self, target: Target, x: Tensor) -> None:
+        for kernel in self.kernels:
+            kernel.check_start(target, x)
+
+    def step(self, target: Target, state: State) -> tuple[State, Info]:
+        infos = []
+        for kernel in self.kernels:
+            state, info = kernel.step(target, replace(state, evaluation=None))
+            infos.append(info)
+        count = state.step - len(self.kernels) + 1
+        first = next((i for i in infos if i.log_density is not None), Info())
+        accepted = [
+            next((a for a in (getattr(i, name) for i in reversed(infos)) if a is not None), None)
+            for name in ("x_acceptance", "y_acceptance")
+        ]
+        info = Info(first.log_density, first.gradient, accepted[0], accepted[1])
+        return replace(state, step=count, evaluation=None), info
