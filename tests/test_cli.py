@@ -167,7 +167,7 @@ def test_the_help_of_a_command_agrees_with_the_list_and_tells_of_every_option(na
         (["train", "digits-jem", "--time", "soon"], "--time takes a number with s, m or h"),
         (["train", "digits-jem", "--set", "data.name=mnist"], "--data DIR or JOINTENERGY_DATA names the folder"),
         (["train", "digits-jem", "--out", "occupied"], "occupied"),
-        (["resume", "nowhere"], "nowhere is no run folder"),
+        (["resume", "nowhere"], "nowhere is not a run folder"),
         (["dmeo"], "No such command 'dmeo'. Did you mean 'demo'?"),
         (["demo", "--out", "occupied"], "occupied"),
         (["demo", "--sede", "1"], "--se"),

@@ -76,7 +76,7 @@ def test_a_model_without_weights_names_the_command_that_trains_it(name, tmp_path
 def test_an_existing_path_of_that_name_wins(elsewhere):
     """Fails where a folder of the user's is passed over for the published model."""
     (elsewhere / "digits-jem").mkdir()
-    with pytest.raises(InputError, match="digits-jem is no run folder"):
+    with pytest.raises(InputError, match="digits-jem is not a run folder"):
         je.load("digits-jem")
 
 

@@ -112,7 +112,7 @@ def test_folders_are_not_overwritten(tmp_path):
     (tmp_path / "file").write_text("precious")
     with pytest.raises(InputError, match="is not empty: continue with `jointenergy resume"):
         run_folder.create(tmp_path, small(*TINY), 0)
-    with pytest.raises(InputError, match="is no run folder"):
+    with pytest.raises(InputError, match="is not a run folder"):
         run_folder.reopen(tmp_path)
     assert (tmp_path / "file").read_text() == "precious"
 

@@ -69,7 +69,7 @@ def load(
     path = pretrained.found(path)
     if not path.exists():
         raise InputError(
-            f"there is no run folder, exported file or published model {path}:  "
+            f"there is no run folder, exported file or published model {path}: "
             f"{nearest(str(path), list(pretrained.published()))}"
         )
     if path.is_dir() and (path / description.FILE).exists():
