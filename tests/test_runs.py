@@ -123,7 +123,7 @@ class TestLoad:
         assert torch.equal(jointenergy.load(folder).log_density(x), run.log_density(x))
 
     def test_what_is_no_run_is_one_sentence(self, fit, tmp_path):
-        with pytest.raises(InputError, match="there is not a run folder or exported file"):
+        with pytest.raises(InputError, match="there is no run folder, exported file or published model"):
             jointenergy.load(tmp_path / "nowhere")
         with pytest.raises(InputError, match="is not a run folder"):
             jointenergy.load(tmp_path)
