@@ -10,12 +10,14 @@ STAMP := $(VENV)/.set-up-finished
 PYTEST := $(BIN)/pytest -n auto --maxprocesses 8 --maxschedchunk 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo lint test test-all clean
+.PHONY: help setup demo lint test test-all docs tutorials clean
 
 help:
 	@echo "make demo      set up, then train and show a small joint model of digits"
 	@echo "make test      set up, then ruff, mypy and the fast tests"
 	@echo "make test-all  set up, then the slow tests that 'make test' leaves out"
+	@echo "make docs      set up, then build the documentation into site/; warnings are errors"
+	@echo "make tutorials set up, then execute the notebooks and write their pages and pictures"
 	@echo "make lint      set up, then ruff and mypy alone"
 	@echo "make setup     build $(VENV), or reuse it while pyproject.toml and constraints.txt stay as they are"
 	@echo "make clean     remove $(VENV), caches and build outputs; runs/ is kept"
@@ -55,6 +57,14 @@ test-all: setup
 	@$(PYTEST) -m slow --durations=10 || { \
 		status=$$?; [ $$status -eq 5 ] && echo "test-all: no test is marked slow" || exit $$status; }
 
+# A notice of the theme's makers is left out: it is not about these pages.
+docs: setup
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+	@echo "open site/index.html"
+
+tutorials: setup
+	$(BIN)/python scripts/write_tutorials.py
+
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache build dist src/*.egg-info
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache build dist site src/*.egg-info
 	find src tests scripts -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -15,6 +15,7 @@ import typer
 from typer.core import TyperGroup
 
 from jointenergy import __version__
+from jointenergy.cli.examples import EXAMPLES
 from jointenergy.cli.screen import UNFORESEEN, WRONG, complain, refused, say
 from jointenergy.errors import InputError
 
@@ -80,7 +81,9 @@ def load_command(name: str) -> Any:  # noqa: ANN401
     if not isinstance(loaded, typer.Typer):
         function, loaded = loaded, typer.Typer(add_completion=False)
         loaded.command(name)(function)
-    return typer.main.get_command(loaded)
+    command = typer.main.get_command(loaded)
+    command.epilog = f"Example: {EXAMPLES[name]}"
+    return command
 
 
 app = typer.Typer(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from contextlib import nullcontext
+from datetime import timedelta
 
 from rich.console import Group
 from rich.live import Live
@@ -12,6 +13,7 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn, Ti
 from rich.text import Text
 
 from jointenergy.cli.screen import console, say
+from jointenergy.errors import plural
 from jointenergy.training.callbacks import Callback, Event
 from jointenergy.training.loop import Loop
 
@@ -40,6 +42,10 @@ class Lines(Callback):
     def draw(self, iteration: int, speed: str, metrics: str) -> None:
         say(f"iteration {iteration}/{self.total}  {speed}  {metrics}")
 
+    def on_end(self, loop: Loop) -> None:
+        n, seconds = loop.trainer.iteration - self.began_at, loop.seconds - self.began_seconds
+        say(f"trained {plural(n, 'iteration')} in {timedelta(seconds=round(seconds))}")
+
 
 class Bar(Lines):
     """Draw a bar with the metrics below it, and print a line for each event."""
@@ -63,6 +69,7 @@ class Bar(Lines):
         self.below.plain = metrics
 
     def on_end(self, loop: Loop) -> None:
+        super().on_end(loop)
         self.progress.update(self.task, completed=loop.trainer.iteration)
 
 

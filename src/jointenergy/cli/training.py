@@ -17,7 +17,7 @@ from rich.table import Table
 
 from jointenergy.cli import evaluation
 from jointenergy.cli.options import Baseline, DataFolder, Quick, Seed, Smoke, TrainDevice, chosen_size
-from jointenergy.cli.screen import DIVERGED, INTERRUPTED, UNHEALTHY, WRONG, cell, complain, console, refused, say
+from jointenergy.cli.screen import DIVERGED, INTERRUPTED, UNHEALTHY, WRONG, cell, complain, console, note, refused, say
 from jointenergy.errors import InputError, plural
 from jointenergy.files.locks import only_writer
 
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from jointenergy.recipes.schema import Recipe
     from jointenergy.training.distributed import World
+    from jointenergy.training.health import Health
     from jointenergy.training.loop import Loop
 
 LONGEST = 1e7  # largest number accepted by --time
@@ -255,6 +256,8 @@ def _go(run: Loop, track: str = "") -> None:
     except Diverged as diverged:
         if first:
             complain(str(diverged))
+            if run.health is not None and not run.health.healthy:
+                note(_advice(run.health))
         raise typer.Exit(DIVERGED) from None
     except Parted as parted:
         raise Parted(f"{parted}; {resume_line}") from None
@@ -274,6 +277,8 @@ def _go(run: Loop, track: str = "") -> None:
             say(f"warning: {warning}")
         state = "healthy" if run.verdict.healthy else f"not healthy: {'; '.join(run.verdict.complaints)}"
         say(f"the run is {state}; {plural(run.interventions, 'intervention')}")
+        if not run.verdict.healthy:
+            say(_advice(run.verdict))
     # A model that cannot compare labels has no accuracy.
     accuracy = f"{_accuracy(run)}; " if math.isfinite(run.accuracy) else ""
     say(f"{accuracy}run folder {run.folder}")
@@ -283,6 +288,14 @@ def _accuracy(run: Loop) -> str:
     n = len(run.trainer.data.x_held)
     doubt = ", too few to judge by" if n < FEW_ROWS else ""
     return f"held-out accuracy {run.accuracy:.1%} ({plural(n, 'row')}{doubt})"
+
+
+def _advice(health: Health) -> str:
+    """The two settings most worth changing, and the page that explains the verdict."""
+    from jointenergy.training.advice import PAGE, changes
+
+    settings = ", then ".join(f"{change.verb} {change.recipe}" for change in changes(health))
+    return f"to change first: {settings}; {PAGE} explains the verdict"
 
 
 def _leave_unhealthy(run: Loop) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from jointenergy.training.advice import PAGE, changes
+
 if TYPE_CHECKING:
     from jointenergy.training.loop import Loop
     from jointenergy.training.step import Outcome
@@ -61,3 +63,13 @@ class Printed(Callback):
 
     def on_event(self, loop: Loop, event: Event) -> None:
         print(f"[{self.name}] iteration {event.iteration:,}: {event.sentence}")
+
+    def on_end(self, loop: Loop) -> None:
+        verdict = loop.verdict
+        if verdict is None or not loop.trainer.uses_chains:
+            return
+        state = "healthy" if verdict.healthy else f"not healthy: {'; '.join(verdict.complaints)}"
+        print(f"[{self.name}] the run is {state}")
+        if not verdict.healthy:
+            settings = ", then ".join(f"{change.verb} {change.fit}" for change in changes(verdict))
+            print(f"[{self.name}] to change first: {settings}; {PAGE} explains the verdict")

@@ -1,0 +1,26 @@
+"""cli: an example of each command, shown below its help. A test holds that each parses."""
+
+EXAMPLES = {
+    "demo": "jointenergy demo",
+    "train": "jointenergy train digits-jem --out runs/digits --set chain.steps=10",
+    "resume": "jointenergy resume runs/digits",
+    "recipes": "jointenergy recipes digits-jem --python",
+    "init": "jointenergy init photos --out my.toml --minutes 10",
+    "data": "jointenergy data get mnist --to data",
+    "predict": "jointenergy predict runs/demo digit.png --resize",
+    "score": "jointenergy score runs/demo threes.npz --quantile 0.05",
+    "calibrate": "jointenergy calibrate runs/demo",
+    "rank": "jointenergy rank runs/demo digit.png --first digit=3 --second digit=8",
+    "sample": "jointenergy sample runs/demo --given digit=3 -n 16 --out threes.png",
+    "inpaint": "jointenergy inpaint runs/demo threes.npz --mask upper --out full.png",
+    "convert": "jointenergy convert runs/demo threes.npz --to digit=8 --out eights.png",
+    "distal": "jointenergy distal runs/demo -n 16 --given digit=3 --out distal.png",
+    "compose": "jointenergy compose runs/a runs/b -n 64 --out both.png",
+    "models": "jointenergy models",
+    "export": "jointenergy export runs/demo model.safetensors",
+    "evaluate": "jointenergy evaluate runs/demo --ood clothes=data/fashion-mnist",
+    "compare": "jointenergy compare runs/demo runs/another",
+    "reproduce": "jointenergy reproduce digits-jem --seeds 3",
+    "study": "jointenergy study digits-continual --quick",
+    "results": "jointenergy results",
+}

@@ -1,0 +1,52 @@
+"""training: what to change in a run that ended and is not healthy: for each sign the two settings to try first."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import NamedTuple
+
+from jointenergy.training.health import Health, Sign
+
+PAGE = "docs/how-to/health.md"
+
+
+class Change(NamedTuple):
+    """A setting by its name in a recipe and in `fit`, and which way to change it."""
+
+    verb: str
+    recipe: str
+    fit: str
+
+
+RATE = Change("lower", "optimizer.learning_rate", "the learning rate of optimizer")
+SMALLER = Change("lower", "chain.kernel.step_size", "step_size of kernel")
+LARGER = Change("raise", "chain.kernel.step_size", "step_size of kernel")
+WARMER = Change("raise", "chain.kernel.noise_scale", "noise_scale of kernel")
+STEPS = Change("raise", "chain.steps", "steps")
+LONGER = Change("raise", "iterations", "iterations")
+RESTARTS = Change("raise", "buffer.restart", "restart of buffer")
+FLATTER = Change("raise", "objective.energy_l2", "the weight of EnergyL2 in objective")
+LABELS = Change("raise", "objective.log_p_y_given_x", "the weight of LogPYGivenX in objective")
+
+# What each sign means, and what to change first and then; docs/how-to/health.md shows the same.
+REMEDIES: dict[Sign, tuple[str, Change, Change]] = {
+    "finite": ("training diverged", RATE, SMALLER),
+    "persistent": ("chains of the buffer lag behind the model, or run ahead of it", RATE, STEPS),
+    "fresh": ("chains from the start do not reach the data in the steps they have", STEPS, RESTARTS),
+    "long": ("the model has maxima away from the data, which long chains find", FLATTER, STEPS),
+    "bounds": ("chains are pushed to the edge of the box", SMALLER, FLATTER),
+    "movement": ("the gradient does not lead back to the data", LONGER, LARGER),
+    "looks": ("samples have artifacts, or another distribution than data", LONGER, STEPS),
+    "coverage": ("samples show a few kinds of data, or copies of training rows", WARMER, RESTARTS),
+    "conditions": ("labels have too little say in what is drawn", LABELS, LONGER),
+}
+
+
+def changes(health: Health) -> list[Change]:
+    """The two settings most worth changing: those that most signs name, the first of a sign counting double."""
+    votes: Counter[Change] = Counter()
+    for sign in dict.fromkeys(sign for sign, _ in health.signs):
+        _, first, then = REMEDIES[sign]
+        votes[first] += 2
+        votes[then] += 1
+    return [change for change, _ in votes.most_common(2)]

@@ -1,0 +1,63 @@
+"""Help that helps: an example below the help of each command, and advice at the end of a run that is not healthy."""
+
+import shlex
+
+import pytest
+from typer.testing import CliRunner
+
+from jointenergy.cli.examples import EXAMPLES
+from jointenergy.cli.main import COMMANDS, app, load_command
+from jointenergy.cli.training import _advice
+from jointenergy.training.advice import REMEDIES, changes
+from jointenergy.training.callbacks import Printed
+from jointenergy.training.health import Health
+from tests.small import trained
+from tests.test_runs import TINY
+
+
+def test_every_command_has_an_example():
+    assert list(EXAMPLES) == list(COMMANDS)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_an_example_parses_and_is_shown(name):
+    """Fails for an option that is gone, an argument that is missing, or an example that the help does not show."""
+    program, first, *words = shlex.split(EXAMPLES[name])
+    assert [program, first] == ["jointenergy", name]
+    shown = " ".join(CliRunner().invoke(app, [name, "--help"]).output.split())
+    assert f"Example: {EXAMPLES[name]}" in shown
+    command = load_command(name)
+    if hasattr(command, "commands"):
+        command, words = command.commands[words[0]], words[1:]
+    command.make_context(name, words)
+
+
+def test_the_two_settings_most_worth_changing_are_those_of_most_signs():
+    lost = Health(finite=False)
+    assert [change.recipe for change in changes(lost)] == ["optimizer.learning_rate", "chain.kernel.step_size"]
+    drifting = Health(finite=True, auroc_fresh=0.99, auroc_fresh_long=0.99)
+    assert [change.recipe for change in changes(drifting)] == ["chain.steps", "objective.energy_l2"]
+    assert changes(Health(finite=True)) == []
+
+
+def test_every_sign_has_two_settings():
+    for _, first, then in REMEDIES.values():
+        assert first != then
+
+
+def test_advice_names_the_settings_and_the_page():
+    said = _advice(Health(finite=False))
+    assert "lower optimizer.learning_rate, then lower chain.kernel.step_size" in said
+    assert "docs/how-to/health.md" in said
+
+
+def test_fit_ends_with_the_verdict_and_what_to_change(tmp_path, capsys):
+    """Fails if a run that is not healthy ends without a word on it."""
+    loop = trained(tmp_path / "run", *TINY, "iterations=4", "cadence.check=4")
+    assert loop.verdict is not None
+    assert not loop.verdict.healthy
+    capsys.readouterr()
+    Printed("fit").on_end(loop)
+    said = capsys.readouterr().out
+    assert "[fit] the run is not healthy: " in said
+    assert "[fit] to change first: " in said
