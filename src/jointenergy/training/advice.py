@@ -10,7 +10,7 @@ from jointenergy.training.health import Health, Sign
 PAGE = "docs/how-to/health.md"
 
 
-class Change(NamedTuple):
+class Remedy(NamedTuple):
     """A setting by its name in a recipe and in `fit`, and which way to change it."""
 
     verb: str
@@ -18,18 +18,18 @@ class Change(NamedTuple):
     fit: str
 
 
-RATE = Change("lower", "optimizer.learning_rate", "the learning rate of optimizer")
-SMALLER = Change("lower", "chain.kernel.step_size", "step_size of kernel")
-LARGER = Change("raise", "chain.kernel.step_size", "step_size of kernel")
-WARMER = Change("raise", "chain.kernel.noise_scale", "noise_scale of kernel")
-STEPS = Change("raise", "chain.steps", "steps")
-LONGER = Change("raise", "iterations", "iterations")
-RESTARTS = Change("raise", "buffer.restart", "restart of buffer")
-FLATTER = Change("raise", "objective.energy_l2", "the weight of EnergyL2 in objective")
-LABELS = Change("raise", "objective.log_p_y_given_x", "the weight of LogPYGivenX in objective")
+RATE = Remedy("lower", "optimizer.learning_rate", "the learning rate of optimizer")
+SMALLER = Remedy("lower", "chain.kernel.step_size", "step_size of kernel")
+LARGER = Remedy("raise", "chain.kernel.step_size", "step_size of kernel")
+WARMER = Remedy("raise", "chain.kernel.noise_scale", "noise_scale of kernel")
+STEPS = Remedy("raise", "chain.steps", "steps")
+LONGER = Remedy("raise", "iterations", "iterations")
+RESTARTS = Remedy("raise", "buffer.restart", "restart of buffer")
+FLATTER = Remedy("raise", "objective.energy_l2", "the weight of EnergyL2 in objective")
+LABELS = Remedy("raise", "objective.log_p_y_given_x", "the weight of LogPYGivenX in objective")
 
 # What each sign means, and what to change first and then; docs/how-to/health.md shows the same.
-REMEDIES: dict[Sign, tuple[str, Change, Change]] = {
+REMEDIES: dict[Sign, tuple[str, Remedy, Remedy]] = {
     "finite": ("training diverged", RATE, SMALLER),
     "persistent": ("chains of the buffer lag behind the model, or run ahead of it", RATE, STEPS),
     "fresh": ("chains from the start do not reach the data in the steps they have", STEPS, RESTARTS),
@@ -42,9 +42,9 @@ REMEDIES: dict[Sign, tuple[str, Change, Change]] = {
 }
 
 
-def changes(health: Health) -> list[Change]:
+def changes(health: Health) -> list[Remedy]:
     """The two settings most worth changing: those that most signs name, the first of a sign counting double."""
-    votes: Counter[Change] = Counter()
+    votes: Counter[Remedy] = Counter()
     for sign in dict.fromkeys(sign for sign, _ in health.signs):
         _, first, then = REMEDIES[sign]
         votes[first] += 2
