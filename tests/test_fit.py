@@ -24,6 +24,7 @@ from jointenergy.objectives import IGEBM, JEM, CrossEntropy, GibbsJEM, LogPX, Lo
 from jointenergy.runs.user_data import domain_of, label_columns
 from jointenergy.starts import ClassGaussians, Uniform
 from jointenergy.training.callbacks import Event
+from jointenergy.training.chains import step_size_of
 from jointenergy.training.loop import Loop
 from jointenergy.training.step import Outcome
 
@@ -112,8 +113,9 @@ class TestData:
         ("x", "wanted"),
         [
             (torch.zeros(2, 3, dtype=torch.uint8), (-1.0, 1.0)),
-            (torch.tensor([[0.2, 0.9]]), (0.0, 1.0)),
-            (torch.tensor([[-0.2, 0.9]]), (-1.0, 1.0)),
+            (torch.tensor([[0.2, 0.9]]).repeat(1, 20), (0.0, 1.0)),
+            (torch.tensor([[-0.2, 0.9]]).repeat(1, 20), (-1.0, 1.0)),
+            (torch.tensor([[0.0, 1.0]]), (0.5 - 0.5 * 200**0.5, 0.5 + 0.5 * 200**0.5)),
             (torch.tensor([[-5.0, 5.0]]), (-5.0 * 200**0.5, 5.0 * 200**0.5)),
             (torch.cat((torch.full((1, 500), -5.0), torch.full((1, 500), 5.0)), 1), (-6.0, 6.0)),
             (torch.tensor([[[[-5.0, 5.0]]]]), (-5.0, 5.0)),
@@ -122,7 +124,32 @@ class TestData:
     def test_the_range_of_x_is_read_off_the_data(self, x, wanted):
         domain, view = domain_of(x, None)
         assert tuple(view) == pytest.approx(wanted)
-        assert isinstance(domain, je.Reals) == (x.ndim == 2 and float(x.max()) > 1)
+        floats = x.ndim == 2 and x.dtype != torch.uint8
+        assert isinstance(domain, je.Reals) == (floats and (float(x.max()) > 1 or x.shape[1] <= 32))
+
+    def test_a_default_fit_of_columns_of_other_scales_resumes_and_samples_with_its_adapted_steps(self, tmp_path):
+        # Fails where the adapted step size is not in the checkpoint, or where samples take the first one.
+        x, y = blobs()
+        x = x * np.array([1.0, 100.0], dtype=np.float32) + np.array([0.0, 500.0], dtype=np.float32)
+        settings = {k: v for k, v in QUICK.items() if k not in ("iterations", "kernel")} | {"iterations": 60}
+
+        class Stop(je.Callback):
+            def on_step(self, loop, outcome):
+                loop.stop = loop.trainer.iteration == 35
+
+        with pytest.raises(KeyboardInterrupt):
+            je.fit(network(), (x, y), folder=tmp_path / "a", callbacks=[Stop()], **settings)
+        net = network()
+        run = je.fit(net, (x, y), folder=tmp_path / "a", **settings)
+        whole = je.fit(network(), (x, y), folder=tmp_path / "b", **settings)
+        assert torch.equal(weights(run), weights(whole))
+        assert step_size_of(run.sampling.x_kernel) == step_size_of(whole.sampling.x_kernel) != 0.1
+        opened = je.load(tmp_path / "a", network=net)
+        assert step_size_of(opened.sampling.x_kernel) == step_size_of(run.sampling.x_kernel)
+        assert opened.model.domain == run.model.domain
+        drawn = run.sample(64, {"class": 1}, steps=5, seed=0, start="buffer").x
+        assert torch.equal(drawn, opened.sample(64, {"class": 1}, steps=5, seed=0, start="buffer").x)
+        assert float(drawn[:, 1].std()) > 10 * float(drawn[:, 0].std())
 
 
 class TestArguments:
@@ -228,7 +255,7 @@ class TestArguments:
     def test_what_is_chosen_is_printed(self, capsys):
         je.fit(network(), blobs(), **{**QUICK, "verbose": True})
         said = capsys.readouterr().out
-        for word in ("108 rows of (2,)", "12 held out", "log_p_x", "Langevin(", "ReplayBuffer(", "6 iterations on cpu"):
+        for word in ("108 rows of (2,)", "12 held out", "log_p_x", "MALA", "ReplayBuffer(", "6 iterations on cpu"):
             assert word in said
 
 

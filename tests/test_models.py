@@ -627,3 +627,42 @@ def test_bad_input(call, sentence):
     with pytest.raises(InputError, match=sentence) as raised:
         call(pair())
     assert "\n" not in str(raised.value)
+
+
+class TestCorrelatedReference:
+    """R^D with a Gaussian reference of any covariance, against torch.distributions."""
+
+    covariance = torch.tensor([[2.0, 0.9, 0.0], [0.9, 1.0, -0.3], [0.0, -0.3, 0.5]], dtype=torch.float64)
+    mean = torch.tensor([1.0, -2.0, 0.5], dtype=torch.float64)
+
+    def law(self):
+        return torch.distributions.MultivariateNormal(self.mean, self.covariance)
+
+    def test_density_gradient_and_normalizer(self):
+        domain, x = Reals.gaussian(self.mean, self.covariance), torch.randn(7, 3, dtype=torch.float64)
+        x.requires_grad_()
+        value = domain.log_reference(x)
+        assert torch.allclose(value - domain.log_normalizer(3), self.law().log_prob(x))
+        (gradient,) = torch.autograd.grad(value.sum(), x)
+        assert torch.allclose(domain.reference_gradient(x), gradient)
+
+    def test_draws(self):
+        noise = torch.randn(50_000, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+        x = Reals.gaussian(self.mean, self.covariance).of_noise(noise)
+        assert torch.allclose(x.mean(0), self.mean, atol=0.04)  # nine standard errors
+        assert torch.allclose(x.T.cov(), self.covariance, atol=0.1)
+
+    def test_products_and_temperatures(self):
+        one, other = Reals.gaussian(self.mean, self.covariance), Reals(2.0, 1.0)
+        both, x = one.intersect(other), torch.randn(5, 3, dtype=torch.float64)
+        difference = both.log_reference(x) - one.log_reference(x) - other.log_reference(x)
+        assert torch.allclose(difference, difference[0].expand(5))
+        assert torch.allclose(one.tempered(0.25).log_reference(x), 0.25 * one.log_reference(x))
+
+    def test_what_is_no_covariance_is_refused(self):
+        with pytest.raises(InputError, match="positive definite"):
+            Reals.gaussian(self.mean, -self.covariance)
+        with pytest.raises(InputError, match="Cholesky"):
+            Reals(((1.0, 0.0), (0.0, -1.0)))
+        with pytest.raises(InputError, match="3 and 2 entries"):
+            Reals.gaussian(self.mean, self.covariance).intersect(Reals.gaussian(self.mean[:2], torch.eye(2)))

@@ -11,6 +11,7 @@ from jointenergy.data.toy import eight_gaussians, toy_log_density
 from jointenergy.data.training import TrainingData, prepare
 from jointenergy.data.transforms import (
     CenterCrop,
+    CorrelatedNoise,
     Dequantize,
     DequantizeBinary,
     GaussianNoise,
@@ -24,6 +25,7 @@ __all__ = [
     "READERS",
     "CenterCrop",
     "ColorJitter",
+    "CorrelatedNoise",
     "Dataset",
     "Dequantize",
     "DequantizeBinary",

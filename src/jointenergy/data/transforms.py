@@ -164,6 +164,18 @@ class GaussianNoise:
 
 
 @final
+@dataclass(frozen=True, eq=False)
+class CorrelatedNoise:
+    """x plus normal noise in the shape of a covariance, of which `root` is the upper Cholesky factor."""
+
+    root: Tensor
+
+    def __call__(self, x: Tensor, *, generator: torch.Generator) -> Tensor:
+        noise = torch.randn(len(x), len(self.root), generator=generator, device=generator.device) @ self.root
+        return x + noise.to(x).view_as(x)
+
+
+@final
 @dataclass(frozen=True)
 class Resize:
     """Images `[n, C, H, W]` in another size, bilinear and antialiased; uint8 stays uint8."""

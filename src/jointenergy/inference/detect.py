@@ -118,7 +118,7 @@ def _odin(model: JointModel, x: Tensor, given: Tensor) -> Tensor:
         at = x.detach().clone().requires_grad_()
         gradient = gradient_of(value(at), at)
     domain = model.domain
-    width = domain.high - domain.low if isinstance(domain, Box) else 2.0 * (domain.scale or 1.0)
+    width = domain.high - domain.low if isinstance(domain, Box) else 2.0 * domain.width
     with torch.no_grad():
         return value(x + ODIN_STEP * width * gradient.sign())
 

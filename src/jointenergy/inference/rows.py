@@ -16,7 +16,7 @@ from jointenergy.inputs import check_count
 from jointenergy.kernels import BlockGibbs, ExactGibbs, Kernel, SingleSiteGibbs, State, Target
 from jointenergy.kernels.base import categorical_by_label
 from jointenergy.labels import ENUMERATION_LIMIT, MISSING
-from jointenergy.models import Box, JointModel
+from jointenergy.models import Box, JointModel, Reals
 from jointenergy.models.base import CHUNK
 from jointenergy.starts import UniformStart, XStart
 
@@ -84,12 +84,11 @@ class ReferenceStart:
     """Draws of the Gaussian reference of a model on R^D."""
 
     like: Tensor
-    mean: float
-    scale: float
+    domain: Reals
 
     def draw(self, y: Tensor, *, generator: torch.Generator) -> Tensor:
         noise = torch.randn(len(y), *self.like.shape, generator=generator, device=generator.device)
-        return noise.to(self.like) * self.scale + self.mean
+        return self.domain.of_noise(noise.to(self.like))
 
 
 def observed(x: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor | None]:
@@ -164,4 +163,4 @@ def _x_start(model: JointModel, x: Tensor, start: XStart | None) -> XStart:
             "where x is not observed it needs a start, and the model's domain has none: give x_start=, for example "
             "UniformStart.of_batch(data)"
         )
-    return ReferenceStart(x[0], model.domain.mean, model.domain.scale)
+    return ReferenceStart(x[0], model.domain)

@@ -77,8 +77,7 @@ class Path:
         flat_labels = 0.0 if self.y_kernel is None else sum(math.log(c) for c in self.model.labels.cardinalities)
         if isinstance(domain, Box):
             return n_dims * math.log(domain.high - domain.low) + flat_labels
-        assert domain.scale is not None
-        return n_dims / 2 * math.log(2 * math.pi * domain.scale**2 * self.hottest) + flat_labels
+        return domain.log_normalizer(n_dims) + n_dims / 2 * math.log(self.hottest) + flat_labels
 
     def draw(self, y: Tensor, like: Tensor, keys: Tensor) -> State:
         """Exact draws of the law at a = 0, one for each row of y; `like` is any row of x."""
@@ -87,9 +86,7 @@ class Path:
         if isinstance(domain, Box):
             z = streams.uniform(x_keys, n_dims, like.dtype).logit()
         else:
-            assert domain.scale is not None
-            scale = domain.scale * math.sqrt(self.hottest)
-            z = domain.mean + scale * streams.normal(x_keys, n_dims, like.dtype)
+            z = domain.tempered(1 / self.hottest).of_noise(streams.normal(x_keys, n_dims, like.dtype))
         y = y.to(like.device)
         if self.y_kernel is not None:
             y = self.model.labels.from_one_hot(streams.gumbel(y_keys, self.model.labels.n_codes))
@@ -112,9 +109,8 @@ class Path:
             log_volume = x_by_z.log().flatten(1).sum(1, dtype=torch.float64)
             reference, reference_by_x = torch.zeros_like(log_volume), torch.zeros_like(z)
         else:
-            assert domain.scale is not None
             x, x_by_z, by_z = z, torch.ones_like(z), torch.zeros_like(z)
-            reference, reference_by_x = domain.log_reference(z).double(), -(z - domain.mean) / domain.scale**2
+            reference, reference_by_x = domain.log_reference(z).double(), domain.reference_gradient(z)
             log_volume = torch.zeros_like(reference)
         here = evaluate_x(Target(self.model), replace(state, x=x, evaluation=None))
         return Seen(z, here.log_density.double(), here.gradient, reference, reference_by_x, log_volume, by_z, x_by_z)

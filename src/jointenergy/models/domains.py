@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass
 
@@ -44,21 +45,41 @@ class Box:
         return Box(low, high)
 
 
+Factor = tuple[tuple[float, ...], ...]
+"""The rows of a lower Cholesky factor of a covariance."""
+
+
 @dataclass(frozen=True)
 class Reals:
     """All of R^D. With a `scale` the model's log-density has the term -|x - mean|^2 / (2 scale^2) added.
 
-    Without a `scale` nothing bounds the density at infinity: it can be compared between points, never normalized.
+    A `scale` that is a Cholesky factor makes the reference a Gaussian of that covariance; `mean` may have a value for
+    each entry of x. Without a `scale` nothing bounds the density at infinity: it can be compared between points, never
+    normalized.
     """
 
-    scale: float | None = None
-    mean: float = 0.0
+    scale: float | Factor | None = None
+    mean: float | tuple[float, ...] = 0.0
 
     def __post_init__(self) -> None:
-        if self.scale is not None and not (math.isfinite(self.scale) and self.scale > 0):
+        if isinstance(self.scale, tuple):
+            factor = _matrix(self.scale)
+            if not bool(factor.isfinite().all()) or not bool((factor.diagonal() > 0).all()):
+                raise InputError(
+                    "the reference scale needs the rows of a finite Cholesky factor, positive on its diagonal"
+                )
+        elif self.scale is not None and not (math.isfinite(self.scale) and self.scale > 0):
             raise InputError(f"the reference scale must be positive and finite, got {self.scale}")
-        if not math.isfinite(self.mean):
+        if not all(math.isfinite(m) for m in (self.mean if isinstance(self.mean, tuple) else (self.mean,))):
             raise InputError(f"the reference mean must be finite, got {self.mean}")
+
+    @classmethod
+    def gaussian(cls, mean: Tensor, covariance: Tensor) -> Reals:
+        """R^D with a Gaussian reference `[D]`, `[D, D]`."""
+        factor, failed = torch.linalg.cholesky_ex(covariance.detach().cpu().double())
+        if int(failed):
+            raise InputError("the covariance of a reference must be positive definite: add to its diagonal")
+        return cls(tuple(map(tuple, factor.tolist())), tuple(mean.detach().cpu().double().flatten().tolist()))
 
     @property
     def proper(self) -> bool:
@@ -68,16 +89,53 @@ class Reals:
     def flat(self) -> bool:
         return self.scale is None
 
+    @property
+    def width(self) -> float:
+        """The standard deviation of an entry of x under the reference, in the mean; 1 without one."""
+        if isinstance(self.scale, tuple):
+            return float(_matrix(self.scale).square().sum(1).mean().sqrt())
+        return self.scale or 1.0
+
     def contains(self, x: Tensor) -> Tensor:
         return torch.ones(len(x), dtype=torch.bool, device=x.device)
 
     def log_reference(self, x: Tensor) -> Tensor:
         if self.scale is None:
             return x.new_zeros(len(x))
-        return -((x - self.mean) ** 2).flatten(1).sum(1) / (2 * self.scale**2)
+        if isinstance(self.scale, tuple):
+            return -(self._away(x) @ self._inverse(x).mT).square().sum(1) / 2
+        return -self._away(x).square().sum(1) / (2 * self.scale**2)
+
+    def reference_gradient(self, x: Tensor) -> Tensor:
+        """Of `log_reference` by x."""
+        if self.scale is None:
+            return torch.zeros_like(x)
+        if isinstance(self.scale, tuple):
+            inverse = self._inverse(x)
+            return -(self._away(x) @ inverse.mT @ inverse).view_as(x)
+        return -self._away(x).view_as(x) / self.scale**2
+
+    def of_noise(self, noise: Tensor) -> Tensor:
+        """Draws of the reference, made of standard normal ones `[n, *event]`."""
+        flat = noise.flatten(1)
+        if self.scale is None:
+            raise InputError("R^D without a reference term cannot be drawn from: declare domain=Reals(scale)")
+        flat = flat @ _as(self.scale, noise).mT if isinstance(self.scale, tuple) else flat * self.scale
+        return (flat + self._mean(noise)).view_as(noise)
+
+    def log_normalizer(self, n_dims: int) -> float:
+        """Of the reference term, over R^D."""
+        if isinstance(self.scale, tuple):
+            logs = float(_matrix(self.scale).diagonal().log().sum())
+        else:
+            logs = n_dims * math.log(self.scale) if self.scale is not None else math.inf
+        return n_dims / 2 * math.log(2 * math.pi) + logs
 
     def tempered(self, inverse_temperature: float) -> Reals:
-        return Reals(None if self.scale is None else self.scale / math.sqrt(inverse_temperature), self.mean)
+        root = math.sqrt(inverse_temperature)
+        if isinstance(self.scale, tuple):
+            return Reals(tuple(tuple(v / root for v in row) for row in self.scale), self.mean)
+        return Reals(None if self.scale is None else self.scale / root, self.mean)
 
     def intersect(self, other: Domain) -> Domain:
         """The domain of a product: quadratic terms add, so precisions add and means are weighted by them."""
@@ -86,9 +144,61 @@ class Reals:
         terms = [d for d in (self, other) if d.scale is not None]
         if not terms:
             return self
-        precisions = [1 / d.scale**2 for d in terms if d.scale is not None]
-        mean = sum(p * d.mean for p, d in zip(precisions, terms, strict=True)) / sum(precisions)
-        return Reals(1 / math.sqrt(sum(precisions)), mean)
+        sizes = [len(d.scale) for d in terms if isinstance(d.scale, tuple)]
+        sizes += [len(d.mean) for d in terms if isinstance(d.mean, tuple)]
+        if len(set(sizes)) > 1:
+            raise InputError(f"references of {sizes[0]} and {sizes[-1]} entries of x do not belong together")
+        if not sizes:
+            precisions = [1 / d.scale**2 for d in terms if isinstance(d.scale, float | int)]
+            means = [d.mean for d in terms if isinstance(d.mean, float | int)]
+            mean = sum(p * m for p, m in zip(precisions, means, strict=True)) / sum(precisions)
+            return Reals(1 / math.sqrt(sum(precisions)), mean)
+        matrices = [torch.linalg.inv(d._covariance(sizes[0])) for d in terms]
+        covariance = torch.linalg.inv(torch.stack(matrices).sum(0))
+        shifted = torch.stack([p @ d._mean(p).expand(len(p)) for p, d in zip(matrices, terms, strict=True)]).sum(0)
+        return Reals.gaussian(covariance @ shifted, covariance)
+
+    def _covariance(self, n_dims: int) -> Tensor:
+        if isinstance(self.scale, tuple):
+            factor = _matrix(self.scale)
+            return factor @ factor.mT
+        return (self.scale or math.inf) ** 2 * torch.eye(n_dims, dtype=torch.float64)
+
+    def _mean(self, like: Tensor) -> Tensor:
+        return _as(self.mean, like)
+
+    def _away(self, x: Tensor) -> Tensor:
+        return x.flatten(1) - self._mean(x)
+
+    def _inverse(self, x: Tensor) -> Tensor:
+        assert isinstance(self.scale, tuple)
+        return _inverse_of(self.scale, x.dtype, x.device)
+
+
+def _matrix(factor: Factor) -> Tensor:
+    return torch.tensor(factor, dtype=torch.float64)
+
+
+# A chain asks for these at every step.
+
+
+@functools.lru_cache(maxsize=64)
+def _inverse_of(factor: Factor, dtype: torch.dtype, device: torch.device) -> Tensor:
+    with torch.inference_mode(False):
+        matrix = _matrix(factor)
+        one = torch.eye(len(matrix), dtype=matrix.dtype)
+        found: Tensor = torch.linalg.solve_triangular(matrix, one, upper=False)
+        return found.to(device, dtype)
+
+
+@functools.lru_cache(maxsize=64)
+def _tensor_of(values: float | tuple[float, ...] | Factor, dtype: torch.dtype, device: torch.device) -> Tensor:
+    with torch.inference_mode(False):
+        return torch.tensor(values, dtype=torch.float64).to(device, dtype)
+
+
+def _as(values: float | tuple[float, ...] | Factor, like: Tensor) -> Tensor:
+    return _tensor_of(values, like.dtype, like.device)
 
 
 Domain = Box | Reals

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from jointenergy.buffers import Buffer, ReplayBuffer, ReservoirBuffer
-from jointenergy.data import ColorJitter, GaussianBlur, GaussianNoise, RandomCrop, RandomFlip
+from jointenergy.data import ColorJitter, CorrelatedNoise, GaussianBlur, GaussianNoise, RandomCrop, RandomFlip
 from jointenergy.data.training import TrainingData
 from jointenergy.data.views import DequantizeRows
 from jointenergy.errors import InputError
@@ -33,6 +33,8 @@ from jointenergy.kernels import (
     MixedHMC,
     PathAuxiliary,
     PolynomialDecay,
+    PreconditionedMALA,
+    Preconditioner,
     SingleSiteGibbs,
     UnderdampedLangevin,
 )
@@ -43,6 +45,7 @@ from jointenergy.starts import ClassGaussians, Uniform
 from jointenergy.training.settings import CadenceSettings, EngineSettings, OptimizerSettings
 
 FILE = FIT
+LISTED = 40_000  # entries of a matrix that the file says
 KNOWN: dict[str, type[Any]] = {
     kind.__name__: kind
     for kind in (
@@ -55,6 +58,7 @@ KNOWN: dict[str, type[Any]] = {
         ColorJitter,
         Cycle,
         DiscreteMALA,
+        CorrelatedNoise,
         DequantizeRows,
         EngineSettings,
         EnergyL2,
@@ -74,6 +78,8 @@ KNOWN: dict[str, type[Any]] = {
         OptimizerSettings,
         PathAuxiliary,
         PolynomialDecay,
+        PreconditionedMALA,
+        Preconditioner,
         RandomCrop,
         RandomFlip,
         Reals,
@@ -102,6 +108,8 @@ def describe(value: Any) -> Any:  # noqa: ANN401 (whatever fit takes)
     """Convert to plain values: parts of the library so that `rebuild` recreates them, others for comparison."""
     if isinstance(value, str | int | float | bool | None):
         return value
+    if isinstance(value, Tensor) and value.numel() <= LISTED:
+        return {"kind": "Tensor", "values": value.tolist()}
     if isinstance(value, Buffer):
         return {"kind": type(value).__name__, "capacity": value.capacity, "restart": value.restart}
     if is_dataclass(value) and type(value) is KNOWN.get(type(value).__name__):
@@ -126,6 +134,8 @@ def rebuild(plain: Any, what: str) -> Any:  # noqa: ANN401
     try:
         if kind in ("ReplayBuffer", "ReservoirBuffer"):
             return {"ReplayBuffer": ReplayBuffer, "ReservoirBuffer": ReservoirBuffer}[kind](**values)
+        if kind == "Tensor":
+            return torch.tensor(plain["values"])
         return KNOWN[str(kind)](**values)
     except (KeyError, TypeError, ValueError) as error:
         raise InputError(

@@ -36,6 +36,7 @@ from jointenergy.runs.user_data import LabelNames, UserRows, candidate_shapes, d
 from jointenergy.starts import Start, StartSpec, XStart
 from jointenergy.training import checkpoints, defaults
 from jointenergy.training.callbacks import Callback, Printed
+from jointenergy.training.chains import with_step_size
 from jointenergy.training.checkpoints import Checkpoint
 from jointenergy.training.distributed import device_of
 from jointenergy.training.loop import Diverged, Interrupted, Loop
@@ -201,6 +202,7 @@ def fit(
         engine=engine,
         seed=check_count("seed", seed, least=0),
         guarded=guard,
+        adapted=kernel is None and defaults.adapts(trained, known.objective, rows),
     )
     if not isinstance(settings, OptimizerSettings):
         plan = replace(plan, optimizer=OptimizerSettings(ema=numbers["optimizer"].ema if ema is None else ema))
@@ -516,7 +518,7 @@ def _say(known: _Known, plan: Plan, spec: object, device: torch.device, loop: Lo
         f"held out, {labels!r}",
         *known.notes,
         f"objective {' + '.join(terms)}",
-        f"{plan.kernel}, {plan.steps} steps, start {spec}, buffer {plan.buffer}",
+        f"{_moves(plan)}, {plan.steps} steps, start {spec}, buffer {plan.buffer}",
         f"{plan.optimizer.name if plan.make_optimizer is None else 'your optimizer'}, batches of {plan.batch_size}, "
         f"{plan.iterations:,} iterations on {device.type}, averaged weights {plan.optimizer.ema:g}",
     ]
@@ -527,10 +529,15 @@ def _say(known: _Known, plan: Plan, spec: object, device: torch.device, loop: Lo
         print(f"fit: {line}")
 
 
+def _moves(plan: Plan) -> str:
+    return "MALA in the shape of a class, its step size adapted" if plan.adapted else str(plan.kernel)
+
+
 def _run(loop: Loop, spec: StartSpec | XStart | Start, folder: Path | None) -> Run:
     """Create the run from the averaged weights of the best healthy checkpoint."""
     plan = loop.trainer.plan
     name, checkpoint, notes = best_of(loop.store, loop.where)
+    plan = replace(plan, kernel=with_step_size(plan.kernel, checkpoint.values["step_size"]))
     model = copy.deepcopy(loop.trainer.ema)
     model.load_state_dict(under(checkpoint.tensors, "ema/"))
     path = None if folder is None else folder / "checkpoints" / name

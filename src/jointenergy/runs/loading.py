@@ -39,6 +39,7 @@ from jointenergy.runs.thresholds import Thresholds
 from jointenergy.runs.user_data import LabelNames, label_space, rows_of_user, training_data
 from jointenergy.starts import Start, StartSpec, XStart
 from jointenergy.training import checkpoints
+from jointenergy.training.chains import with_step_size
 from jointenergy.training.distributed import device_of
 from jointenergy.training.plan import make_plan
 from jointenergy.training.state import under
@@ -139,7 +140,7 @@ def _from_fit(
         raise InputError(f"{folder / description.FILE} is damaged: {error}") from None
     model = _model_of_fit(network, family, labels, shape, description.rebuild(known["domain"], "domain"), normalizer)
     _load_weights(model, under(checkpoint.tensors, "ema/"), str(folder))
-    moves = kernel or description.rebuild(known["kernel"], "kernel")
+    moves = kernel or with_step_size(description.rebuild(known["kernel"], "kernel"), checkpoint.values["step_size"])
     begins = start or description.rebuild(known["start"], "start")
     path = folder / "checkpoints" / name
     origin = Origin(

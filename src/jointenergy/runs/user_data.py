@@ -13,11 +13,13 @@ from torch.utils.data import Dataset as TorchDataset
 
 from jointenergy.data import Dataset, View
 from jointenergy.data.base import split_rows
+from jointenergy.data.covariances import covariance_of
 from jointenergy.data.training import TrainingData, filled
 from jointenergy.errors import InputError
 from jointenergy.labels import MISSING, LabelSpace
 from jointenergy.models import Box, Domain, Reals
 from jointenergy.runs.arrays import shaped, tensor_of
+from jointenergy.training.defaults import CORRELATED
 
 LabelNames = LabelSpace | Mapping[str, int | Sequence[str]] | Sequence[str] | int
 LARGEST = 1e6  # largest |x| that float32 represents with enough digits
@@ -25,7 +27,8 @@ MOST_CLASSES = 10_000  # maximum classes of a label; more are probably identifie
 COLORS = (1, 3)  # channels of an image
 MARGIN = 0.2  # minimum margin around the values of a table, as a share of their range
 SMALL_SHARE = 200.0  # with few columns, the margin grows until the values fill 1 / this of the box
-REFERENCE = 1.5  # width of the Gaussian reference of a table, in standard deviations of x
+TABLE = 32  # maximum columns of rows that are a table whatever their range
+REFERENCE = 1.5  # width of the Gaussian reference of a table of many columns, in standard deviations of x
 
 
 @dataclass(frozen=True, eq=False)
@@ -202,7 +205,8 @@ def _column(column: np.ndarray[Any, Any], name: str, known: Sequence[str] | None
 def domain_of(x: Tensor, bounds: tuple[float, float] | None) -> tuple[Domain, View]:
     """Choose the domain and range of x: a box for pixels and x within common bounds, R^D for the columns of a table.
 
-    A table gets a Gaussian reference, and a range so wide that uniform noise hardly ever looks like a row.
+    A table gets a Gaussian reference with the covariance of its columns, and a range so wide that uniform noise hardly
+    ever looks like a row.
     """
     if bounds is not None:
         return Box(bounds[0], bounds[1]), View.of(bounds)
@@ -214,13 +218,18 @@ def domain_of(x: Tensor, bounds: tuple[float, float] | None) -> tuple[Domain, Vi
     low, high = float(known.min()), float(known.max())
     if low == high:
         raise InputError(f"every value of x is {low:g}: pass x that varies")
-    for usual in ((0.0, 1.0), (-1.0, 1.0)):
+    table = x.ndim == 2 and x.shape[1] <= TABLE
+    for usual in () if table else ((0.0, 1.0), (-1.0, 1.0)):
         if usual[0] <= low and high <= usual[1]:
             return Box(*usual), View(*usual)
     if x.ndim > 2:
         return Box(low, high), View(low, high)
     middle, half = (low + high) / 2, (high - low) / 2 * max(1.0 + MARGIN, SMALL_SHARE ** (1.0 / x.shape[1]))
-    return Reals(REFERENCE * float(known.std()), float(known.mean())), View(middle - half, middle + half)
+    view = View(middle - half, middle + half)
+    if x.shape[1] > CORRELATED:
+        return Reals(REFERENCE * float(known.std()), float(known.mean())), view
+    mean = x.nanmean(0)
+    return Reals.gaussian(mean, covariance_of(torch.where(x.isnan(), mean, x))), view
 
 
 def training_data(

@@ -14,10 +14,10 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.semi_supervised import LabelSpreading
 from torch import Tensor
 
+from jointenergy.data.covariances import shrinkage
 from jointenergy.labels import MISSING, LabelSpace
 
 NEIGHBORS = 7  # of a row, along which labels spread
-LEAST_SHRINKAGE = 1e-3  # of the covariance toward a round one: constant and repeated columns need some
 ROUNDS = 10  # of expectation and maximization, where features are missing
 CLASS_ROUNDS = 2  # where classes are: more drive classes that are no Gaussians away from their labels
 
@@ -105,27 +105,16 @@ def _maximize(x: Tensor, share: Tensor, loss: Tensor, code: Tensor, space: Label
     scatter = torch.einsum("nk,nki,nkj->ij", share, away, away) / total.sum()
     belongs = share.sum(1)
     rows = (share[:, :, None] * away).sum(1) / belongs.clamp(min=1e-9)[:, None]
-    shrinkage = _shrinkage(rows, belongs)
+    share_round = shrinkage(rows, belongs)
     covariance = scatter + loss
     level = covariance.diagonal().mean().clamp(min=1e-3)
-    covariance = (1 - shrinkage) * covariance + shrinkage * level * torch.eye(x.shape[1], dtype=x.dtype)
+    covariance = (1 - share_round) * covariance + share_round * level * torch.eye(x.shape[1], dtype=x.dtype)
     # One row more of each value: a value that a class has not shown is rare, not impossible.
     counts = share.mT @ code + 1.0 / max(space.n_codes, 1)
     logs = [(b / b.sum(1, keepdim=True)).log() for b in counts.split(space.cardinalities, dim=1)] if len(space) else []
     log_values = torch.cat(logs, dim=1) if logs else counts[:, :0]
     smoothed = total + 1e-3 * total.sum() / len(total)
     return Gaussians((smoothed / smoothed.sum()).log(), means, covariance, log_values)
-
-
-def _shrinkage(rows: Tensor, counts: Tensor) -> float:
-    """Ledoit and Wolf's, of what is left of rows when their class's mean is taken away; a row counts several times."""
-    n, n_features = float(counts.sum()), rows.shape[1]
-    second = (rows * counts[:, None]).mT @ rows / n
-    squares, level = second.square().sum(), second.diagonal().mean()
-    noise = ((counts * rows.square().sum(1).square()).sum() / n - squares) / n
-    distance = squares - n_features * level**2
-    found = float(noise / distance) if float(distance) > 0 else 0.0
-    return min(max(found, LEAST_SHRINKAGE), 1.0)
 
 
 def _filled_by_em(x: Tensor, mask: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:

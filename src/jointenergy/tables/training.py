@@ -3,17 +3,15 @@
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
 
 from jointenergy.buffers import ReplayBuffer
-from jointenergy.data import View
-from jointenergy.data.augmentations import Change
+from jointenergy.data import CorrelatedNoise, View
 from jointenergy.data.training import TrainingData
 from jointenergy.kernels import BlockGibbs, PreconditionedMALA
 from jointenergy.labels import MISSING, LabelSpace
@@ -33,12 +31,8 @@ from jointenergy.training.health import Health
 from jointenergy.training.loop import Loop
 from jointenergy.training.plan import Plan
 from jointenergy.training.settings import CadenceSettings, EngineSettings, OptimizerSettings
-from jointenergy.training.step import Outcome
 from jointenergy.training.trainer import Trainer
 
-TUNE = 10  # iterations between two looks at how many moves are accepted
-ACCEPTED = 0.6  # the share of moves that MALA should accept
-LEAST_STEP, MOST_STEP = 1e-5, 1.0  # of the reference's variance
 SMALL_SHARE = 200.0  # uniform noise that health is judged against fills that many times the data's own box
 LONG = 1000  # iterations above which a fit is checked on the way
 SAMPLING_STEPS = 20  # of the chains of a check of health, and ten times as many: twice what samples are drawn with
@@ -198,6 +192,7 @@ def table_plan(
         # Tuned kernels would be recorded anew at every change.
         engine=EngineSettings(record="off", compile="off", precision="float32"),
         seed=seed,
+        adapted=True,
     )
 
 
@@ -232,17 +227,6 @@ def _objectives(extra: float, n_targets: int, data: TrainingData) -> tuple[Objec
     return Objective((LogPXY(),)), Objective((classes,))
 
 
-@dataclass(frozen=True, eq=False)
-class CorrelatedNoise(Change):
-    """Noise in the shape of a covariance, of which `root` is the upper Cholesky factor."""
-
-    root: Tensor
-
-    def __call__(self, x: Tensor, *, generator: torch.Generator) -> Tensor:
-        noise: Tensor = torch.randn(len(x), len(self.root), generator=generator, device=x.device) @ self.root
-        return x + noise.view_as(x)
-
-
 def mala_of(trainer: Trainer) -> PreconditionedMALA:
     """The kernel that moves x."""
     kernel = trainer.chains.kernel
@@ -269,19 +253,6 @@ def one_thread() -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
-
-
-class StepSizeTuning(Callback):
-    """A longer step where much is accepted, a shorter one where little is."""
-
-    def on_step(self, loop: Loop, outcome: Outcome) -> None:
-        moved, trainer = outcome.moved, loop.trainer
-        if moved is None or moved.acceptance is None or trainer.iteration % TUNE:
-            return
-        kernel, mala = trainer.chains.kernel, mala_of(trainer)
-        factor = math.exp(0.7 * (float(moved.acceptance.mean()) - ACCEPTED))
-        mala = replace(mala, step_size=min(max(mala.step_size * factor, LEAST_STEP), MOST_STEP))
-        trainer.chains.kernel = replace(kernel, x_kernel=mala) if isinstance(kernel, BlockGibbs) else mala
 
 
 @dataclass
@@ -322,7 +293,7 @@ def train(
 ) -> FitResult:
     """To the end, or to where early stopping ends it; a run that could not be kept healthy is taken as it last was."""
     losses, set_back = LossCurve(), False
-    watching = [StepSizeTuning(), OneCheck(), losses, *([] if stopping is None else [stopping]), *callbacks]
+    watching = [OneCheck(), losses, *([] if stopping is None else [stopping]), *callbacks]
     loop, diverged = train_plan(plan, callbacks=watching, prepare=lambda trainer: go_on(trainer, before, progress))
     trainer = loop.trainer
     if diverged is not None:

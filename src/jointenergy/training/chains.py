@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -16,6 +17,10 @@ from jointenergy.kernels import BlockGibbs, Info, Kernel, Langevin, State, Targe
 from jointenergy.kernels.base import Known, over
 from jointenergy.kernels.chain import run_unchecked
 from jointenergy.starts import MissingLabels, SomeLabels, Start
+
+TUNE = 10  # iterations between two adaptations of the step size
+ACCEPTED = 0.6  # target acceptance rate of MALA
+LEAST_STEP, MOST_STEP = 1e-5, 1.0  # limits of an adapted step, in units of the kernel's metric
 
 # Well beyond what healthy chains reach, and far below what lets one diverged chain dominate a gradient.
 EXTREME = 50.0  # median absolute deviations from the median log-density, plus 5 nats
@@ -68,6 +73,17 @@ class Chains:
                 f"the KL term needs a final Langevin step, but x moves by {kernel!r}: use a Langevin kernel"
             )
         return kernel
+
+    @property
+    def step_size(self) -> float | None:
+        """The step size of the kernel that moves x, if it has one."""
+        return step_size_of(self.kernel)
+
+    def adapt(self, acceptance: Tensor | None) -> None:
+        """Lengthen the step if many moves are accepted, shorten it if few are."""
+        if acceptance is not None and (before := self.step_size) is not None:
+            factor = math.exp(0.7 * (float(acceptance.mean()) - ACCEPTED))
+            self.kernel = with_step_size(self.kernel, min(max(before * factor, LEAST_STEP), MOST_STEP))
 
     @functools.cached_property
     def known(self) -> Known:
@@ -162,3 +178,19 @@ class Chains:
                 for change in self.augmentation:
                     state = replace(state, x=target.hold_x(change(state.x, generator=generator)))
         return state
+
+
+def step_size_of(kernel: Kernel) -> float | None:
+    """Return the step size of the part that moves x, if it has one."""
+    moves_x = kernel.x_kernel if isinstance(kernel, BlockGibbs) else kernel
+    found = getattr(moves_x, "step_size", None)
+    return found if isinstance(found, float | int) else None
+
+
+def with_step_size(kernel: Kernel, step_size: float | None) -> Kernel:
+    """Return the kernel with another step size of x; unchanged for None."""
+    if step_size is None or step_size == step_size_of(kernel):
+        return kernel
+    if isinstance(kernel, BlockGibbs):
+        return replace(kernel, x_kernel=with_step_size(kernel.x_kernel, step_size))
+    return replace(kernel, step_size=step_size)  # type: ignore[type-var]

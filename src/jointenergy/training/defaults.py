@@ -5,22 +5,40 @@ from __future__ import annotations
 import math
 from typing import Any, Literal
 
+import torch
+from torch import Tensor
+
 from jointenergy.buffers import ReplayBuffer
+from jointenergy.data import CorrelatedNoise
+from jointenergy.data.covariances import covariance_of
 from jointenergy.data.training import TrainingData
 from jointenergy.data.views import View
-from jointenergy.kernels import BlockGibbs, ExactGibbs, GibbsWithGradients, Kernel, Langevin
+from jointenergy.kernels import (
+    BlockGibbs,
+    ExactGibbs,
+    GibbsWithGradients,
+    Kernel,
+    Langevin,
+    PreconditionedMALA,
+    Preconditioner,
+)
 from jointenergy.labels import MISSING
 from jointenergy.models import JointModel, Reals
 from jointenergy.objectives import EnergyL2, LogPX, LogPYGivenX, Objective
 from jointenergy.starts import ClassGaussians, StartSpec, Uniform
 from jointenergy.training.settings import CadenceSettings, OptimizerSettings
 
-SMALL = 400  # values of a row up to which it is treated as a vector, whatever its shape
+CORRELATED = 200  # maximum columns of a table for moves, noise and a reference that follow its covariance
+SMALL = 100  # values of a row up to which it is treated as a vector, whatever its shape
 # Passes over the rows, and the minimum and maximum iterations; images overfit sooner.
 EPOCHS, FEWEST, MOST = {"image": 60, "small": 200}, {"image": 1000, "small": 2000}, 10_000
 GAUSSIANS = 1.5e8  # maximum entries of all class covariances for class Gaussian starts: 600 MB
 LEAST_ROWS = 10  # minimum rows per class for class Gaussian starts
 CHECKS = 8  # health checks per run
+STEP = 0.1  # first step size for a table, in units of the covariance within classes
+# Noise on the columns of a table, in standard deviations within classes. It grows as the root of the number of columns
+# from FEW_COLUMNS on: rows of many columns lie far apart.
+NOISE, FEW_COLUMNS, MOST_NOISE = 0.15, 8, 0.3
 WIDE = 1.5  # maximum unit of x, in standard deviations
 
 
@@ -40,10 +58,20 @@ def unit_of(data: TrainingData, bounds: View) -> float:
 def default_kernel(model: JointModel, objective: Objective, data: TrainingData, bounds: View) -> Kernel:
     """Return Langevin scaled to x: at temperature 1 for a table, at a low temperature in a box, as in the papers.
 
+    The columns of a table are correlated, and classes are narrow: moves follow the covariance within classes, and moves
+    that overshoot are rejected. `fit` adapts the step size.
+
     If the objective has a joint density, moves of labels alternate with moves of x.
     """
     unit, box, kind = unit_of(data, bounds), (bounds[0], bounds[1]), kind_of(model)
-    if kind == "table":
+    langevin: Kernel
+    if correlated(model, data):
+        noised = within_classes(data) + default_noise(data).root.cpu().double().square()  # of uncorrelated columns
+        if adapts(model, objective, data):
+            langevin = PreconditionedMALA(STEP, Preconditioner(torch.linalg.inv(noised).to(data.x)))
+        else:
+            langevin = Langevin.at_temperature(0.5 * float(torch.linalg.eigvalsh(noised)[0]))  # a factor above 2 diverges
+    elif kind == "table":
         langevin = Langevin.at_temperature(0.02 * unit**2)
     elif kind == "small":
         langevin = Langevin(0.5 * unit**2, 0.1 * unit, bounds=box)
@@ -81,7 +109,7 @@ def default_settings(model: JointModel, data: TrainingData, bounds: View, *, on_
         "iterations": iterations,
         "steps": 20 if small else 10,
         "sampling_steps": 100 if small else 20,
-        "noise": (0.1 if small else 0.05) * unit,
+        "noise": default_noise(data) if correlated(model, data) else (0.1 if small else 0.05) * unit,
         "buffer": ReplayBuffer(5000 if small or on_gpu else 500, restart=0.05),
         "optimizer": OptimizerSettings(
             name="adamw",
@@ -93,6 +121,27 @@ def default_settings(model: JointModel, data: TrainingData, bounds: View, *, on_
             ema=0.99 if small or iterations < MOST else 0.999,
         ),
     }
+
+
+def default_noise(data: TrainingData) -> CorrelatedNoise:
+    """Return uncorrelated noise on the columns of a table, scaled by their standard deviations within classes."""
+    noise = min(MOST_NOISE, NOISE * math.sqrt(max(1.0, math.prod(data.event_shape) / FEW_COLUMNS)))
+    return CorrelatedNoise((noise * within_classes(data).diagonal().sqrt().diag()).to(data.x))
+
+
+def within_classes(data: TrainingData) -> Tensor:
+    """Return the covariance of the rows within their classes."""
+    return covariance_of(data.x, data.y if len(data.labels) == 1 else None)
+
+
+def correlated(model: JointModel, data: TrainingData) -> bool:
+    """Whether the rows are a table with few enough columns for a covariance."""
+    return kind_of(model) == "table" and math.prod(data.event_shape) <= CORRELATED
+
+
+def adapts(model: JointModel, objective: Objective, data: TrainingData) -> bool:
+    """Whether the default kernel has an adapted step size; the KL term needs Langevin instead."""
+    return correlated(model, data) and not any("last_step" in term.draws for term in objective.terms)
 
 
 def default_cadence(iterations: int) -> CadenceSettings:

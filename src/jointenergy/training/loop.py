@@ -20,6 +20,7 @@ from jointenergy.files.schema import Measured, Natural, Number, of_json
 from jointenergy.limits import LARGEST
 from jointenergy.training import checkpoints, edits, evidence, measure, state
 from jointenergy.training.callbacks import Callback, Event
+from jointenergy.training.chains import with_step_size
 from jointenergy.training.check import check, check_trainer
 from jointenergy.training.checkpoints import Checkpoint
 from jointenergy.training.guard import Guard, Judgment, Signals
@@ -365,12 +366,14 @@ class Loop:
         self._save(checked=False)
 
     def _health_of(self, name: str) -> Health:
-        trainer, tensors = self.trainer, self.store.load(name).tensors
+        trainer, found = self.trainer, self.store.load(name)
+        tensors, step_size = found.tensors, found.values["step_size"]
         model, buffer = copy.deepcopy((trainer.ema, trainer.chains.buffer))
         model.load_state_dict(state.under(tensors, "ema/"))
         if buffer is not None:
             buffer.load_state_dict(state.under(tensors, "ranks/0/buffer/"))
-        plan = replace(trainer.plan, kernel=trainer.chains.kernel, steps=trainer.chains.steps)
+        kernel = with_step_size(trainer.chains.kernel, step_size)
+        plan = replace(trainer.plan, kernel=kernel, steps=trainer.chains.steps)
         return check(plan, model, buffer, iteration=trainer.iteration, stream="confirm")
 
     def _save(self, *, checked: bool) -> None:

@@ -91,6 +91,8 @@ class Plan:
     engine: EngineSettings = field(default_factory=EngineSettings)
     seed: int = 0
     guarded: bool = True
+    adapted: bool = False
+    """Whether the step size of a MALA kernel follows the share of its moves that is accepted."""
 
     @functools.cached_property
     def needs_of(self) -> tuple[frozenset[DrawName], ...]:
@@ -143,7 +145,7 @@ def make_plan(
     start_labels: Literal["uniform", "frequency"] = "uniform",
     dequantize: Pixels = "none",
     augment: Sequence[str | Change] = (),
-    noise: float = 0.0,
+    noise: float | Change = 0.0,
     classifier_noise: float | None = None,
     chain_augment: Sequence[str | Change] = (),
     augment_every: int = 0,
@@ -155,6 +157,7 @@ def make_plan(
     engine: EngineSettings | None = None,
     seed: int = 0,
     guarded: bool = True,
+    adapted: bool = False,
 ) -> Plan:
     """Bind the parts of a run to its data.
 
@@ -170,8 +173,10 @@ def make_plan(
     if label_objective is None and classifier_noise is not None:
         raise InputError("classifier_noise is for a label_objective with batches of its own: leave it out")
 
-    def noised(scale: float) -> list[Change]:
-        return [GaussianNoise(scale, clamp=box)] if scale > 0 else []
+    def noised(by: float | Change) -> list[Change]:
+        if not isinstance(by, float | int):
+            return [by]
+        return [GaussianNoise(by, clamp=box)] if by > 0 else []
 
     augmented = (*before, *changes, *noised(noise if classifier_noise is None else classifier_noise))
     objectives = (objective,) if label_objective is None else (objective, label_objective)
@@ -201,6 +206,7 @@ def make_plan(
         engine=engine or EngineSettings(),
         seed=seed,
         guarded=guarded,
+        adapted=adapted,
     )
 
 

@@ -16,6 +16,7 @@ from jointenergy.files.schema import Natural, of_json
 from jointenergy.limits import COUNT, LARGEST
 from jointenergy.streams import seeded
 from jointenergy.training import checkpoints
+from jointenergy.training.chains import with_step_size
 from jointenergy.training.checkpoints import Checkpoint
 from jointenergy.training.distributed import World
 from jointenergy.training.stores import Store
@@ -29,6 +30,8 @@ class TrainerCourse:
     attempt: Natural
     steps: Annotated[int, Field(ge=0, le=COUNT)]
     learning_rate_scale: Annotated[float, Field(gt=0, le=LARGEST)]
+    step_size: Annotated[float, Field(gt=0, le=LARGEST)] | None
+    """Of the chains' moves of x, where it is adapted."""
     n_skipped: Natural
     skipped_in_row: Natural
     world_size: Annotated[int, Field(ge=1, le=COUNT)]
@@ -54,6 +57,7 @@ def save(trainer: Trainer, values: dict[str, Any]) -> Checkpoint:
         trainer.attempt,
         trainer.chains.steps,
         trainer.learning_rate_scale,
+        trainer.chains.step_size if trainer.plan.adapted else None,
         trainer.n_skipped,
         trainer.skipped_in_row,
         trainer.world.size,
@@ -111,6 +115,7 @@ def restore(trainer: Trainer, checkpoint: Checkpoint) -> str | None:
     trainer.attempt = course.attempt
     trainer.chains.steps = course.steps
     trainer.learning_rate_scale = course.learning_rate_scale
+    trainer.chains.kernel = with_step_size(trainer.chains.kernel, course.step_size)
     trainer.update.skips.copy_(torch.tensor((course.n_skipped, course.skipped_in_row)))
     for feed in trainer.feeds:
         feed.order.load_state_dict(under(checkpoint.tensors, f"order/{feed.name}/"))

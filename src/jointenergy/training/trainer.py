@@ -21,7 +21,7 @@ from jointenergy.networks.accelerated import can_hold, hold, together
 from jointenergy.networks.batch_norm import has_batch_norm
 from jointenergy.objectives import Batch, DrawName, Draws, Loss, Objective, Samples
 from jointenergy.streams import seeded
-from jointenergy.training.chains import Chains, Moved
+from jointenergy.training.chains import TUNE, Chains, Moved
 from jointenergy.training.completions import Completions
 from jointenergy.training.distributed import World
 from jointenergy.training.engine import Engine, accelerated, arithmetic, by_compiler, compiles, first_line, precision_of
@@ -148,6 +148,7 @@ class Trainer:
         sums = self.model.factorized or len(self.model.labels) == 0 or not looks
         one_pass = self.plan.gradients is None or isinstance(self.plan.gradients, SharpnessAware)
         own = self.plan.make_optimizer is None and one_pass and self.plan.ema_of is None
+        own = own and not self.plan.adapted  # each step size would be a recording of its own
         return self.world.size == 1 and own and not self.needs & {"given_x", "given_xy", "given_y"} and sums
 
     def step(self) -> Outcome:
@@ -157,6 +158,8 @@ class Trainer:
         self.update.begin(self.iteration, self.learning_rate_scale)
         outcome = step(self) if self.plain else self.without_failing_compiler(self._engine_step)
         self.iteration += 1
+        if self.plan.adapted and outcome.moved is not None and self.iteration % TUNE == 0:
+            self.chains.adapt(outcome.moved.acceptance)
         return outcome
 
     def _engine_step(self) -> Outcome:
