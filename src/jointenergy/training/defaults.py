@@ -70,7 +70,9 @@ def default_kernel(model: JointModel, objective: Objective, data: TrainingData, 
         if adapts(model, objective, data):
             langevin = PreconditionedMALA(STEP, Preconditioner(torch.linalg.inv(noised).to(data.x)))
         else:
-            langevin = Langevin.at_temperature(0.5 * float(torch.linalg.eigvalsh(noised)[0]))  # a factor above 2 diverges
+            langevin = Langevin.at_temperature(
+                0.5 * float(torch.linalg.eigvalsh(noised)[0])
+            )  # diverges at 2
     elif kind == "table":
         langevin = Langevin.at_temperature(0.02 * unit**2)
     elif kind == "small":
