@@ -70,9 +70,7 @@ def default_kernel(model: JointModel, objective: Objective, data: TrainingData, 
         if adapts(model, objective, data):
             langevin = PreconditionedMALA(STEP, Preconditioner(torch.linalg.inv(noised).to(data.x)))
         else:
-            langevin = Langevin.at_temperature(
-                0.5 * float(torch.linalg.eigvalsh(noised)[0])
-            )  # diverges at 2
+            langevin = Langevin.at_temperature(0.5 * float(torch.linalg.eigvalsh(noised)[0]))  # diverges at 2
     elif kind == "table":
         langevin = Langevin.at_temperature(0.02 * unit**2)
     elif kind == "small":
@@ -112,7 +110,8 @@ def default_settings(model: JointModel, data: TrainingData, bounds: View, *, on_
         "steps": 20 if small else 10,
         "sampling_steps": 100 if small else 20,
         "noise": default_noise(data) if correlated(model, data) else (0.1 if small else 0.05) * unit,
-        "buffer": ReplayBuffer(5000 if small or on_gpu else 500, restart=0.05),
+        # Chains of a large buffer move seldom, and lag behind the weights.
+        "buffer": ReplayBuffer(1000 if kind == "table" else 5000 if small or on_gpu else 500, restart=0.05),
         "optimizer": OptimizerSettings(
             name="adamw",
             learning_rate=1e-3 if kind == "small" or on_gpu else 2e-3,
