@@ -14,7 +14,8 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from sklearn.datasets import load_breast_cancer, make_circles
+from sklearn.datasets import load_digits, make_classification, make_gaussian_quantiles, make_s_curve
+from sklearn.decomposition import PCA
 from sklearn.linear_model import LogisticRegression
 from sklearn.model_selection import train_test_split
 from torch import nn
@@ -29,11 +30,34 @@ NOTE = "The baseline is a logistic regression on the same rows. Test rows are to
 Rows = tuple[np.ndarray, np.ndarray]
 
 
-def tanh_mlp(shape: tuple[int, ...], n_classes: int) -> nn.Module:
-    n = int(np.prod(shape))
+def leaky_mlp(shape: tuple[int, ...], n_classes: int) -> nn.Module:
+    (n,) = shape
     return nn.Sequential(
-        nn.Flatten(), nn.Linear(n, 64), nn.Tanh(), nn.Linear(64, 64), nn.Tanh(), nn.Linear(64, n_classes)
+        *(nn.Linear(n, 96), nn.LeakyReLU(0.1), nn.Linear(96, 96), nn.LeakyReLU(0.1)),
+        *(nn.Linear(96, 96), nn.LeakyReLU(0.1), nn.Linear(96, n_classes)),
     )
+
+
+class GeluResidual(nn.Module):
+    """Two residual blocks with layer norm."""
+
+    def __init__(self, shape: tuple[int, ...], n_classes: int) -> None:
+        super().__init__()
+        self.stem, self.head = nn.Linear(shape[0], 64), nn.Linear(64, n_classes)
+        self.blocks = nn.ModuleList(
+            nn.Sequential(nn.LayerNorm(64), nn.Linear(64, 64), nn.GELU(), nn.Linear(64, 64)) for _ in range(2)
+        )
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.stem(x)
+        for block in self.blocks:
+            x = x + block(x)
+        logits: torch.Tensor = self.head(x)
+        return logits
+
+
+def wide_softplus(shape: tuple[int, ...], n_classes: int) -> nn.Module:
+    return nn.Sequential(nn.Linear(shape[0], 256), nn.Softplus(), nn.Linear(256, n_classes))
 
 
 def lenet(shape: tuple[int, ...], n_classes: int) -> nn.Module:
@@ -65,14 +89,34 @@ class GroupNormResNet(nn.Module):
         return logits
 
 
-def circles() -> Rows:
-    x, y = make_circles(TRAIN + TEST, noise=0.1, factor=0.4, random_state=1)
-    return 3.0 * x.astype(np.float32), y
+def quantiles() -> Rows:
+    x, y = make_gaussian_quantiles(n_samples=1500, n_features=3, n_classes=3, random_state=5)
+    return x.astype(np.float32), y
 
 
-def cancer() -> Rows:
-    x, y = load_breast_cancer(return_X_y=True)
-    return ((x - x.mean(0)) / x.std(0)).astype(np.float32), y
+def classification() -> Rows:
+    """Twelve columns, four of them linear combinations of others, on scales from 0.1 to 100."""
+    x, y = make_classification(2000, 12, n_informative=5, n_redundant=4, n_classes=3, random_state=5)
+    return (x * np.logspace(-1, 2, 12)).astype(np.float32), y
+
+
+def spirals() -> Rows:
+    random = np.random.default_rng(5)
+    y = random.integers(0, 3, 1500)
+    t = np.sqrt(random.uniform(0.05, 1.0, 1500))
+    angle = 4.0 * t + 2 * np.pi * y / 3
+    x = np.stack((t * np.cos(angle), t * np.sin(angle)), axis=1) + 0.03 * random.normal(size=(1500, 2))
+    return x.astype(np.float32), y
+
+
+def s_curve() -> Rows:
+    x, t = make_s_curve(1200, noise=0.1, random_state=5)
+    return x.astype(np.float32), np.digitize(t, np.quantile(t, [1 / 3, 2 / 3]))
+
+
+def digits_pca() -> Rows:
+    x, y = load_digits(return_X_y=True)
+    return PCA(10, random_state=5).fit_transform(x).astype(np.float32), y
 
 
 def grey(name: str, prefix: str, first_label: int = 0) -> Callable[[], Rows]:
@@ -86,8 +130,11 @@ def grey(name: str, prefix: str, first_label: int = 0) -> Callable[[], Rows]:
 
 
 SETS: dict[str, tuple[Callable[[], Rows], Callable[[tuple[int, ...], int], nn.Module]]] = {
-    "circles-mlp": (circles, tanh_mlp),
-    "cancer-mlp": (cancer, tanh_mlp),
+    "quantiles-leaky": (quantiles, leaky_mlp),
+    "classification-residual": (classification, GeluResidual),
+    "spirals-softplus": (spirals, wide_softplus),
+    "s-curve-leaky": (s_curve, leaky_mlp),
+    "digits-pca-residual": (digits_pca, GeluResidual),
     "fashion-lenet": (grey("fashion-mnist", "t10k"), lenet),
     "kmnist-resnet": (grey("ood-grey", "kmnist-t10k"), GroupNormResNet),
     "emnist-lenet": (grey("ood-grey", "emnist-letters-test", 1), lenet),
