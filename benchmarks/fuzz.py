@@ -1,7 +1,6 @@
 """benchmarks: mutated files for every reader and command; the count and the findings go to results/fuzz.json.
 
-python -m benchmarks.fuzz [--minutes 60] [--write] prints the findings; --write publishes them from a clean tree, under
---name where only some targets are fed.
+python -m benchmarks.fuzz [--minutes 60] [--write] prints the findings; --write publishes them from a clean tree.
 
 Each file is made by a seed of its own, so that a finding can be made again: `--targets NAME --seed N`.
 """
@@ -9,29 +8,91 @@ Each file is made by a seed of its own, so that a finding can be made again: `--
 from __future__ import annotations
 
 import argparse
+import os
 import resource
 import sys
 import tempfile
 import time
 import traceback
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 
-from tests.fuzzing import feed, targets
+from tests.fuzzing import Target, feed, targets
 from tests.small_run import make_place
 
 from jointenergy.limits import GIB
 from jointenergy.report import provenance, results
 
 MEMORY = 24 * GIB  # of addresses, most of which torch takes at its start: what asks for more is a finding
+OFTEN = 300  # seconds after which the counts are published so far
+PROTOCOLS = {
+    "fuzz_files": "mutated files given in turn to every reader and command that takes a file, on one core",
+    "fuzz_taken": "files that were valid all the same and were answered; the others were refused in a sentence",
+    "fuzz_findings": "other exceptions, crashes, exit statuses of a fault, files that took more than 20 s of computing",
+    "fuzz_targets": "readers and commands",
+}
+
+
+def feed_all(chosen: dict[str, Target], scratch: Path, at: tuple[int, int], end: float) -> Iterator[str]:
+    """Feed the targets, from one of a seed on and in whole rounds; say what is begun and how it went."""
+    seed, first = at
+    while True:
+        for name, target in list(chosen.items())[first:]:
+            yield f"{name}\n"
+            content = target.mutate(target.content, Random(f"{name} {seed}"))
+            try:
+                yield "taken\n" if feed(target, content, scratch) else "refused\n"
+            except BaseException as error:
+                if isinstance(error, KeyboardInterrupt):
+                    raise
+                print(f"{name}, seed {seed}:", *traceback.format_exception(error)[-3:], flush=True)
+                yield f"{type(error).__name__}\n"
+        seed, first = seed + 1, 0
+        if time.monotonic() >= end:
+            return
+
+
+def feed_in_fork(
+    chosen: dict[str, Target],
+    scratch: Path,
+    at: tuple[int, int],
+    end: float,
+    fed: Counter[str],
+    taken: Counter[str],
+    found: list[str],
+) -> tuple[int, int]:
+    """Feed in a process of its own, which a file may crash; where the next one goes on."""
+    read, write = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        os.close(read)
+        with os.fdopen(write, "w", buffering=1) as said:
+            said.writelines(feed_all(chosen, scratch, at, end))
+        os._exit(0)
+    os.close(write)
+    (seed, index), names = at, list(chosen)
+    with os.fdopen(read) as said:
+        for name in map(str.strip, said):
+            outcome = next(said, "").strip() or f"signal {os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])}"
+            fed[name] += 1
+            taken[name] += outcome == "taken"
+            if outcome not in ("taken", "refused"):
+                found.append(f"{name} {seed}: {outcome}")
+                print(f"{name}, seed {seed}: {outcome}", flush=True)
+            index = (index + 1) % len(names)
+            seed += index == 0
+            if outcome.startswith("signal"):
+                return seed, index
+    os.waitpid(pid, 0)
+    return seed, index
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--minutes", type=float, default=60.0)
     parser.add_argument("--targets", nargs="+", default=[], help="only these")
-    parser.add_argument("--name", default="fuzz", help="of the result")
     parser.add_argument("--seed", type=int, help="only this file of the target")
     parser.add_argument("--first", type=int, default=0, help="seed of the first file")
     parser.add_argument("--write", action="store_true")
@@ -44,42 +105,32 @@ def main() -> None:
     fed: Counter[str] = Counter()
     taken: Counter[str] = Counter()
     found: list[str] = []
-    began, seed = time.monotonic(), given.first if given.seed is None else given.seed
-    while time.monotonic() - began < 60 * given.minutes:
-        for name, target in chosen.items():
-            content = target.mutate(target.content, Random(f"{name} {seed}"))
-            try:
-                taken[name] += feed(target, content, scratch)
-            except BaseException as error:
-                if isinstance(error, KeyboardInterrupt):
-                    raise
-                found.append(f"{name} {seed}: {type(error).__name__}")
-                print(f"{name}, seed {seed}:", *traceback.format_exception(error)[-3:], flush=True)
-            fed[name] += 1
-        seed += 1
-        if given.seed is not None:
-            return
-    minutes = (time.monotonic() - began) / 60
-    print(f"{fed.total():,} files, {taken.total():,} taken, {len(found)} findings in {minutes:.1f} minutes")
-    if given.write:
-        values = {
-            "fuzz_files": [float(fed.total())],
-            "fuzz_taken": [float(taken.total())],
-            "fuzz_findings": [float(len(found))],
-            "fuzz_targets": [float(len(fed))],
-        }
-        protocols = {
-            "fuzz_files": "mutated files given in turn to every reader and command that takes a file, on one core",
-            "fuzz_taken": "files that were valid all the same and were answered; the others were refused in a sentence",
-            "fuzz_findings": "other exceptions, exit statuses other than 0 and 2, and files that took more than 20 s",
-            "fuzz_targets": "readers and commands",
-        }
-        notes = f"Findings: {'; '.join(found)}." if found else "No findings."
-        command = ["python", "-m", "benchmarks.fuzz", *sys.argv[1:]]
-        result = results.measured(
-            given.name, values, seeds=[given.first], minutes=minutes, command=command, notes=notes, protocols=protocols
+    began = time.monotonic()
+    end = began if given.seed is not None else began + 60 * given.minutes
+    at = (given.first if given.seed is None else given.seed, 0)
+    while at[1] or fed.total() == 0 or time.monotonic() < end:
+        at = feed_in_fork(chosen, scratch, at, min(end, time.monotonic() + OFTEN), fed, taken, found)
+        minutes = (time.monotonic() - began) / 60
+        print(
+            f"{fed.total():,} files, {taken.total():,} taken, {len(found)} findings in {minutes:.1f} minutes",
+            flush=True,
         )
-        print(f"written to {results.write(result)}")
+        if given.write:
+            publish(fed, taken, found, given.first, minutes)
+
+
+def publish(fed: Counter[str], taken: Counter[str], found: list[str], first: int, minutes: float) -> None:
+    counts = (fed.total(), taken.total(), len(found), len(fed))
+    result = results.measured(
+        "fuzz",
+        {name: [float(n)] for name, n in zip(PROTOCOLS, counts, strict=True)},
+        seeds=[first],
+        minutes=minutes,
+        command=["python", "-m", "benchmarks.fuzz", *sys.argv[1:]],
+        notes=f"Findings: {'; '.join(found)}." if found else "No findings.",
+        protocols=PROTOCOLS,
+    )
+    print(f"written to {results.write(result)}", flush=True)
 
 
 if __name__ == "__main__":

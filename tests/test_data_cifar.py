@@ -11,6 +11,7 @@ import torch
 from scipy.io import savemat
 
 from jointenergy.data import cifar, load
+from jointenergy.data.matlab import matlab_arrays
 from jointenergy.data.unpickling import unpickle
 from jointenergy.errors import InputError
 from tests import generated_data as made
@@ -232,13 +233,28 @@ def test_broken_files_of_svhn_are_named(tmp_path):
     whole = path.read_bytes()
     for content in (whole[: len(whole) // 2], whole[:200], b"", b"hello", whole[:300] + bytes(100) + whole[400:]):
         path.write_bytes(content)
-        with pytest.raises(InputError, match=r"train_32x32\.mat is corrupt, truncated or no MATLAB file: ."):
+        with pytest.raises(InputError, match=r"train_32x32\.mat is corrupt, truncated or not a MATLAB 5 file: ."):
             load("svhn", tmp_path)
     for arrays, sentence in [
         ({"y": np.ones((3, 1))}, "holds no array X of bytes"),
         ({"X": made.noise(32, 32, 3, 4), "y": np.ones((3, 1))}, "holds no array y of 4 digits"),
         ({"X": made.noise(32, 32, 3, 4), "y": np.zeros((4, 1))}, "holds no array y of 4 digits"),
+        ({"X": made.noise(32, 32, 3, 4), "y": np.full((4, 1), np.nan)}, "holds no array y of 4 digits"),
     ]:
         savemat(path, arrays)
         with pytest.raises(InputError, match=rf"train_32x32\.mat {sentence}"):
             load("svhn", tmp_path)
+
+
+@pytest.mark.parametrize("compressed", [False, True])
+def test_matlab_arrays_are_those_of_scipy(compressed, tmp_path):
+    rng = np.random.default_rng(0)
+    kinds = ("u1", "i1", "u2", "i2", "u4", "i4", "u8", "i8", "f4", "f8")
+    arrays = {f"a{kind}": rng.integers(0, 100, (2, 3, 4)).astype(kind) for kind in kinds}
+    others = {"text": "hello", "complex": np.array([1j]), "table": {"a": 1}}
+    savemat(tmp_path / "a.mat", {**arrays, **others}, do_compression=compressed)
+    found = matlab_arrays(tmp_path / "a.mat", [*arrays, *others])
+    assert set(found) == set(arrays)
+    for name, array in arrays.items():
+        assert found[name].dtype == array.dtype
+        assert np.array_equal(found[name], array)

@@ -11,9 +11,9 @@ from jointenergy.data.base import Dataset
 from jointenergy.data.cache import cached
 from jointenergy.data.digits import LABELS
 from jointenergy.data.folders import image_folder, image_sources
+from jointenergy.data.matlab import matlab_arrays
 from jointenergy.data.request import Request
 from jointenergy.errors import InputError
-from jointenergy.files.reading import check_plain, told
 
 
 def read_svhn(request: Request) -> Dataset:
@@ -38,15 +38,11 @@ def read_svhn(request: Request) -> Dataset:
 
 def read_mat(path: Path, name: str = "svhn") -> Dataset:
     """A MATLAB file with X `[32, 32, 3, n]` and y `[n, 1]`, in which the digit 0 is called 10."""
-    from scipy.io import loadmat  # here, as it takes half a second to load
-
-    check_plain(path)
-    with told(f"{path} is corrupt, truncated or no MATLAB file"):
-        found = loadmat(path, variable_names=["X", "y"])
+    found = matlab_arrays(path, ("X", "y"))
     x, y = found.get("X"), found.get("y")
-    if not isinstance(x, np.ndarray) or x.dtype != np.uint8 or x.ndim != 4 or x.shape[2] != 3:
+    if x is None or x.dtype != np.uint8 or x.ndim != 4 or x.shape[2] != 3:
         raise InputError(f"{path} holds no array X of bytes, [height, width, 3, n]: it is no file of SVHN")
-    if not isinstance(y, np.ndarray) or y.size != x.shape[3] or y.min(initial=1) < 1 or y.max(initial=1) > 10:
+    if y is None or y.size != x.shape[3] or not np.isin(y, range(1, 11)).all():
         raise InputError(f"{path} holds no array y of {x.shape[3]} digits from 1 to 10: it is no file of SVHN")
     images = np.ascontiguousarray(x.transpose(3, 2, 0, 1))
     digits = y.reshape(-1).astype(np.int64) % 10
