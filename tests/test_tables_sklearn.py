@@ -7,6 +7,7 @@ from functools import partial
 
 import numpy as np
 import pytest
+import sklearn
 import torch
 from sklearn.base import clone
 from sklearn.calibration import CalibratedClassifierCV
@@ -16,7 +17,7 @@ from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import estimator_checks_generator
 
 import jointenergy
-from jointenergy import JointEnergyClassifier, JointEnergyDetector, JointEnergyImputer
+from jointenergy import InputError, JointEnergyClassifier, JointEnergyDetector, JointEnergyImputer, JointEnergyRegressor
 from tests.small_tables import Quick, blobs
 
 
@@ -28,9 +29,10 @@ NOT_RUN = {
     # scikit-learn runs it only where SCIPY_ARRAY_API is set, for estimators that compute on arrays of other libraries.
     "check_array_api_input",
 }
+ESTIMATORS = (JointEnergyClassifier, JointEnergyDetector, JointEnergyImputer, JointEnergyRegressor)
 CHECKS = {
     f"{type(estimator).__name__}-{name_of(check)}-{number}": (estimator, check)
-    for made in (JointEnergyClassifier(max_iter=5), JointEnergyDetector(max_iter=5), JointEnergyImputer(max_iter=5))
+    for made in (kind(max_iter=5) for kind in ESTIMATORS)
     for number, (estimator, check) in enumerate(estimator_checks_generator(made))
 }
 
@@ -45,7 +47,7 @@ def test_scikit_learns_own_checks(name):
 
 def test_few_checks_are_not_run():
     left_out = [n for n in CHECKS if n.split("-")[1] in NOT_RUN]
-    assert len(left_out) <= 3
+    assert len(left_out) <= 4
     assert len(CHECKS) > 100
 
 
@@ -61,6 +63,42 @@ def test_it_works_in_pipelines_searches_calibration_and_clones():
     again = clone(Quick(label_weight=3.0))
     assert again.get_params()["label_weight"] == 3.0
     assert not hasattr(again, "classes_")
+
+
+def test_halving_searches_and_routed_weights():
+    from sklearn.experimental import enable_halving_search_cv  # noqa: F401 (this import makes the next one work)
+    from sklearn.model_selection import HalvingGridSearchCV
+
+    x, y = blobs(180)
+    found = HalvingGridSearchCV(Quick(), {"label_weight": [1.0, 10.0, 50.0]}, cv=2, factor=3, random_state=0).fit(x, y)
+    assert found.best_score_ > 0.9
+    seen = []
+
+    class Weighed(JointEnergyClassifier):
+        def fit(self, X, y, sample_weight=None):  # noqa: N803
+            seen.append(sample_weight)
+            return super().fit(X, y, sample_weight)
+
+    with sklearn.config_context(enable_metadata_routing=True):
+        model = Weighed(max_iter=3, random_state=0).set_fit_request(sample_weight=True)
+        model.set_score_request(sample_weight=False)
+        cross_val_score(model, x, y, cv=2, params={"sample_weight": np.arange(180.0)})
+    assert [len(w) for w in seen] == [90, 90]
+
+
+def test_weights_of_classes_are_weights_of_their_rows():
+    x, y = blobs(60)
+    rare = (np.arange(60) % 6 == 0).astype(int)
+    weighed = np.where(rare == 1, 3.0, 0.6)
+    balanced, by_rows = Quick(class_weight="balanced").fit(x, rare), Quick().fit(x, rare, weighed)
+    np.testing.assert_allclose(balanced.predict_proba(x), by_rows.predict_proba(x), rtol=1e-3)
+    named = Quick(class_weight={"b": 5.0, "a": 1.0}).fit(x, np.where(rare == 1, "b", "a"))
+    by_rows = Quick().fit(x, rare, np.where(rare == 1, 5.0, 1.0))
+    np.testing.assert_allclose(named.predict_proba(x), by_rows.predict_proba(x), rtol=1e-3)
+    with pytest.raises(InputError, match="class_weight names the class 'c'"):
+        Quick(class_weight={"c": 2.0}).fit(x, y)
+    with pytest.raises(InputError, match="partial_fit sees a piece at a time"):
+        Quick(class_weight="balanced").partial_fit(x, y)
 
 
 def test_a_fit_is_determined_by_its_random_state_and_touches_no_other(untouched_random_state):
@@ -93,4 +131,4 @@ def test_verbosity_is_silence_unless_asked(capsys):
 
 
 def test_the_front_offers_them():
-    assert {"JointEnergyClassifier", "JointEnergyDetector", "JointEnergyImputer"} <= set(jointenergy.__all__)
+    assert {kind.__name__ for kind in ESTIMATORS} <= set(jointenergy.__all__)

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
         Tempered,
     )
     from jointenergy.runs import Run, fit, load, wrap
-    from jointenergy.tables import JointEnergyClassifier, JointEnergyDetector, JointEnergyImputer
+    from jointenergy.tables import JointEnergyClassifier, JointEnergyDetector, JointEnergyImputer, JointEnergyRegressor
     from jointenergy.training.callbacks import Callback
     from jointenergy.training.settings import CadenceSettings, EngineSettings, OptimizerSettings
 
@@ -46,6 +46,7 @@ __all__ = [
     "JointEnergyClassifier",
     "JointEnergyDetector",
     "JointEnergyImputer",
+    "JointEnergyRegressor",
     "JointModel",
     "LabelSpace",
     "LogitModel",
@@ -75,7 +76,7 @@ __all__ = [
 # The module of each public name. It is imported when the name is first used: PyTorch alone takes a second or more.
 _MODULES = {
     "errors": ("DomainError", "EnumerationError", "InputError", "NormalizerError"),
-    "tables": ("JointEnergyClassifier", "JointEnergyDetector", "JointEnergyImputer"),
+    "tables": ("JointEnergyClassifier", "JointEnergyDetector", "JointEnergyImputer", "JointEnergyRegressor"),
     "labels": ("MISSING", "LabelSpace"),
     "models": (
         "Box",

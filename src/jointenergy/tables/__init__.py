@@ -6,6 +6,7 @@ from jointenergy.tables.detector import JointEnergyDetector
 from jointenergy.tables.explanation import Explanation
 from jointenergy.tables.imputation import Imputed
 from jointenergy.tables.imputer import JointEnergyImputer
+from jointenergy.tables.regressor import JointEnergyRegressor
 
 __all__ = [
     "Conditional",
@@ -14,4 +15,5 @@ __all__ = [
     "JointEnergyClassifier",
     "JointEnergyDetector",
     "JointEnergyImputer",
+    "JointEnergyRegressor",
 ]

@@ -16,6 +16,7 @@ from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 from torch import Tensor
 
 from jointenergy import streams
+from jointenergy.data.training import TrainingData
 from jointenergy.errors import InputError
 from jointenergy.inputs import check_count
 from jointenergy.labels import MISSING
@@ -23,7 +24,7 @@ from jointenergy.tables import diagnosis, frames, gaussians, parameters, plots, 
 from jointenergy.tables.columns import Columns, Floats
 from jointenergy.tables.conditional import Conditional
 from jointenergy.tables.density import TableDensity
-from jointenergy.tables.early_stopping import EarlyStopping, held_out, score_of
+from jointenergy.tables.early_stopping import EarlyStopping, Score, held_out, score_of
 from jointenergy.tables.explanation import Explanation, explained
 from jointenergy.tables.imputation import Imputed, imputed
 from jointenergy.tables.reading import InputTable, read
@@ -144,7 +145,9 @@ class TableEstimator(BaseEstimator):  # type: ignore[misc]
         stopping = None
         if len(held):
             every = max(1, settings.iterations // LOOKS)
-            stopping = EarlyStopping(score_of(data, n_targets), every, self.n_iter_no_change, shares(rows[held]))
+            stopping = EarlyStopping(
+                self._held_out_score(data, n_targets, reference), every, self.n_iter_no_change, shares(rows[held])
+            )
         shown = [Printed(type(self).__name__)] if self.verbose else []
         with nullcontext() if self.image_shape is not None else one_thread():
             result = train(plan, reference, before=before, progress=progress, stopping=stopping, callbacks=shown)
@@ -156,6 +159,10 @@ class TableEstimator(BaseEstimator):  # type: ignore[misc]
         if decay:
             diagnosis.warn_of_trouble(self, result, settings, x)
         return result.progress
+
+    def _held_out_score(self, data: TrainingData, n_targets: int, reference: gaussians.Gaussians) -> Score:
+        """What early stopping looks at."""
+        return score_of(data, n_targets)
 
     def _fit_density(self, X: Any, sample_weight: Any) -> None:
         """Learn a density without labels."""
@@ -198,7 +205,12 @@ class TableEstimator(BaseEstimator):  # type: ignore[misc]
             weight_decay=WEIGHT_DECAY * (1.0 if image else max(1.0, math.sqrt(n_features / MANY))),
             label_noise=NOISE if image else min(NOISE * math.sqrt(n_features / 2), MOST_NOISE),
             decay=decay,
+            target=self._target_place(),
         )
+
+    def _target_place(self) -> int | None:
+        """Which number a regressor is asked for."""
+        return None
 
     # Questions.
 

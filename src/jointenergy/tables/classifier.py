@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from sklearn.base import ClassifierMixin
+from sklearn.utils.class_weight import compute_class_weight
 from sklearn.utils.validation import check_consistent_length, check_is_fitted, column_or_1d
 from torch import Tensor
 
@@ -19,6 +20,7 @@ from jointenergy.tables.base import TableEstimator
 from jointenergy.tables.columns import Floats
 from jointenergy.tables.conditional import asked_table
 from jointenergy.tables.density import TableDensity
+from jointenergy.tables.frames import plain
 from jointenergy.tables.plots import PartialDependence
 from jointenergy.tables.reading import InputTable
 from jointenergy.tables.targets import Targets, rows_of
@@ -64,6 +66,9 @@ class JointEnergyClassifier(ClassifierMixin, TableEstimator):  # type: ignore[mi
         (height, width) or (channels, height, width) of rows that are images: a convolutional network then.
     warm_start : bool, default=False
         Whether `fit` goes on from where the training of the last fit stands.
+    class_weight : None, "balanced" or dict, default=None
+        Weights of the classes of one output, which multiply `sample_weight`: "balanced" counts all classes alike.
+        Probabilities and densities are then those of data with such classes. Take it where rare classes matter more.
     device : str, default="cpu"
         Where it is trained; answers are always computed on the CPU, in float64.
     random_state : int, RandomState or None, default=None
@@ -82,6 +87,7 @@ class JointEnergyClassifier(ClassifierMixin, TableEstimator):  # type: ignore[mi
     label_weight: float = 100.0
     missing_label: Any = -1
     warm_start: bool = False
+    class_weight: Any = None
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Learn the model of rows and labels; what is missing of either is summed out."""
@@ -90,19 +96,46 @@ class JointEnergyClassifier(ClassifierMixin, TableEstimator):  # type: ignore[mi
         check_consistent_length(np.empty(table.n_rows), y if y is None or hasattr(y, "shape") else np.asarray(y))
         if before is None:
             self._targets = Targets.fit(rows_of(y, weight > 0), self.missing_label)
-        self._learn(table, y, weight, before)
+        self._learn(table, y, weight * self._class_weights(y, weight), before)
         return self
 
     def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Self:
         """One pass over these rows, on from where training stands, at one learning rate and with nothing held out; the
         first call needs all `classes` where its rows do not have them all, and learns from its rows how columns are
         scaled and where the model begins."""
+        if self.class_weight is not None:
+            raise InputError("partial_fit sees a piece at a time and cannot weigh classes: pass sample_weight")
         before = getattr(self, "_density", None)
         table, weight = self._prepare(X, sample_weight, reset=before is None)
         if before is None:
             self._targets = Targets.fit(rows_of(y, weight > 0), self.missing_label, classes)
         self._learn(table, y, weight, before, decay=False)
         return self
+
+    def _class_weights(self, y: Any, weight: Floats) -> Floats:
+        """The weight of each row's class; 1 where it has none."""
+        found = np.ones(len(weight))
+        if self.class_weight is None:
+            return found
+        if self._targets.kind != "one":
+            raise InputError("class_weight weighs the classes of one output, and y has several: pass sample_weight")
+        counts = weight > 0
+        codes = np.full(len(weight), MISSING)
+        codes[counts] = self._targets.encode(rows_of(y, counts), int(counts.sum()))[:, 0].numpy()
+        labels, classes = codes[codes >= 0], np.arange(len(self._targets.classes[0]))
+        asked = self.class_weight
+        if isinstance(asked, dict):
+            names = {plain(c): i for i, c in enumerate(self._targets.classes[0])}
+            strange = [c for c in asked if plain(c) not in names]
+            if strange:
+                raise InputError(f"class_weight names the class {strange[0]!r}, which is none of {list(names)}")
+            asked = {names[plain(c)]: w for c, w in asked.items()}
+        try:
+            each = compute_class_weight(asked, classes=classes, y=labels)
+        except ValueError as error:
+            raise InputError(f"class_weight: {error}") from None
+        found[codes >= 0] = each[labels]
+        return found
 
     def _learn(
         self, table: InputTable, y: Any, weight: Floats, before: TableDensity | None, *, decay: bool = True

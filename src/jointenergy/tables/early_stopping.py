@@ -18,7 +18,11 @@ from jointenergy.training.callbacks import Callback
 from jointenergy.training.loop import Loop
 from jointenergy.training.trainer import Trainer
 
+Score = Callable[[Trainer], Tensor]
+"""A log-probability of each held-out row."""
+
 LEAST = 30  # labeled rows that a validation split needs to say anything
+MOST = 500  # rows that a standard error is of
 
 
 def held_out(
@@ -98,7 +102,8 @@ def _mean_and_error(found: Tensor, weight: Tensor | None) -> tuple[float, float]
         weight = weight.to(found)
         mean = (weight * found).mean()
         spread = (weight * (found - mean)).square().mean().sqrt()
-    return float(mean), float(spread) / math.sqrt(len(found))
+    # Of many rows the error is smaller than what a step of training moves, which must not look like getting worse.
+    return float(mean), float(spread) / math.sqrt(min(len(found), MOST))
 
 
 def score_of(data: TrainingData, n_targets: int) -> Callable[[Trainer], Tensor]:

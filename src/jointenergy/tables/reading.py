@@ -91,15 +91,16 @@ def read(estimator: Any, X: Any, *, reset: bool) -> InputTable:
     columns = list(array.T)
     if not reset:
         known = estimator._columns
-        for k, kind in enumerate(known.kinds):
+        kinds = known.kinds[: len(columns)]  # a target comes after the features
+        for k, kind in enumerate(kinds):
             if kind == "category":
                 columns[k] = _cells(columns[k])
-        return InputTable(columns, known.kinds, len(array), called, known.left_out)
+        return InputTable(columns, kinds, len(array), called, known.left_out)
     which = _named(estimator.categorical_features, array.shape[1], called) or ()
-    kinds: list[Kind] = ["whole" if getattr(X, "dtype", np.dtype(float)).kind in "iu" else "number"] * len(columns)
+    found: list[Kind] = ["whole" if getattr(X, "dtype", np.dtype(float)).kind in "iu" else "number"] * len(columns)
     for k in which:
-        kinds[k], columns[k] = "category", _cells(columns[k])
-    return InputTable(columns, tuple(kinds), len(array), called)
+        found[k], columns[k] = "category", _cells(columns[k])
+    return InputTable(columns, tuple(found), len(array), called)
 
 
 def _cells(column: Floats) -> npt.NDArray[Any]:
@@ -117,8 +118,9 @@ def _read_frame(estimator: Any, X: Any, *, reset: bool) -> InputTable:
     called = tuple(str(s.name) for s in series)
     if not reset:
         known = estimator._columns
-        columns = [_column(s, kind) for s, kind in zip(series, known.kinds, strict=True)]
-        return InputTable(columns, known.kinds, len(X), called, known.left_out)
+        kinds = list(known.kinds[: len(series)])
+        columns = [_column(s, kind) for s, kind in zip(series, kinds, strict=True)]
+        return InputTable(columns, tuple(kinds), len(X), called, known.left_out)
     named = _named(estimator.categorical_features, len(series), called)
     kinds = [frames.kind_of(s) for s in series]
     if named is not None:

@@ -16,13 +16,14 @@ from jointenergy.data.training import TrainingData
 from jointenergy.kernels import BlockGibbs, PreconditionedMALA
 from jointenergy.labels import MISSING, LabelSpace
 from jointenergy.models import TiltedGaussianModel
-from jointenergy.objectives import LogPTargetsGivenRest, LogPXY, Objective
+from jointenergy.objectives import LogPTargetsGivenRest, LogPXY, Objective, Term
 from jointenergy.runs.fitting import train_plan
 from jointenergy.starts import FrequencyLabels, MissingLabels, Start
 from jointenergy.streams import seeded
 from jointenergy.tables.density import FEW_STATES, X_STEPS, TableDensity, mover_of, x_kernel
 from jointenergy.tables.early_stopping import EarlyStopping
 from jointenergy.tables.gaussians import Gaussians
+from jointenergy.tables.grids import LogPNumberGivenRest, TargetGrid
 from jointenergy.tables.model import GaussianStart, tilted_model
 from jointenergy.training import state
 from jointenergy.training.callbacks import Callback
@@ -52,6 +53,8 @@ class FitSettings:
     noise: float = 0.1
     label_noise: float = 0.1
     decay: bool = True
+    target: int | None = None
+    """The number that is asked for, of a regressor."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -153,7 +156,7 @@ def table_plan(
         kernel = mover_of(labels, kernel).kernel
     # Where chains draw labels too, a step is several moves of x.
     moves = X_STEPS if exact and discrete else 1
-    objectives = _objectives(settings.label_weight - 1.0, n_targets, data)
+    objectives = _objectives(settings, n_targets, data, gaussians)
     root = torch.linalg.cholesky(gaussians.covariance).mT.to(data.x)
     noises = (settings.noise, settings.label_noise)[: len(objectives)]
     changes = tuple((CorrelatedNoise(root * noise),) if data.mask is None else () for noise in noises)
@@ -217,14 +220,21 @@ def compared_labels(y: Tensor, n_targets: int, frequencies: Tensor) -> Tensor:
     return compared
 
 
-def _objectives(extra: float, n_targets: int, data: TrainingData) -> tuple[Objective, ...]:
-    if not n_targets or extra <= 0:
+def _objectives(
+    settings: FitSettings, n_targets: int, data: TrainingData, gaussians: Gaussians
+) -> tuple[Objective, ...]:
+    extra = settings.label_weight - 1.0
+    if extra <= 0 or (not n_targets and settings.target is None):
         return (Objective((LogPXY(),)),)
-    classes = LogPTargetsGivenRest(extra, n_targets)
+    asked: Term
+    if settings.target is None:
+        asked = LogPTargetsGivenRest(extra, n_targets)
+    else:
+        asked = LogPNumberGivenRest(extra, TargetGrid.of(gaussians, settings.target))
     # Rows that miss features are completed once for both terms.
     if data.mask is not None:
-        return (Objective((LogPXY(), classes)),)
-    return Objective((LogPXY(),)), Objective((classes,))
+        return (Objective((LogPXY(), asked)),)
+    return Objective((LogPXY(),)), Objective((asked,))
 
 
 def mala_of(trainer: Trainer) -> PreconditionedMALA:

@@ -1,0 +1,196 @@
+"""tables: JointEnergyRegressor: a number as one more variable of a joint density, with its whole distribution."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+import narwhals as nw
+import numpy as np
+import torch
+from sklearn.base import RegressorMixin
+from sklearn.utils.validation import check_consistent_length, column_or_1d
+from torch import Tensor
+
+from jointenergy.data.training import TrainingData
+from jointenergy.errors import InputError
+from jointenergy.inputs import check_count
+from jointenergy.tables.base import TableEstimator
+from jointenergy.tables.columns import Floats
+from jointenergy.tables.early_stopping import Score
+from jointenergy.tables.gaussians import Gaussians
+from jointenergy.tables.grids import TargetGrid, log_conditional
+from jointenergy.tables.reading import InputTable
+from jointenergy.training.trainer import Trainer
+
+TARGET = "target"
+FINE = 256  # points of the grid of an answer
+COMPLETIONS, STEPS = 32, 20  # of a row with gaps
+AT_ONCE = 512  # rows that are answered together
+
+
+@dataclass(kw_only=True, eq=False, repr=False)
+class JointEnergyRegressor(RegressorMixin, TableEstimator):  # type: ignore[misc]
+    """A regressor that knows the whole law of its target: one density p(x, y), in which y is one more number.
+
+    `predict` gives means, `predict_quantiles` quantiles, `predict_draws` draws of y given each row, all of one
+    distribution on a fine grid. Rows may miss features, and rows to learn from may miss the target (NaN). Densities,
+    imputations and conditions are those of the joint table, in which the target is the last column, called "target".
+
+    Parameters that are not listed are those of JointEnergyClassifier.
+
+    Parameters
+    ----------
+    label_weight : float, default=10
+        The weight of log p(y | x) beside that of log p(x). Raise it where only predictions count; 1 is the joint
+        likelihood, for densities and imputations.
+
+    Attributes
+    ----------
+    health_, n_iter_, loss_curve_, validation_scores_, n_features_in_, feature_names_in_ : as of the classifier.
+    """
+
+    label_weight: float = 10.0
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Learn the joint density of rows and targets; what is missing of either is summed out."""
+        if y is None:
+            raise InputError("requires y to be passed, but the target y is None")
+        table, weight = self._prepare(X, sample_weight)
+        values = np.asarray(column_or_1d(y, warn=True), dtype=np.float64)
+        check_consistent_length(np.empty(table.n_rows), values)
+        if np.isinf(values).any():
+            raise InputError("Input y contains infinity: targets must be finite, or NaN where they are missing")
+        if np.isnan(values[weight > 0]).all():
+            raise InputError("y has no target at all: a density alone is JointEnergyDetector's")
+        if table.n_rows < 2:
+            raise InputError("a density of one sample is none: n_samples=1, give at least 2")
+        whole = self._with_target(table, values)
+        self._train(whole, torch.empty(table.n_rows, 0, dtype=torch.int64), {}, weight)
+        return self
+
+    def predict(self, X: Any) -> Floats:
+        """The mean of the target given each row."""
+        return self._over(X, lambda values, shares: (values * shares).sum(1))
+
+    def predict_quantiles(self, X: Any, quantiles: Any = (0.05, 0.5, 0.95)) -> Floats:
+        """Quantiles of the target given each row, `[n, quantiles]`."""
+        asked = np.asarray(quantiles, dtype=np.float64).ravel()
+        if not ((asked > 0) & (asked < 1)).all():
+            raise InputError(f"quantiles must lie between 0 and 1, got {quantiles!r}")
+        return self._over(X, lambda values, shares: _inverse(values, shares, np.tile(asked, (len(values), 1))))
+
+    def predict_draws(self, X: Any, n_draws: int = 100, random_state: Any = None) -> Floats:
+        """Draws of the target given each row, `[n, n_draws]`."""
+        check_count("n_draws", n_draws)
+        rng = np.random.default_rng(self._generator(random_state).initial_seed())
+        return self._over(X, lambda values, shares: _inverse(values, shares, rng.random((len(values), n_draws))))
+
+    def log_predictive_density(self, X: Any, y: Any) -> Floats:
+        """log p(y | row), normalized, in the target's own unit."""
+        table, asked = self._read_features(X), np.asarray(column_or_1d(y), dtype=np.float64)
+        check_consistent_length(np.empty(table.n_rows), asked)
+        found = np.empty(table.n_rows)
+        for rows, values, shares in self._laws(table):
+            edges = np.diff(values, axis=1, prepend=values[:, :1] - (values[:, 1:2] - values[:, :1]))
+            with np.errstate(divide="ignore"):
+                logs = np.log(shares / edges)
+            found[rows] = [
+                np.interp(a, v, p, -np.inf, -np.inf) for a, v, p in zip(asked[rows], values, logs, strict=True)
+            ]
+        return found
+
+    # The law of the target given rows, on a grid.
+
+    def _over(self, X: Any, answer: Any) -> Floats:
+        table = self._read_features(X)
+        parts = [answer(values, shares) for _, values, shares in self._laws(table)]
+        return np.concatenate(parts)
+
+    def _laws(self, table: InputTable) -> Any:
+        """Pieces of rows with values of the target in its own unit, in order, and their probabilities."""
+        place = self._target_place()
+        whole = self._with_target(table, np.full(table.n_rows, np.nan))
+        x, y = self._encoded(whole)
+        if place is None:  # all targets were the same
+            constant = float(self._columns.categories[self._columns.n_columns - 1][0])
+            yield np.arange(len(x)), np.full((len(x), 2), constant), np.full((len(x), 2), 0.5)
+            return
+        keys = self._one_key(len(x))
+        gaps = (x.isnan().sum(1) > 1) | (y == -1).any(1)
+        for rows in torch.arange(len(x)).split(AT_ONCE):
+            log_p, points = self._log_law(x[rows], y[rows], gaps[rows], keys[rows], place)
+            shares = log_p.softmax(1).numpy()
+            wide = np.zeros((*points.shape, x.shape[1]))
+            wide[:, :, place] = points.numpy()
+            yield rows.numpy(), self._columns.scaling.restored(wide)[:, :, place], shares
+
+    def _log_law(self, x: Tensor, y: Tensor, gaps: Tensor, keys: Tensor, place: int) -> tuple[Tensor, Tensor]:
+        """log p on a grid for each row; of rows with gaps the mean of p over completions."""
+        density, grid = self._density, TargetGrid.of(self._density.gaussians, place)
+        start = x.nan_to_num(0.0)
+        points, _ = grid.points(start, FINE, reach=8.0)
+        found = torch.empty(len(x), FINE, dtype=x.dtype)
+        if bool((~gaps).any()):
+            found[~gaps] = self._on_grid(start[~gaps], y[~gaps], points[~gaps], grid)
+        if bool(gaps.any()):
+            all_x, all_y = density.complete_rows(x[gaps], y[gaps], keys[gaps], n_draws=COMPLETIONS, steps=STEPS)
+            targets = all_x[:, :, place]
+            centers = torch.stack([grid.points(row, 1)[0][:, 0] for row in all_x])
+            low = torch.minimum(targets.min(0).values, centers.min(0).values) - 4 * grid.deviation
+            high = torch.maximum(targets.max(0).values, centers.max(0).values) + 4 * grid.deviation
+            line = torch.linspace(0, 1, FINE, dtype=x.dtype)
+            points[gaps] = low[:, None] + (high - low)[:, None] * line
+            each = [self._on_grid(a, b, points[gaps], grid).log_softmax(1) for a, b in zip(all_x, all_y, strict=True)]
+            found[gaps] = torch.stack(each).logsumexp(0)
+        return found, points
+
+    def _on_grid(self, x: Tensor, y: Tensor, points: Tensor, grid: TargetGrid) -> Tensor:
+        wide = grid.filled(x, points)
+        flat = self._density.log_density(wide.flatten(0, 1), y.repeat_interleave(points.shape[1], dim=0))
+        return flat.view(len(x), -1)
+
+    # The target as the last column.
+
+    def _read_features(self, X: Any) -> InputTable:
+        return super()._read(X)
+
+    def _read(self, X: Any) -> InputTable:
+        table = super()._read(X)
+        return self._with_target(table, np.full(table.n_rows, np.nan))
+
+    def _with_target(self, table: InputTable, values: Floats) -> InputTable:
+        names = None if table.names is None else (*table.names, TARGET)
+        like = table.like
+        if like is not None:
+            if TARGET in (table.names or ()):
+                raise InputError(f"X has a column called {TARGET!r}, which is what y is called: rename it")
+            like = nw.from_native(like, eager_only=True).with_columns(nw.lit(0.0).alias(TARGET)).to_native()
+        return replace(table, columns=[*table.columns, values], kinds=(*table.kinds, "number"), names=names, like=like)
+
+    def _target_place(self) -> int | None:
+        numbers, last = self._columns.numbers, self._columns.n_columns - 1
+        return numbers.index(last) if last in numbers else None
+
+    def _held_out_score(self, data: TrainingData, n_targets: int, reference: Gaussians) -> Score:
+        place = self._target_place()
+        if place is None:
+            return super()._held_out_score(data, n_targets, reference)
+        grid, x, y = TargetGrid.of(reference, place), data.x_held, data.y_held
+
+        def score(trainer: Trainer) -> Tensor:
+            with torch.no_grad():
+                return log_conditional(trainer.ema, grid, x, y, 0.5)
+
+        return score
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.regressor_tags.poor_score = True  # the checks fit five iterations
+        return tags
+
+
+def _inverse(values: Floats, shares: Floats, asked: Floats) -> Floats:
+    """Values below which the asked shares lie, linear between the points of a grid: `[n, asked]`."""
+    reach = np.cumsum(shares, axis=1) - 0.5 * shares
+    return np.stack([np.interp(q, r, v) for q, r, v in zip(asked, reach, values, strict=True)])
