@@ -127,10 +127,10 @@ class TestSection:
         wrapped = jointenergy.wrap(subject.run.model.network, subject.run.labels, bounds=(-1, 1), event_shape=(64,))
         section = calibration(Subject(wrapped, subject.test), "quick")
         assert "ece_scaled" not in section.metrics
-        assert any("no temperature-scaled line of the run" in s for s in section.says)
+        assert any("no temperature-scaled row of the run" in s for s in section.says)
 
     def test_without_labels_nothing_is_measured(self, subject):
         test = Dataset(subject.test.x, torch.full_like(subject.test.y, -1), subject.test.labels, "digits")
         section = calibration(Subject(subject.run, test), "quick")
         assert section.metrics == {}
-        assert section.says == ("digits has no labels, so nothing can be right or wrong.",)
+        assert section.says == ("digits has no labels to predict.",)

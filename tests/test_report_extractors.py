@@ -197,7 +197,7 @@ class TestFiles:
 
     def test_rows_that_are_no_images_are_refused_at_once(self, weights, tmp_path, unchecked):
         save_file(weights, tmp_path / "mine.safetensors")
-        with pytest.raises(InputError, match=r"takes images of 1 or 3 channels, and x has rows of shape \(5,\)"):
+        with pytest.raises(InputError, match=r"needs images of 1 or 3 channels, but x has rows of shape \(5,\)"):
             extractors.load(tmp_path / "mine.safetensors", run_of((5,)))
 
     def test_weights_are_sought_in_the_data_folder_and_in_a_package(self, tmp_path, monkeypatch):

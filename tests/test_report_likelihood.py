@@ -213,7 +213,7 @@ def test_a_conditional_run_has_a_normalizer_for_each_label(toy_run: Run) -> None
     truth = -2 * spread / temperature - math.log(math.pi * temperature / 2)
     assert found.metrics["log_likelihood_upper_nats"] == pytest.approx(truth, abs=0.1)
     assert found.metrics["log_likelihood_lower_nats"] == pytest.approx(truth, abs=0.2)
-    assert any("one normalizer for each label" in s for s in found.says)
+    assert any("one normalizer per label" in s for s in found.says)
     assert any("know no labels" in s for s in found.says)
     _shown(found)
 
@@ -264,7 +264,7 @@ def test_labels_too_many_to_sum_are_drawn_along(toy_run: Run) -> None:
     log_z = math.log(math.pi * t / 2) + 13 * math.log(2 * math.cosh(0.15 / t))
     f = -2 * x[200:].square().sum(1) + 0.3 * (y[200:] - 0.5).sum(1)
     assert found.metrics["log_likelihood_upper_nats"] == pytest.approx(float(f.mean()) / t - log_z, abs=0.3)
-    assert any("labels drawn along" in s for s in found.says)
+    assert any("labels sampled along" in s for s in found.says)
     assert "log_likelihood_gaussian_nats" not in found.metrics
 
 
@@ -313,9 +313,9 @@ def test_collapsed_weights_and_loose_bounds_are_said() -> None:
     assert found.lead[0].startswith("The log-likelihood is not bounded: 2 %")
     assert "Gaussian" not in found.lead[0]
     assert [row[1] for row in found.tables[0].rows[:2]] == [None, None]
-    assert any("at an end" in s for s in found.says)
+    assert any("at the end of the grid" in s for s in found.says)
     loose = section(FACTS, scan, [made(-40.0, -4.0, 0.5)], {})
-    assert any("loose: 36 nats" in s for s in loose.says)
+    assert any("loose: they differ by 36 nats" in s for s in loose.says)
 
 
 # Units and cells.
@@ -363,7 +363,7 @@ def test_bounds_on_a_gpu_are_those_on_a_cpu(toy_run: Run, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize(
-    ("annealed", "gaussian", "verdict"), [(-4.4, -2.0, "worse"), (-4.4, -6.0, "better"), (-6.0, -5.0, "do not tell")]
+    ("annealed", "gaussian", "verdict"), [(-4.4, -2.0, "worse"), (-4.4, -6.0, "better"), (-6.0, -5.0, "do not show which is better")]
 )
 def test_the_first_sentence_sets_the_model_beside_a_gaussian(annealed: float, gaussian: float, verdict: str) -> None:
     scan = [made(-9, -8, 0.5, t) for t in (0.25, 0.5, 1.0)]

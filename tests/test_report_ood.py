@@ -364,7 +364,7 @@ def test_floats_are_on_the_scale_of_the_run(tmp_path):
         ("x.npy", np.full((3, 64), 255.0), "x.npy has values from 255 to 255, but the run expects x between -1 and 1"),
         ("x.npy", np.array([[0.0] * 63 + [math.nan]]), "x.npy has values that are no numbers"),
         ("x.npy", np.zeros((3, 64), np.int64), "x.npy holds int64: give floats on the run's scale, or pixels as uint8"),
-        ("x.npy", np.zeros((3, 65)), "rows of .*x.npy are 65 where the run takes 64: they cannot be made to fit"),
+        ("x.npy", np.zeros((3, 65)), "rows of .*x.npy are 65, but the run expects 64, and they cannot be converted"),
         ("x.npy", np.zeros((3, 2, 8, 8)), "rows of .*x.npy are 2 x 8 x 8 where the run takes 64"),
         ("x.npy", np.array(1.0), "x.npy holds a single number where rows are expected"),
         ("x.npy", np.asfortranarray(np.zeros((3, 64))), "x.npy lies column by column: save it after"),
@@ -405,7 +405,7 @@ def test_what_is_corrupt_is_named(tmp_path):
         all_of(read_outside("s", folder, run))
     text = tmp_path / "readme.txt"
     text.write_text("hello")
-    with pytest.raises(InputError, match=r"readme\.txt is no idx file .*; a set unlike the data is images, one tar"):
+    with pytest.raises(InputError, match=r"readme\.txt is no idx file .*; an OOD set is images, one tar"):
         read_outside("s", text, run)
     huge = tmp_path / "huge-idx3"
     huge.write_bytes(bytes((0, 0, 8, 3)) + b"\xff" * 12 + b"few")  # what it promises fits in no memory
@@ -417,17 +417,17 @@ def test_places_and_names_that_cannot_be_used(tmp_path):
     run, x = wrapped(shape=(64,), bounds=(-1.0, 1.0)), np.zeros((2, 28, 28), np.uint8)
     folder = write(tmp_path / "set", "npy", x)
     for name, place, sentence in [
-        ("s", tmp_path / "nothing", "there is no file or folder .*nothing: a set unlike the data is images"),
+        ("s", tmp_path / "nothing", "there is no file or folder .*nothing: an OOD set is images"),
         ("s", tmp_path / "empty", "the folder .*empty holds no set of images"),
-        ("a.b", folder, "named by letters, digits, _ and -, as figures are named after it, got 'a.b'"),
-        ("noise", folder, "noise is the name of a set that is always measured"),
-        ("s", write(write(tmp_path / "two", "npy", x), "tar", x), r"holds 2 sets \(x\.npy, x\.tar\): name the file of"),
-        ("s", write(write(tmp_path / "three", "npy", x), "folder", x), r"holds 2 sets \(x\.npy, images\)"),
+        ("a.b", folder, "takes letters, digits, _ and -, got 'a.b'"),
+        ("noise", folder, "noise is a built-in set"),
+        ("s", write(write(tmp_path / "two", "npy", x), "tar", x), r"contains 2 sets \(x\.npy, x\.tar\): name the file of"),
+        ("s", write(write(tmp_path / "three", "npy", x), "folder", x), r"contains 2 sets \(x\.npy, images\)"),
     ]:
         (tmp_path / "empty").mkdir(exist_ok=True)
         with pytest.raises(InputError, match=sentence):
             read_outside(name, place, run)
-    with pytest.raises(InputError, match="is a set of images where the run takes rows of 5 numbers: give them as"):
+    with pytest.raises(InputError, match="is a set of images, but the run expects rows of 5 numbers: give them as"):
         read_outside("s", write(tmp_path / "tar", "tar", x), wrapped(shape=(5,)))
     empty = write_tar(tmp_path / "empty.tar", {"notes.txt": b"none"})
     with pytest.raises(InputError, match=r"empty\.tar holds no images"):
@@ -590,7 +590,7 @@ def test_scores_that_are_no_numbers_have_no_figures():
 
 def test_two_sets_of_one_name_are_refused():
     sets = [Given("s", torch.zeros(3, 2)), Given("s", torch.zeros(3, 2))]
-    with pytest.raises(InputError, match="two sets unlike the data are called 's'"):
+    with pytest.raises(InputError, match="two OOD sets are called 's'"):
         ood(Subject(wrapped(), rows_of(normal(10)), outside=sets), "quick")
 
 
@@ -655,7 +655,7 @@ def test_the_published_protocol_on_real_data(data_dir):
         found = detection.separation(forest.score_samples(test), forest.score_samples(x)).auroc
         assert found == pytest.approx(auroc, abs=0.03)
         assert "10,000 images of 28 x 28, padded to 32 x 32" in rows.says
-    with pytest.raises(InputError, match="holds 2 sets"):
+    with pytest.raises(InputError, match="contains 2 sets"):
         read_outside("s", data_dir / "ood-grey", run)
 
 

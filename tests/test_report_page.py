@@ -144,7 +144,7 @@ def test_the_page_holds_all_it_shows(subject, parts, tmp_path):
 def test_the_page_says_what_was_found(subject, parts, tmp_path):
     shown = page.page(suite.evaluate(subject, "quick", tmp_path))
     assert "ccuracy 98.9 %, expected calibration error 0.8 %" in shown
-    assert "chains healthy" in shown
+    assert "; healthy" in shown
     assert "The &lt;first&gt;" in shown
     assert "It was measured &amp; found." in shown
     for cell in (">0.123<", ">12,345<", ">-</td>"):
@@ -276,7 +276,7 @@ def test_what_a_part_depends_on_is_measured_again(subject, tmp_path, monkeypatch
 
 @pytest.mark.parametrize("name", ["run", "baseline", "my run", ""])
 def test_further_runs_have_names_of_their_own(subject, name):
-    with pytest.raises(InputError, match="a further run cannot be called"):
+    with pytest.raises(InputError, match="another run cannot be called"):
         replace(subject, others={name: subject.run})
 
 
@@ -312,7 +312,7 @@ def test_other_weights_are_measured_again(subject):
         (
             {"accuracy": 0.9889, "ece": 0.0081, "ood_auroc.clothes.log_density": 0.991, "healthy": 1.0},
             ["clothes"],
-            "accuracy 98.9 %, expected calibration error 0.8 %, OOD set clothes, AUROC 0.99; chains healthy",
+            "accuracy 98.9 %, expected calibration error 0.8 %, OOD set clothes, AUROC 0.99; healthy",
         ),
         (
             {
@@ -322,7 +322,7 @@ def test_other_weights_are_measured_again(subject):
                 "healthy": 0.0,
             },
             [],
-            "hardest OOD set: mixed pairs, AUROC 0.61 (FPR at 95 % TPR: 80 %); chains NOT healthy",
+            "hardest OOD set: mixed pairs, AUROC 0.61 (FPR at 95 % TPR: 80 %); NOT healthy",
         ),
         ({"ood_auroc.a-b.log_density": 0.48}, ["a-b"], "OOD set a b, AUROC 0.48"),
         ({"accuracy": 0.5, "ood_auroc.noise.max_probability": 0.1}, [], "accuracy 50.0 %"),

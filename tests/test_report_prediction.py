@@ -344,7 +344,7 @@ class TestSection:
         grids = ["attribute_reliability", "attribute_roc", "attribute_precision_recall"]
         assert names == (["confusion"] if labels is CLASSES else grids)
         assert all(p.png.startswith(b"\x89PNG") for p in section.pictures)
-        assert any("missing and count nowhere" in s for s in section.says) == (len(labels) > 1)
+        assert any("missing and ignored" in s for s in section.says) == (len(labels) > 1)
 
     def test_unknown_normalizers_are_told_in_a_sentence(self):
         model = ConditionalModel(Scores(5), CLASSES, domain=Box(-1, 1), event_shape=(WIDTH,))

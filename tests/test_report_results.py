@@ -232,7 +232,7 @@ def test_a_clean_tree_gives_its_commit_and_one_that_is_not_names_what_changed(re
     with pytest.raises(InputError, match="was measured at commit 0123456789ab and the tree is at"):
         results.write(example(), tmp_path)
     (repository / "src" / "package" / "module.py").write_text("x = 2\n")
-    with pytest.raises(InputError, match=r"clean tree alone, and src/package/module\.py differ"):
+    with pytest.raises(InputError, match=r"clean tree, but src/package/module\.py differ"):
         results.write(example(commit=head), tmp_path)
     git(repository, "add", "-A")
     with pytest.raises(InputError, match=r"src/package/module\.py"):

@@ -106,7 +106,7 @@ class TestCifarResNet:
         for name, sentence in (
             ("net.pt", "takes images"),
             ("nothing.pt", "there is no extractor"),
-            ("list.pt", "is no state dict"),
+            ("list.pt", "is not a state dict"),
             ("broken.pt", "no file of weights alone"),
             ("broken.safetensors", "is damaged"),
             ("other.pt", "of no CIFAR ResNet"),
@@ -415,7 +415,7 @@ class TestSamples:
             assert (f"kid.{name}.{which}" in found.metrics) == (which in ("fresh", "train", "buffer"))
         told = found.protocols[f"kid.{name}.buffer"]
         assert re.match(
-            r"60 rows, chains of training \(not fresh\), unfiltered, against 60 test rows of digits; ", told
+            r"60 rows, persistent chains \(not fresh\), unfiltered, against 60 test rows of digits; ", told
         )
         assert told.endswith("; over all rows at once")
         again = samples.samples(replace(digits, baseline=digits.run), "quick")
@@ -461,7 +461,7 @@ class TestSamples:
         subject = Subject(run, Dataset(x, torch.zeros(30, 2, dtype=torch.int64), run.labels, "cloud"))
         found = samples.samples(subject, "quick")
         check(found, subject)
-        for part in ("training rows", "persistent chains", "held-out pairs", "class Gaussians"):
+        for part in ("training rows", "persistent chains", "unseen pairs", "class Gaussians"):
             assert any(part in s for s in found.says), part
         assert "fid.own-features.fresh" in found.metrics
         assert "fid.own-features.train" not in found.metrics

@@ -99,14 +99,14 @@ def calibration(subject: Subject, suite: Suite) -> Section:
         fitted = _temperature(run, sizes.held_rows)
         told = told_by(run, subject.test, (1.0, *((fitted,) if isinstance(fitted, float) else ())))
         if not isinstance(told, Told):
-            says.append(f"No confidence of {shown(name)} can be measured: {told}.")
+            says.append(f"The calibration of {shown(name)} cannot be measured: {told}.")
             continue
         answers[name] = told.answers[0]
         if isinstance(fitted, float):
             answers[name + SCALED], temperatures[name + SCALED] = told.answers[1], fitted
             metrics[f"{prefix(name)}logit_temperature"] = fitted
         else:
-            says.append(f"There is no temperature-scaled line of {shown(name)}: {fitted}.")
+            says.append(f"There is no temperature-scaled row of {shown(name)}: {fitted}.")
     if not answers:
         return Section("calibration", "Calibration", tuple(says))
     found = {name: measure(a, sizes, subject.seed) for name, a in answers.items()}
@@ -130,9 +130,9 @@ def calibration(subject: Subject, suite: Suite) -> Section:
 
 
 SETS = (
-    "A prediction set holds values of a label in the order of their probability until the stated share of rows like "
-    "the held-out ones is covered (adaptive prediction sets, conformal). Sets always hold the most probable value, so "
-    "they cover at least as often as stated; randomized ones cover as often and no more, and may be empty."
+    "A prediction set adds values of a label in order of probability until the nominal share of rows like the "
+    "held-out ones is covered (adaptive prediction sets, conformal). Sets always contain the most probable value, so "
+    "the coverage is at least the nominal one; randomized sets have exactly that coverage and may be empty."
 )
 COVERAGES = (0.9, 0.95, 0.99)
 
@@ -159,7 +159,7 @@ def prediction_sets(runs: Mapping[str, Run], subject: Subject, most: int) -> tup
                 f"{prefix(name)}set_size.{at}": size,
             }
             rows.append((name, f"{at} %", covered, size, single, randomized))
-    columns = ("", "stated", "covered", "values in a set", "sets of one value", "covered, randomized")
+    columns = ("", "nominal", "coverage", "mean set size", "sets of one value", "coverage, randomized")
     return Table("Prediction sets", columns, tuple(rows)), metrics
 
 
@@ -217,16 +217,17 @@ def _metrics(name: str, found: Calibrated) -> dict[str, float | None]:
 def _how_measured(answers: Mapping[str, Answers], scaled: bool) -> list[str]:
     first = next(iter(answers.values()))
     says = [
-        "A model is calibrated if of all predictions made with 90 % confidence 90 % are right. ECE is the mean "
-        f"distance between the two, over 15 bins of equal width of the largest probability, on {len(first):,} "
-        f"predictions. The interval is as wide as that of {100 * LEVEL:.0f} % of resamples of the test rows. Even a "
-        "perfectly calibrated model has an error on a finite number of rows: 'by chance' is what it would show, so an "
-        "ECE within it says that no miscalibration was seen."
+        "A model is calibrated if 90 % of all predictions with 90 % confidence are right. ECE is the mean distance "
+        f"between confidence and accuracy, over 15 bins of equal width, on {len(first):,} predictions. The interval "
+        f"contains {100 * LEVEL:.0f} % of resamples of the test rows. Even a perfectly calibrated model has a positive "
+        "ECE on a finite number of rows: 'by chance' shows it, and an ECE within it means that no miscalibration was "
+        "detected."
     ]
     if scaled:
         says.append(
-            "Temperature-scaled: log-probabilities divided by the one number that makes held-out training rows most "
-            "probable. It costs next to nothing, so it is what a better training has to beat."
+            "Temperature-scaled: log-probabilities divided by the temperature that maximizes the likelihood of "
+            "held-out "
+            "rows. It costs next to nothing, so better training should beat it."
         )
     return says
 
@@ -243,7 +244,7 @@ def _table(found: Mapping[str, Calibrated], temperatures: Mapping[str, float], *
         "classwise ECE",
         # Prediction has that of all labels together, which a model that ties them to each other finds less of.
         "NLL, label by label" if several else "NLL",
-        "area of risk",
+        "AURC",
     )
     rows: list[tuple[Cell, ...]] = [
         (
@@ -260,7 +261,7 @@ def _table(found: Mapping[str, Calibrated], temperatures: Mapping[str, float], *
         )
         for name, f in found.items()
     ]
-    return Table("How far confidence is from how often it is right", columns, tuple(rows))
+    return Table("Calibration error", columns, tuple(rows))
 
 
 def _span(band: Band) -> str:

@@ -45,16 +45,17 @@ def reliability_diagrams(answers: Mapping[str, Answers], errors: Mapping[str, fl
             below.tick_params(labelbottom=True)
             below.set_xlabel("confidence")
             if column == 0:
-                above.set_ylabel("share that is right")
+                above.set_ylabel("accuracy")
                 below.set_ylabel("rows" if len(a.labels) == 1 else "labels")
         for spare in range(len(answers), lines * columns):
             for ax in axes[2 * (spare // columns) :, spare % columns]:
                 ax.set_visible(False)
         return picture(
             "reliability",
-            "Reliability: each point is a bin of predictions, at its mean confidence and the share that is right, with "
-            "95 % intervals. On the dashed line confidence is what it says; below it the model is too sure, above it "
-            "not sure enough. The bars count predictions (logarithmic scale): bins of few say little.",
+            "Reliability: each point is a bin of predictions, at its mean confidence and accuracy, with 95 % "
+            "intervals. "
+            "Points below the dashed line are overconfident, above it underconfident. The bars count predictions "
+            "(logarithmic scale): bins with few predictions say little.",
             figure,
         )
 
@@ -102,15 +103,16 @@ def risk_against_coverage(answers: Mapping[str, Answers]) -> Picture:
             curve = risk_coverage(a.log_odds, a.right)
             keep = _few(len(curve.risk))
             ax.plot(curve.coverage[keep], 100 * curve.risk[keep], color=color, label=f"{name}: area {curve.area:.4f}")
-        ax.set_xlabel("coverage: share of predictions given, the surest first")
-        ax.set_ylabel("risk: % of them wrong")
+        ax.set_xlabel("coverage: share of predictions kept, most confident first")
+        ax.set_ylabel("risk: error rate (%)")
         ax.set_xlim(0, 1)
         ax.set_ylim(bottom=0)
         ax.legend(loc="upper left")
         return picture(
             "risk_coverage",
-            "Risk against coverage: if the model answers only where it is surest, how often is it wrong. A curve that "
-            "stays at 0 for long has its errors where it doubts; the area under it is better when smaller.",
+            "Risk against coverage: the error rate if the model answers only its most confident predictions. A curve "
+            "that "
+            "stays at 0 for long has its errors at low confidence; a smaller area is better.",
             figure,
         )
 
@@ -140,8 +142,9 @@ def confidence_histograms(answers: Mapping[str, Answers]) -> Picture:
                 ax.legend(loc="upper left")
         return picture(
             "confidence",
-            "How sure the predictions are (logarithmic scale), those that are right and those that are wrong. Wrong "
-            "ones at the right end were made with full confidence.",
+            "Confidence of right and wrong predictions (logarithmic scale). Wrong ones at the right end were made "
+            "with full "
+            "confidence.",
             figure,
         )
 
@@ -171,7 +174,7 @@ def confusion_matrix(counts: Tensor, names: Sequence[str], who: str) -> Picture:
         figure.colorbar(image, ax=ax, label="share of the true class", shrink=0.8)
         return picture(
             "confusion",
-            f"Confusion matrix of {who}: what rows of each true class are taken for. The diagonal is right"
+            f"Confusion matrix of {who}: predicted class for each true class. The diagonal is right"
             + ("; numbers count rows." if n <= COUNTED else "."),
             figure,
         )
@@ -186,8 +189,8 @@ def attribute_reliability(panels: Mapping[str, Mapping[str, Sure]], more: str) -
         ax.set_xlim(0.48, 1.02)
 
     caption = (
-        "Reliability of each label: the share that is right against the confidence, which is at least one half, with "
-        "95 % intervals. On the dashed line confidence is what it says; below it the model is too sure."
+        "Reliability of each label: accuracy against confidence, which is at least 0.5, with 95 % intervals. Points "
+        "below the dashed line are overconfident."
     )
     first = next(iter(panels.values()))
     return _grid("attribute_reliability", caption + more, list(panels), list(first), draw, "confidence", "right")
@@ -203,8 +206,8 @@ def attribute_roc(panels: Mapping[str, Mapping[str, Decisions]], more: str) -> P
             _value(ax, i, auroc(asked), color)
 
     caption = (
-        "ROC of each label, by log-odds: of the rows that have it, the share found (upwards) when the threshold lets "
-        "this share of the others through (to the right). Numbers are areas (AUROC); the dashed line is guessing."
+        "ROC curve of each label, by log-odds: true positive rate against false positive rate. Numbers are areas "
+        "(AUROC); the dashed line is chance."
     )
     first = next(iter(panels.values()))
     return _grid("attribute_roc", caption + more, list(panels), list(first), draw, "false positives", "true positives")
@@ -222,9 +225,7 @@ def attribute_precision_recall(panels: Mapping[str, Mapping[str, Decisions]], mo
             _value(ax, i, auprc(asked), color)
 
     caption = (
-        "Precision against recall of each label, by log-odds: of the rows said to have it, the share that does "
-        "(upwards), when this share of those that have it is found (to the right). Numbers are areas (AUPRC); the "
-        "dashed line is guessing."
+        "Precision against recall of each label, by log-odds. Numbers are areas (AUPRC); the dashed line is chance."
     )
     first = next(iter(panels.values()))
     return _grid("attribute_precision_recall", caption + more, list(panels), list(first), draw, "recall", "precision")

@@ -170,7 +170,7 @@ def judges_of(runs: Mapping[str, Run], like: Tensor) -> tuple[dict[str, Judge], 
         try:
             run.predict(like)
         except InputError as error:
-            notes.append(f"The {name} cannot judge which labels x has: {error}.")
+            notes.append(f"The {name} cannot classify samples: {error}.")
             continue
         found[name] = judge_of(run)
     return found, tuple(notes)
@@ -201,22 +201,22 @@ def _first_given(y: Tensor) -> Tensor:
 
 
 TITLES = {
-    "class": "Samples of a class",
-    "single": "Samples of one label, the others free",
-    "pairs": "Samples of pairs of labels",
-    "novel": "Samples of pairs that no training row has",
+    "class": "Samples given a class",
+    "single": "Samples given one label, the others free",
+    "pairs": "Samples given pairs of labels",
+    "novel": "Samples given pairs that no training row has",
 }
 BEGIN_WORDS = {
     "noise": "noise",
     "class": "class Gaussians",
-    "matched_buffer": "chains of training with the labels asked for",
-    "unmatched_buffer": "chains of training, any",
-    "buffer": "chains of training, any",
+    "matched_buffer": "persistent chains with the given labels",
+    "unmatched_buffer": "any persistent chains",
+    "buffer": "any persistent chains",
 }
 METHOD_WORDS = {
     "resample": "redrawn at each step",
     "marginalize": "summed out",
-    "select": "drawn without labels, the best tenth kept",
+    "select": "unconditional, best tenth kept",
 }
 ROWS, COLUMNS, LISTED = 20, 8, 20  # of a grid of samples; pairs that a table lists
 
@@ -237,11 +237,12 @@ def conditional_samples(subject: Subject, sets: Sets, *, patterns: int, per: int
         if len(novel):
             asked["novel"] = novel
         else:
-            reason = "without training rows nothing says which pairs are new" if y is None else "every one occurs"
-            says += (f"There are no held-out pairs of labels to ask for: {reason}.",)
+            reason = "without training rows, new pairs are unknown" if y is None else "every one occurs"
+            says += (f"There are no unseen pairs of labels to sample: {reason}.",)
     if run.model.normalizer == "conditional" and not single:
         says += (
-            "Each of this model's labels has an unknown constant of its own, so samples of some labels with the others "
+            "Each label of this model has an unknown normalizing constant, so samples given some labels with the "
+            "others "
             "free are not drawn.",
         )
         return Section("labels", "", says)
@@ -280,14 +281,12 @@ def conditional_samples(subject: Subject, sets: Sets, *, patterns: int, per: int
         metrics |= {f"novel_share.{name}": float(share.mean()) for name, share in shares.items()}
         tables.append(_novel_table(run, novel, shares))
     if single:
-        says += (
-            "With one label none is free, so there is nothing to sum out or to redraw beside the label asked for.",
-        )
+        says += ("With one label, no other label is free.",)
     says += (
-        "Of chains that were drawn without labels the best tenth is kept, whether or not so many show the labels asked "
-        "for: labels rarer than one in ten come out wrong.",
-        "Consistency is the share of samples that a judge puts under the labels they were drawn for. The model's own "
-        "judgment shows that chains arrive where they were sent, the baseline's that others see it too.",
+        "The best tenth of unconditional chains is kept even if fewer have the given labels: labels rarer than one in "
+        "ten come out wrong.",
+        "Consistency is the share of samples that a classifier assigns to their given labels. The model's own result "
+        "shows that chains reach their target, the baseline's that another classifier agrees.",
     )
     return Section("labels", "", says, metrics, tuple(tables), tuple(pictures))
 
@@ -318,7 +317,7 @@ def _table(kind: str, found: list[Judged], judges: list[str], n: int, n_all: int
     which = f"{n} of {n_all}" if n < n_all else f"{n}"
     single, many = {"class": ("class", "classes"), "single": ("value", "values")}.get(kind, ("pair", "pairs"))
     what = single if n == n_all == 1 else many
-    columns = ("chains begin at", "labels not asked for", "samples", *(f"right by the {j}" for j in judges))
+    columns = ("chains start from", "free labels", "samples", *(f"consistency, {j}" for j in judges))
     return Table(f"{TITLES[kind]} ({which} {what})", columns, tuple(rows))
 
 
@@ -347,10 +346,10 @@ def _picture(subject: Subject, kind: str, chosen: Tensor, x: Tensor, per: int) -
     if real is not None:
         panels = {"test rows": real.to(lines), **panels}
     caption = {
-        "class": "Samples of each class, fresh from noise, the first ones and none chosen",
-        "single": "Samples of one label each, fresh from noise, the first ones and none chosen",
-        "pairs": "Samples of pairs of labels, fresh from noise, the first ones and none chosen",
-        "novel": "Samples of pairs of labels that no training row has, fresh from noise, none chosen",
+        "class": "Samples given each class, fresh from noise, not selected",
+        "single": "Samples given one label each, fresh from noise, not selected",
+        "pairs": "Samples given pairs of labels, fresh from noise, not selected",
+        "novel": "Samples given pairs that no training row has, fresh from noise, not selected",
     }[kind]
     caption += ", beside real test rows." if real is not None else "."
     drawn = grids(f"samples-of-{kind}", caption, panels, columns, run.bounds, shown)
@@ -382,9 +381,9 @@ def _novel_table(run: Run, novel: Tensor, shares: dict[str, Tensor]) -> Table:
     order = first.argsort(descending=True, stable=True)[:LISTED].tolist()
     rows: list[tuple[Cell, ...]] = [(f"all {len(novel)} pairs, mean", *(float(s.mean()) for s in shares.values()))]
     rows += [(named(run.labels, novel[i]), *(float(s[i]) for s in shares.values())) for i in order]
-    titles = {"samples": "share of fresh samples", "buffer": "share of chains of training"}
+    titles = {"samples": "share of fresh samples", "buffer": "share of persistent chains"}
     return Table(
-        "How often pairs that no training row has come up by themselves, by the model's labels",
+        "How often unconditional chains show pairs that no training row has, by the model's labels",
         ("pair", *(titles[name] for name in shares)),
         tuple(rows),
     )

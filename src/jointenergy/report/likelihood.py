@@ -147,7 +147,7 @@ def _outside(run: Run, x: Tensor) -> str | None:
         return None
     return (
         f"No likelihood: {n} of {len(x)} test rows lie outside {run.model.domain}, where the model's density is zero. "
-        "Train with data.low and data.high that hold the data."
+        "Train with data.low and data.high that contain the data."
     )
 
 
@@ -175,25 +175,26 @@ def why_not(subject: Subject, sizes: LikelihoodSizes) -> str | None:
     n_dims = subject.test.x[0].numel()
     if recipe is None:
         return (
-            f"No likelihood: {run.origin.name} was trained by cross-entropy, which leaves log p(x) free, and has no "
-            "validation rows to choose a temperature on."
+            f"No likelihood: {run.origin.name} was trained with cross-entropy, which does not constrain log p(x), and "
+            "has "
+            "no validation rows to choose a temperature on."
         )
     if run.is_cross_entropy:
         return (
-            "No likelihood: the run was trained on log p(y given x) alone, so its log p(x) is no density of the data."
+            "No likelihood: the run was trained on log p(y given x) only, so its log p(x) is not a density of the data."
         )
     if not run.model.domain.proper:
-        return 'No likelihood: the model has no domain on which it has a normalizer; train with model.domain = "box".'
+        return 'No likelihood: the model has no domain with a normalizer; train with model.domain = "box".'
     if n_dims > sizes.most_dims:
         return (
-            f"No likelihood in this suite: x has {n_dims:,} dimensions, and it anneals up to {sizes.most_dims:,}; "
-            f"the full suite goes up to {LARGE.most_dims:,}, which takes long and may not come close."
+            f"No likelihood in this suite: x has {n_dims:,} dimensions, more than the limit of {sizes.most_dims:,}; "
+            f"the full suite goes up to {LARGE.most_dims:,}, which is slow and may give loose bounds."
         )
     groups = len(subject.test.y.unique(dim=0)) if run.model.normalizer == "conditional" else 1
     if groups > sizes.most_groups:
         return (
-            f"No likelihood in this suite: each of the {groups} labels of the test rows has a normalizer of its own, "
-            f"and {sizes.most_groups} are estimated at the most."
+            f"No likelihood in this suite: each of the {groups} labels of the test rows has its own normalizer, and at "
+            f"most {sizes.most_groups} are estimated."
         )
     return None
 
@@ -226,9 +227,9 @@ PEERS = {
     "uniform": "uniform on the box",
 }
 OF = {
-    "summed": "log p(x), labels summed",
-    "given": "log p(x given y), one normalizer for each label",
-    "moved": "log p(x, y), labels drawn along with x",
+    "summed": "log p(x), labels summed out",
+    "given": "log p(x given y), one normalizer per label",
+    "moved": "log p(x, y), labels sampled along with x",
 }
 
 
@@ -288,56 +289,61 @@ def _in_words(last: Bounds, peers: Mapping[str, float]) -> str:
     """One finding: no bound where the weights have collapsed, an upper one alone where the two cross, else both."""
     if last.collapsed:
         return (
-            f"The log-likelihood is not bounded: {100 * last.share:.0f} % of the annealed chains carry all weight, so "
-            "no figure of this model below is a bound. A slower annealing may find one (--suite full)."
+            f"The log-likelihood is not bounded: {100 * last.share:.0f} % of the annealed chains carry all weight. A "
+            "slower annealing may give a bound (--suite full)."
         )
     if last.lower is None:
         say = (
-            f"Mean log-likelihood of a test row: at most {last.upper:.1f} nats. There is no lower bound: annealing "
-            f"back from test rows gives {last.annealed:.1f}, above the upper one: it was too fast to draw from the "
+            f"Mean log-likelihood of a test row: at most {last.upper:.1f} nats. There is no lower bound: reverse "
+            "annealing "
+            f"from test rows gives {last.annealed:.1f}, above the upper bound, since it was too fast to sample the "
             "model."
         )
     else:
-        say = f"Mean log-likelihood of a test row: between {last.lower:.1f} and {last.upper:.1f} nats; more is better."
+        say = (
+            f"Mean log-likelihood of a test row: between {last.lower:.1f} and {last.upper:.1f} nats; higher is better."
+        )
     if "gaussian" not in peers:
         return say
     gaussian = peers["gaussian"]
     if last.upper < gaussian:
-        verdict = "so as a density the model is worse than it"
+        verdict = "so the model is a worse density"
     elif last.lower is not None and last.lower > gaussian:
-        verdict = "so as a density the model is better than it"
+        verdict = "so the model is a better density"
     else:
-        verdict = "and which of the two is better these figures do not tell"
+        verdict = "and these figures do not show which is better"
     return f"{say} A Gaussian fitted to the same rows reaches {gaussian:.1f}, {verdict}."
 
 
 def _method(facts: Facts, last: Bounds) -> list[str]:
     effort, chance = facts.effort, round(100 * (1 - RARE))
     says = [
-        f"Figures are means over {facts.n_test} test rows of {OF[facts.how]}, under the law exp(f / T) / Z on "
-        f"{facts.domain} at T = {last.temperature:.3g}, which was chosen on validation rows; the run's own chains have "
+        f"Figures are means over {facts.n_test} test rows of {OF[facts.how]}, for the distribution exp(f / T) / Z on "
+        f"{facts.domain} at T = {last.temperature:.3g}, chosen on validation rows; the run's own chains have "
         f"T = {facts.own:.3g}.",
-        f"At most: annealed importance sampling with {effort.n_temperatures} temperatures and {effort.n_chains} chains "
-        "of adjusted Langevin steps for each normalizer finds a log Z that is too low in expectation, so a likelihood "
-        f"that is too high; with a chance of {chance} % the true one lies below {last.upper + last.margin:.1f} nats.",
-        f"At least: chains that go the way back from {effort.n_rows} test rows (RAISE). In expectation this lies below "
-        "the likelihood under what the annealing itself draws, which is the model's own law only where the annealing "
+        f"Upper bound: annealed importance sampling with {effort.n_temperatures} temperatures and {effort.n_chains} "
+        "chains of adjusted Langevin steps per normalizer underestimates log Z in expectation, and so overestimates "
+        "the "
+        f"likelihood; with probability {chance} % the true one is below {last.upper + last.margin:.1f} nats.",
+        f"Lower bound: reverse annealing from {effort.n_rows} test rows (RAISE). In expectation it is below the "
+        "likelihood under the annealing process, which matches the model only if the annealing "
         "is slow enough.",
     ]
     if facts.n_levels is not None:
         says.append(
-            f"The data take few values: each was moved at random within its cell, one {facts.n_levels}th of the range "
-            "wide; bits per dimension are of the values."
+            f"The data are discrete: values were dequantized uniformly in cells of 1/{facts.n_levels} of the range; "
+            "bits "
+            "per dimension refer to the discrete values."
         )
     if facts.jacobian is not None:
         says.append(
-            "The model sees logits; figures are of dequantized pixels between 0 and 1, so the Jacobian is counted: "
-            f"{facts.jacobian:.1f} nats a row on average."
+            "The model sees logits; figures are for dequantized pixels between 0 and 1, including the Jacobian: "
+            f"{facts.jacobian:.1f} nats per row on average."
         )
     if facts.has_baseline:
-        says.append("The baseline's likelihood is not estimated: cross-entropy alone leaves log p(x) free.")
+        says.append("The baseline's likelihood is not estimated: cross-entropy does not constrain log p(x).")
     if facts.how == "given":
-        says.append("Gaussian and kernel density know no labels; the model is told each row's.")
+        says.append("Gaussian and kernel density do not use labels; the model is given those of each row.")
     says += [f"Assumed, not known: {a}." for a in facts.assumptions]
     return says
 
@@ -345,18 +351,18 @@ def _method(facts: Facts, last: Bounds) -> list[str]:
 def _warnings(facts: Facts, scan: Sequence[Bounds], last: Bounds) -> list[str]:
     says = []
     if not last.collapsed and not last.crossed and last.upper - last.annealed > max(5.0, 4 * last.error):
-        says.append(f"The bounds are loose: {last.upper - last.annealed:.0f} nats lie between them.")
+        says.append(f"The bounds are loose: they differ by {last.upper - last.annealed:.0f} nats.")
     coldest, hottest = min(b.temperature for b in scan), max(b.temperature for b in scan)
     if last.temperature in (coldest, hottest):
-        says.append("The chosen temperature is at an end of those that were tried: the best may lie beyond.")
+        says.append("The chosen temperature is at the end of the grid: the best may lie beyond it.")
     if facts.n_left_out:
-        says.append(f"{facts.n_left_out} test rows lie outside the domain or miss labels, and were left out.")
+        says.append(f"{facts.n_left_out} test rows outside the domain or without labels were left out.")
     return says
 
 
 def _densities(facts: Facts, last: Bounds, peers: Mapping[str, float]) -> Table:
     rows: list[tuple[Cell, ...]] = []
-    own = {"this model, at least": last.lower, "this model, at most": last.upper}
+    own = {"this model, lower bound": last.lower, "this model, upper bound": last.upper}
     if last.collapsed:
         own = dict.fromkeys(own)
     others = {PEERS[name]: peers[name] for name in PEERS if name in peers}
@@ -371,14 +377,14 @@ def _densities(facts: Facts, last: Bounds, peers: Mapping[str, float]) -> Table:
 
 def _annealing(facts: Facts, found: Sequence[Bounds]) -> Table:
     rows = tuple((b.n_temperatures, b.annealed, b.upper, b.error, b.share) for b in found)
-    columns = ("temperatures", "from test rows", "from the start", "error of the difference", "chains that count")
-    return Table("The same with more and more temperatures, in nats", columns, rows)
+    columns = ("temperatures", "reverse (RAISE)", "forward (AIS)", "error of the difference", "effective chains")
+    return Table("The same by number of temperatures, in nats", columns, rows)
 
 
 def _scanned(facts: Facts, scan: Sequence[Bounds]) -> Table:
     names = [f"{b.temperature:.3g}" + (" (the chains' own)" if b.temperature == facts.own else "") for b in scan]
     rows = tuple((name, b.n_temperatures, b.annealed, b.upper, b.share) for name, b in zip(names, scan, strict=True))
-    columns = ("T", "temperatures", "from validation rows", "from the start", "chains that count")
+    columns = ("T", "temperatures", "reverse (RAISE)", "forward (AIS)", "effective chains")
     return Table("Validation rows at each T, the best with slower annealing, in nats", columns, rows)
 
 
@@ -389,8 +395,8 @@ def _temperatures(scan: Sequence[Bounds], chosen: float) -> Picture:
         # Far from the best the figures run into the thousands, and would flatten all that matters.
         shown = [b for b in scan if max(abs(b.upper - best), abs(b.annealed - best)) < FAR]
         t = [b.temperature for b in shown]
-        axes.plot(t, [b.upper for b in shown], "o-", color=COLORS[0], label="from the start (AIS)")
-        axes.plot(t, [b.annealed for b in shown], "s--", color=COLORS[1], label="from validation rows (RAISE)")
+        axes.plot(t, [b.upper for b in shown], "o-", color=COLORS[0], label="forward (AIS)")
+        axes.plot(t, [b.annealed for b in shown], "s--", color=COLORS[1], label="reverse (RAISE)")
         axes.axvline(chosen, color=COLORS[7], linewidth=1, linestyle=":")
         axes.set_xscale("log")
         axes.set_xticks(t, [f"{v:.2g}" for v in t])
@@ -401,10 +407,10 @@ def _temperatures(scan: Sequence[Bounds], chosen: float) -> Picture:
         left = [f"{b.temperature:.2g}" for b in scan if b not in shown]
         return picture(
             "likelihood-temperature",
-            "Mean log-likelihood of validation rows at each temperature, the best with slower annealing; the dotted "
-            "line is the one chosen, where the smaller of the two is largest. The two meet where the annealing is slow "
-            "enough for the temperature."
-            + (f" Not shown, more than {FAR} nats away: T = {', '.join(left)}." if left else ""),
+            "Mean log-likelihood of validation rows at each temperature, the best with slower annealing. The dotted "
+            "line "
+            "is the chosen one, where the smaller of the two is largest. The two meet if the annealing is slow "
+            "enough." + (f" Not shown, more than {FAR} nats away: T = {', '.join(left)}." if left else ""),
             figure,
         )
 
@@ -413,9 +419,9 @@ def _convergence(found: Sequence[Bounds], peers: Mapping[str, float]) -> Picture
     with drawing() as figure:
         axes = figure.subplots()
         k = [b.n_temperatures for b in found]
-        axes.plot(k, [b.upper for b in found], "o-", color=COLORS[0], label="from the start (AIS): at most")
+        axes.plot(k, [b.upper for b in found], "o-", color=COLORS[0], label="forward (AIS): upper bound")
         annealed = [b.annealed for b in found]
-        axes.plot(k, annealed, "s--", color=COLORS[1], label="from test rows (RAISE)")
+        axes.plot(k, annealed, "s--", color=COLORS[1], label="reverse (RAISE)")
         axes.errorbar(k, annealed, [2 * b.error for b in found], fmt="none", color=COLORS[1], capsize=3)
         for name, color, style in (("gaussian", COLORS[2], "-."), ("kernels", COLORS[4], ":")):
             if name in peers:
@@ -442,17 +448,17 @@ def _weights(last: Bounds) -> Picture:
         # A few chains far off would leave the rest in one bar.
         low, high = np.percentile(both, [1, 99])
         edges = np.linspace(min(low, -1), max(high, 1), 26)
-        _histogram(axes, ahead, edges, COLORS[0], "chains from the start")
-        _histogram(axes, back, edges, COLORS[1], "chains back from test rows")
+        _histogram(axes, ahead, edges, COLORS[0], "forward chains")
+        _histogram(axes, back, edges, COLORS[1], "reverse chains")
         axes.axvline(0, color=COLORS[7], linewidth=1, linestyle=":")
         axes.set_xlabel("log weight, in nats, from the estimate of log Z")
         axes.set_ylabel("share of chains")
         figure.legend(loc="outside upper center", ncols=2)
         return picture(
             "likelihood-weights",
-            "What each chain makes of log Z, against the estimate from all chains from the start (dotted). Narrow and "
-            "overlapping is good; if a few chains lie far right of the others, these few decide. The outermost "
-            "hundredth is drawn at the ends.",
+            "Estimates of log Z by each chain, relative to the estimate from all forward chains (dotted). Narrow and "
+            "overlapping is good; if a few chains lie far to the right, they dominate. The outermost "
+            "1 % is drawn at the ends.",
             figure,
         )
 

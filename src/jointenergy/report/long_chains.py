@@ -135,8 +135,8 @@ def long_chains(subject: Subject, sets: Sets, *, chains: int, times: int) -> Sec
     known = {"fresh samples": energy(sets.samples, sets.samples_y), "test rows": energy(sets.test, sets.test_y)}
     if sets.buffer is not None:
         rows = some(torch.arange(len(sets.buffer.x)), len(sets.test), torch.Generator().manual_seed(subject.seed))
-        known["chains of training"] = energy(sets.buffer.x[rows], sets.buffer.y[rows])
-    known["where chains began"] = energy(sets.starts, _labels_of(sets, sets.starts))
+        known["persistent chains"] = energy(sets.buffer.x[rows], sets.buffer.y[rows])
+    known["starts of chains"] = energy(sets.starts, _labels_of(sets, sets.starts))
     known["uniform noise"] = energy(sets.noise, sets.test_y)
     bounds = {"data": sets.test, "samples": sets.samples}
     metrics: dict[str, float | None] = {
@@ -149,7 +149,7 @@ def long_chains(subject: Subject, sets: Sets, *, chains: int, times: int) -> Sec
         draw_energies(
             known,
             "Energies of real rows, samples and noise. In a healthy run samples lie where real rows do, and noise far "
-            "to the right; what lies beyond an edge is counted there.",
+            "to the right; values beyond an edge are counted there.",
         ),
         draw_course(
             course,
@@ -170,7 +170,7 @@ def long_chains(subject: Subject, sets: Sets, *, chains: int, times: int) -> Sec
     if course.labels is not None:
         found = _classes(run, sets, course, predict)
         return Section("old", "", (*says, *found.says), {**metrics, **found.metrics}, (), (*drawn, *found.pictures))
-    says.append("Which class a chain shows as it grows old is not told: this model's labels cannot be compared.")
+    says.append("The class of long chains is not shown: this model's labels cannot be compared.")
     return Section("old", "", tuple(says), metrics, (), tuple(drawn))
 
 
@@ -184,8 +184,8 @@ def _classes(run: Run, sets: Sets, course: Course, predict: Judge | None) -> Sec
     }
     names, says, groups = run.labels.values[0], [], []
     says.append(
-        f"Of the fresh chains {metrics['class_kept.start']:.0%} still show at step {course.ages[-1]:,} the class that "
-        f"their start was taken for, {metrics['class_kept.sample']:.0%} the class that they had at step {sets.steps}."
+        f"{metrics['class_kept.start']:.0%} of fresh chains still have the class of their start at step "
+        f"{course.ages[-1]:,}, {metrics['class_kept.sample']:.0%} the class of step {sets.steps}."
     )
     if sets.buffer is not None and len(sets.buffer.x) >= GROUPS:
         groups = by_age(sets.buffer.age.cpu(), predict(sets.buffer.x)[:, 0].cpu(), len(names))
@@ -194,15 +194,15 @@ def _classes(run: Run, sets: Sets, course: Course, predict: Judge | None) -> Sec
         chance = apart_by_chance((young.shares + old.shares) / 2, min(young.n, old.n))
         metrics["class_by_age"] = distance
         says.append(
-            f"Among chains of training, classes of the youngest and the oldest quarter differ by {distance:.0%} (by "
-            f"chance alone about {chance:.0%}). Where this is large, the age of a chain has become its class."
+            f"Among persistent chains, the classes of the youngest and the oldest quarter differ by {distance:.0%} (by "
+            f"chance: about {chance:.0%}). A large difference means that classes depend on the age of a chain."
         )
     of = "" if len(run.labels) == 1 else f" of {run.labels.names[0]!r}, the first of the labels,"
     drawn: tuple[Picture, ...] = ()
     if len(names) <= MOST_CLASSES:
         caption = (
-            "Left: how many chains still show the class they began with. Then the classes" + of + " of fresh chains at "
-            "some ages and, where there are any, of those that training has kept."
+            "Left: share of chains that keep their initial class. Then the classes" + of + " of fresh chains at "
+            "some ages and of persistent chains, if any."
         )
         drawn = (draw_classes(course, names, groups, sets.steps, caption),)
     return Section("classes", "", tuple(says), metrics, (), drawn)
@@ -273,12 +273,12 @@ def draw_classes(
     assert course.labels is not None
     wide = 3 if groups else 2
     with drawing(4.2 * wide, 3.8) as figure:
-        axes = figure.add_subplot(1, wide, 1, xlabel="age of the chains (steps)", ylabel="chains still in their class")
+        axes = figure.add_subplot(1, wide, 1, xlabel="age of the chains (steps)", ylabel="share in the same class")
         ages = [max(a, 0.7) for a in course.ages]
         axes.plot(ages, kept(course.labels), color=COLORS[0], label="since the start")
         since = course.ages.index(length)
         if since < len(ages) - 1:
-            label = f"since step {length}, where samples are taken"
+            label = f"since step {length}, the sampling length"
             axes.plot(ages[since:], kept(course.labels, since), color=COLORS[3], ls="--", label=label)
         axes.yaxis.set_major_formatter(PercentFormatter(1.0))
         axes.set_ylim(0.0, 1.03)
@@ -293,7 +293,7 @@ def draw_classes(
             axes = figure.add_subplot(1, wide, 3)
             spans = [_span(g) for g in groups]
             _heat(axes, torch.stack([g.shares for g in groups]), spans, names, most)
-            axes.set(title="chains of training", xlabel="age (steps), four equal groups")
+            axes.set(title="persistent chains", xlabel="age (steps), four equal groups")
         return picture("classes-by-age", caption, figure)
 
 

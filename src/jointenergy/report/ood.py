@@ -81,8 +81,8 @@ def ood(subject: Subject, suite: Suite) -> Section:
         tuple(_tables(told, control, counts, len(next(iter(data.values()))))),
         tuple(_pictures(subject, sets, asked, data, found, told, noise)),
         lead=(
-            "How well log p(x) separates test rows from rows unlike the data: an AUROC of 1 separates all, 0.5 is "
-            "chance, and less prefers the set to the data.",
+            "Out-of-distribution detection with log p(x): AUROC 1 is perfect, 0.5 is chance, and below 0.5 the OOD set "
+            "scores higher than the data.",
         ),
     )
 
@@ -102,7 +102,7 @@ def aurocs(run: Run, test: Tensor, sets: Sequence[Rows], seed: int) -> dict[str,
 def _check_names(sets: Sequence[Rows]) -> None:
     twice = [name for name, n in Counter(rows.name for rows in sets).items() if n > 1]
     if twice:
-        raise InputError(f"two sets unlike the data are called {twice[0]!r}: give each a name of its own")
+        raise InputError(f"two OOD sets are called {twice[0]!r}: give each its own name")
 
 
 def _askable(runs: Mapping[str, Run], x: Tensor, *, noised: bool) -> tuple[list[Asked], list[str]]:
@@ -187,33 +187,33 @@ def _sentences(
 ) -> Iterator[str]:
     scores = "; ".join(f"{score.symbol}, {score.description}" for score in SCORES.values())
     yield (
-        f"Each score should be larger for rows that are like the data: {scores}. AUROC is the share of pairs, a test "
-        "row and a row of the set, in which the test row scores higher; FPR at 95 % TPR is the share of the set that "
-        "passes where 95 % of the test rows do; AUPR is average precision, both sets counting alike."
+        f"Each score should be higher for rows like the data: {scores}. AUROC is the probability that a test row "
+        "scores higher than a row of the set; FPR at 95 % TPR is the share of the set above a threshold that 95 % of "
+        "test rows pass; AUPR is average precision with both sets weighted equally."
     )
     free = [shown(who) for who, run in subject.classifiers().items() if run.is_cross_entropy]
     if free:
         yield (
-            f"log p(x) of {', '.join(free)} is the logsumexp of its logits: cross-entropy leaves it free, so it is a "
-            "score and no density."
+            f"log p(x) of {', '.join(free)} is the logsumexp of its logits, which cross-entropy does not constrain: a "
+            "score, not a density."
         )
     recipe = subject.run.recipe
     if noise:
         yield (
-            f"Figures are of rows as they are. Those called noised add the recipe's data noise, of standard deviation "
-            f"{noise:g}, to test rows and sets alike, as the publication of JEM scores."
+            f"Figures are without noise. Those called noised add the recipe's data noise, of standard deviation "
+            f"{noise:g}, to test rows and sets, as in the JEM paper."
         )
     elif suite != "quick" and recipe is not None:
-        yield "Rows are scored as they are: the recipe adds no noise to its data."
+        yield "Rows are scored without noise: the recipe adds none to its data."
     else:
-        yield "Rows are scored as they are, without data noise."
+        yield "Rows are scored without data noise."
     for a in asked:
         symbol = SCORES[a.kind].symbol
         equal = int((data[a] == data[a].max()).sum())
         if not a.noised and equal > max(1, 0.01 * len(data[a])):
             yield (
                 f"The {a.who} gives {100 * equal / len(data[a]):.0f} % of the test rows the same largest {symbol}: "
-                "between rows with equal scores its AUROC is chance."
+                "among ties the AUROC is chance."
             )
         broken = [name for name, values in found.items() if not np.isfinite(values[a]).all()]
         if not np.isfinite(data[a]).all():
@@ -323,7 +323,7 @@ def histograms(data: Values, panels: Mapping[str, tuple[Values, float]], *, who:
         first = figure.axes[0].get_legend_handles_labels()
         figure.legend(*first, loc="outside upper center", ncols=2)
         noised = f", data noise of {noise:g} added" if noise else ""
-        owner = "" if who == "run" else f" by the {who}, whose logsumexp is no density"
+        owner = "" if who == "run" else f" of the {who}, whose logsumexp is not a density"
         caption = (
             f"log p(x) of the test rows and of each set{owner}{noised}: the share of rows at each value. The less they "
             "overlap, with the set on the left, the better log p(x) detects the set."
@@ -339,6 +339,6 @@ def examples(rows: Mapping[str, Tensor], run: Run) -> Picture | None:
     most = max(len(x) for x in rows.values())
     # Short sets are filled up with the upper bound, which is white.
     lines = [torch.cat((x, x.new_full((most - len(x), *x.shape[1:]), run.bounds[1]))) for x in rows.values()]
-    caption = "The first rows of each set, made to fit, as the run sees them; black is the lower bound of x."
+    caption = "The first rows of each set, converted to the input format of the run; black is the lower bound of x."
     names = [name.replace("_", " ") for name in rows]
     return grids("ood_examples", caption, {"": torch.cat(lines)}, most, run.bounds, names)

@@ -67,7 +67,7 @@ class Outside:
     def says(self) -> str:
         """Where the rows came from and what was done to those that have been read, in a sentence."""
         told = [_told(how, count) for how, count in self._counts.items()]
-        return f"The set {self.name} is {self.place.name}: {'; '.join(told) or 'rows as they are'}."
+        return f"The set {self.name} is {self.place.name}: {'; '.join(told) or 'unchanged'}."
 
     def batches(self, size: int) -> Iterator[Tensor]:
         """All rows, `size` at a time, as the run takes them."""
@@ -91,8 +91,8 @@ class Outside:
         form = image_form(shape)
         if form is None or x.ndim != 4 or x.shape[1] not in (1, 3):
             raise InputError(
-                f"rows of {self.place} are {_sizes(tuple(x.shape[1:]))} where the run takes {_sizes(shape)}: they "
-                "cannot be made to fit"
+                f"rows of {self.place} are {_sizes(tuple(x.shape[1:]))}, but the run expects {_sizes(shape)}, and they "
+                "cannot be converted: give rows of that shape"
             )
         x_fitted, how = fitted(x, form)
         size = (x.shape[2], x.shape[3])
@@ -104,7 +104,7 @@ def _told(how: str, count: _Count) -> str:
     images = f"{count.n:,} image{'' if count.n == 1 else 's'} of {_sizes(count.smallest)}"
     if count.largest != count.smallest:
         images += f" to {_sizes(count.largest)}"
-    return f"{images}, {how or 'taken as they are'}"
+    return f"{images}, {how or 'unchanged'}"
 
 
 def _sizes(shape: tuple[int, ...]) -> str:
@@ -119,21 +119,21 @@ def read_outside(name: str, place: Path, run: Run) -> Outside:
     holds just one of these files.
     """
     if not _NAME.fullmatch(name):
-        raise InputError(f"a set is named by letters, digits, _ and -, as figures are named after it, got {name!r}")
+        raise InputError(f"the name of a set takes letters, digits, _ and -, got {name!r}")
     if name in NAMES:
-        raise InputError(f"{name} is the name of a set that is always measured: give yours another")
+        raise InputError(f"{name} is a built-in set: choose another name")
     found = _file_of(place)
     # Arrays of floats are on the run's scale already; those of pixels are told apart when they are read.
     outside = Outside(name, found, run, _pieces_of(found, run), seen=found.suffix.lower() not in ARRAYS)
     if next(outside.batches(1), None) is None:
-        raise InputError(f"{found} holds no images: a set unlike the data is {KINDS}")
+        raise InputError(f"{found} contains no images: an OOD set is {KINDS}")
     return outside
 
 
 def _file_of(place: Path) -> Path:
     """The folder itself if it holds images, or else the one file in it that can be read."""
     if not place.exists():
-        raise InputError(f"there is no file or folder {place}: a set unlike the data is {KINDS}")
+        raise InputError(f"there is no file or folder {place}: an OOD set is {KINDS}")
     if not place.is_dir():
         return place
     files = sorted(f for f in place.iterdir() if f.is_file() and not f.name.startswith("."))
@@ -141,10 +141,10 @@ def _file_of(place: Path) -> Path:
     if next(images_in(place), None) is not None:
         found.append(place)
     if not found:
-        raise InputError(f"the folder {place} holds no set of images: a set unlike the data is {KINDS}")
+        raise InputError(f"the folder {place} contains no set of images: an OOD set is {KINDS}")
     if len(found) > 1:
         names = ", ".join("images" if f == place else f.name for f in found)
-        raise InputError(f"the folder {place} holds {len(found)} sets ({names}): name the file of one of them")
+        raise InputError(f"the folder {place} contains {len(found)} sets ({names}): name the file of one of them")
     return found[0]
 
 
@@ -154,7 +154,7 @@ def _pieces_of(place: Path, run: Run) -> Callable[[int], Iterator[Tensor]]:
     form = image_form(run.event_shape)
     if form is None:
         raise InputError(
-            f"{place} is a set of images where the run takes rows of {_sizes(run.event_shape)} numbers: give them as "
+            f"{place} is a set of images, but the run expects rows of {_sizes(run.event_shape)} numbers: give them as "
             ".npy or .npz"
         )
     scale = Scale(*run.bounds)
@@ -169,7 +169,7 @@ def _idx(place: Path, scale: Scale, size: int) -> Iterator[Tensor]:
     except InputError as error:
         if "idx" in place.name.lower():
             raise
-        raise InputError(f"{error}; a set unlike the data is {KINDS}") from None
+        raise InputError(f"{error}; an OOD set is {KINDS}") from None
 
 
 def _images(place: Path, scale: Scale) -> Iterator[Tensor]:
@@ -186,11 +186,11 @@ def _arrays(place: Path, run: Run, size: int) -> Iterator[Tensor]:
             x = View.of(run.bounds).of_pixels(x)
         x = x.float()
         if not bool(x.isfinite().all()):
-            raise InputError(f"{place} has values that are no numbers: leave those rows out")
+            raise InputError(f"{place} has NaN values: leave out those rows")
         # Pixels from 0 to 255 are a usual slip; a little noise beyond the bounds is none.
         if not bool((x - (low + high) / 2).abs().le(1.5 * (high - low)).all()):
             raise InputError(
-                f"{place} has values from {float(x.min()):g} to {float(x.max()):g} where x of the run lies between "
+                f"{place} has values from {float(x.min()):g} to {float(x.max()):g}, but the run expects x between "
                 f"{low:g} and {high:g}: scale it, or give pixels as uint8"
             )
         x = shaped(x, run.event_shape)
@@ -245,7 +245,7 @@ def noise(run: Run, n: int, seed: int) -> Made:
     def make(begin: int, end: int) -> Tensor:
         return _in_bounds(run, streams.uniform(keys[begin:end], size))
 
-    return Made("noise", "Noise is uniform between the bounds of x, each value drawn for itself.", n, make)
+    return Made("noise", "Noise is uniform between the bounds of x, independent for each value.", n, make)
 
 
 def constant(run: Run, n: int, seed: int) -> Made:
@@ -257,7 +257,7 @@ def constant(run: Run, n: int, seed: int) -> Made:
         values = streams.uniform(keys[begin:end], channels)
         return _in_bounds(run, values.view(-1, channels, *(1 for _ in size)).expand(-1, channels, *size))
 
-    says = "Constant has one random value for each image and channel, the same at every pixel."
+    says = "Constant has one random value per image and channel."
     return Made("constant", says, n, make)
 
 
@@ -269,7 +269,7 @@ def interpolations(run: Run, test: Tensor, n: int, seed: int) -> Made:
         first = torch.arange(begin, end, device=test.device)
         return run.rows((test[order[first]] + test[order[(first + 1) % len(test)]]) / 2)
 
-    says = "Interpolations are means of two test rows, drawn without regard to their labels."
+    says = "Interpolations are means of two test rows, regardless of their labels."
     return Made("interpolations", says, min(n, len(test)), make)
 
 
@@ -284,7 +284,7 @@ def shuffled_pixels(run: Run, form: Form, test: Tensor, n: int, seed: int) -> Ma
         order = streams.uniform(keys[begin:end], x.shape[2], torch.float64).argsort(1).to(x.device)
         return run.rows(x.gather(2, order[:, None].expand_as(x)).reshape(end - begin, *run.event_shape))
 
-    says = "Shuffled pixels are test rows with the pixels of each put in a random order of its own."
+    says = "Shuffled pixels are test rows with randomly permuted pixels."
     return Made("shuffled_pixels", says, n, make)
 
 
@@ -308,7 +308,7 @@ def patches(run: Run, form: Form, pictures: list[NDArray[Any]], n: int, seed: in
 
     says = (
         f"Patches are pieces of {form[1]} x {form[2]} pixels of scikit-learn's two sample photographs"
-        f"{', made grey' if form[0] == 1 else ''}."
+        f"{', in gray' if form[0] == 1 else ''}."
     )
     return Made("patches", says, n, make)
 

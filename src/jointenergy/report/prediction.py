@@ -57,7 +57,7 @@ def prediction(subject: Subject, suite: Suite) -> Section:
         if isinstance(found, Told):
             told[name] = found
             continue
-        says.append(f"Nothing exact can be said of {shown(name)}: {found}.")
+        says.append(f"No exact probabilities of {shown(name)}: {found}.")
         if "states" in found:
             sampled, sentence = _by_sampling(run, subject, sizes)
             metrics |= {prefix(name) + m: v for m, v in sampled.items()}
@@ -90,26 +90,28 @@ def prediction(subject: Subject, suite: Suite) -> Section:
 def _how_measured(told: Told, subject: Subject) -> list[str]:
     answers, test = told.answers[0], subject.test
     says = [
-        f"Measured on {len(told.nll):,} test rows of {test.name}, with the exact probabilities of the labels given x. "
-        "NLL is minus the log-probability of the true labels of a row, in nats: it punishes being sure and wrong. The "
-        "Brier score is half the squared distance between probabilities and truth. Both are better when smaller."
+        f"Measured on {len(told.nll):,} test rows of {test.name}, with exact label probabilities given x. NLL is the "
+        "negative log-likelihood of the true labels of a row, in nats; it penalizes confident errors. The Brier score "
+        "is "
+        "half the squared distance between probabilities and truth. Lower is better for both."
     ]
     missing = len(told.nll) * len(test.labels) - len(answers)
     if len(test.labels) > 1:
         says.append(
-            "Accuracy and Brier score are over all labels of all rows; an exact match is a row whose most probable "
-            "labeling, all labels together, is right in every label that is known."
+            "Accuracy and Brier score are over all labels of all rows; an exact match is a row whose jointly most "
+            "probable "
+            "labels are all right."
         )
     if missing:
-        says.append(f"{missing:,} labels of these rows are missing and count nowhere.")
+        says.append(f"{missing:,} labels of these rows are missing and ignored.")
     if is_attributes(test.labels):
         says.append(
-            "F1, AUPRC and AUROC take the second value of a label as yes. AUPRC and AUROC are ranked by log-odds, "
-            "which differ where probabilities have rounded to 1."
+            "F1, AUPRC and AUROC take the second value of a label as positive. AUPRC and AUROC rank by log-odds, which "
+            "differ even where probabilities round to 1."
             + (" Micro pools all labels of all rows, macro is the mean over labels." if len(test.labels) > 1 else "")
         )
         if max(test.labels.cardinalities) > 2:
-            says.append("Labels of more than two values ask one question for each value: it, or any of the others.")
+            says.append("Labels of more than two values are evaluated one-vs-rest.")
     return says
 
 
@@ -129,7 +131,7 @@ def _overview(told: Mapping[str, Told], metrics: Mapping[str, float | None], lab
         rows.append((name, figures[0], *interval, *figures[1:]))
     heads = list(columns.values())
     interval_head = [] if len(labels) > 1 else ["95 % interval"]
-    return Table("How well labels are told", ("", heads[0], *interval_head, *heads[1:]), tuple(rows))
+    return Table("Prediction", ("", heads[0], *interval_head, *heads[1:]), tuple(rows))
 
 
 def _interval(told: Told) -> str:
@@ -165,10 +167,10 @@ def _attribute_metrics(answers: Answers, each: list[Attribute]) -> dict[str, flo
 def _attribute_tables(each: Mapping[str, list[Attribute]]) -> list[Table]:
     if len(next(iter(each.values()))) == 1:
         return []  # the overview has it all
-    columns = ("", "rows", "share of yes", "accuracy", "F1", "AUPRC", "AUROC", "ECE")
+    columns = ("", "rows", "positives", "accuracy", "F1", "AUPRC", "AUROC", "ECE")
     return [
         Table(
-            f"Each label, as {shown(name)} tells it",
+            f"Each label, {shown(name)}",
             columns,
             tuple(
                 (a.name, a.n, a.share, a.accuracy, *(finite_or_none(v) for v in (a.f1, a.auprc, a.auroc, a.ece)))
@@ -211,7 +213,8 @@ def _by_sampling(run: Run, subject: Subject, sizes: PredictionSizes) -> tuple[di
     truth = rows.y.cpu()
     seen = truth != MISSING
     sentence = (
-        f"Its labels were drawn instead, on {len(rows):,} rows: the most frequent value of each among the last states "
-        f"of {sizes.n_chains} chains of {sizes.steps} steps. That is an estimate, and has no probabilities."
+        f"Its labels were sampled instead, on {len(rows):,} rows: the most frequent value of each among the last "
+        "states "
+        f"of {sizes.n_chains} chains of {sizes.steps} steps. This is an estimate without probabilities."
     )
     return {"accuracy_by_sampling": float((chosen == truth)[seen].double().mean())}, sentence

@@ -27,7 +27,7 @@ from jointenergy.runs import Run
 def predictors(subject: Subject) -> tuple[dict[str, Run], list[str]]:
     """The runs that can be asked, the subject's own first, and a sentence for each that cannot."""
     if not bool((subject.test.y != MISSING).any()):
-        return {}, [f"{subject.test.name} has no labels, so nothing can be right or wrong."]
+        return {}, [f"{subject.test.name} has no labels to predict."]
     able: dict[str, Run] = {}
     said: list[str] = []
     for name, run in subject.classifiers().items():
@@ -36,7 +36,7 @@ def predictors(subject: Subject) -> tuple[dict[str, Run], list[str]]:
             able[name] = run
             said += [f"Assumed of {shown(name)}, not known: {a}." for a in run.model.assumptions]
         else:
-            said.append(f"Nothing is predicted by {shown(name)}: {reason}.")
+            said.append(f"No predictions of {shown(name)}: {reason}.")
     return able, said
 
 
@@ -46,13 +46,14 @@ def _unable(run: Run, subject: Subject) -> str | None:
         return "its model has no labels"
     if run.model.normalizer == "conditional":
         return (
-            "each label of its model has an unknown normalizer of its own, so labels cannot be compared (relate them "
-            "by offsets, or say run.assuming_equal_constants(), which is then marked)"
+            "each label of its model has an unknown normalizing constant, so labels cannot be compared (relate them "
+            "with "
+            "offsets, or use run.assuming_equal_constants(), which is then marked)"
         )
     if (labels.names, labels.cardinalities) != (wanted.names, wanted.cardinalities):
-        return "its labels are not those of the test rows"
+        return "its labels differ from those of the test rows"
     if run.bounds != subject.run.bounds or run.event_shape != subject.run.event_shape:
-        return "it takes x of another shape or scale than the run"
+        return "its x has another shape or scale than the run's"
     return None
 
 
@@ -89,7 +90,7 @@ def told_by(run: Run, data: Dataset, temperatures: Sequence[float] = (1.0,)) -> 
     try:
         told = tell(run.model, rows_of(run, data), temperatures)
     except EnumerationError:
-        return f"its labels have {run.labels.n_states:,} states, too many to be summed"
+        return f"its labels have {run.labels.n_states:,} states, too many to enumerate"
     except InputError as error:
         return str(error)
     return told if all(a.finite for a in told.answers) else "its probabilities are not finite"
@@ -145,7 +146,7 @@ def tell(model: JointModel, rows: Iterable[tuple[Tensor, Tensor]], temperatures:
             best = inference.predict_joint(model, x[piece]).labels if best is None else best
             exact.append(((best == y[piece]) | (y[piece] == MISSING)).all(1))
     if begin == 0 or not nll:
-        raise InputError("the rows have no observed label to be told")
+        raise InputError("the rows have no observed labels")
     return Told(tuple(c.answers() for c in collected), torch.cat(nll).double().cpu(), torch.cat(exact).cpu())
 
 
@@ -164,7 +165,7 @@ class Classification:
 def classify(model: JointModel, data: Dataset) -> Classification:
     """Each row of `data` once. MISSING entries count nowhere, and rows that miss all labels are passed over."""
     if not bool((data.y != MISSING).any()):
-        raise InputError(f"data set {data.name!r} has no observed label to be told")
+        raise InputError(f"data set {data.name!r} has no observed labels")
     told = tell(model, batches(data, next(model.parameters()).device))
     (answers,) = told.answers
     if not answers.finite:

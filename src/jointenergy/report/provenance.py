@@ -47,7 +47,7 @@ def commit(source: Path | None = None) -> str:
     if changed:
         more = f" and {len(changed) - SHOWN} more" if len(changed) > SHOWN else ""
         raise InputError(
-            f"results are written from a clean tree alone, and {', '.join(changed[:SHOWN])}{more} differ from the "
+            f"results need a clean tree, but {', '.join(changed[:SHOWN])}{more} differ from the "
             "commit: commit or stash them"
         )
     return head.strip()

@@ -111,11 +111,11 @@ def robustness(subject: Subject, suite: Suite, sizes: RobustnessSizes | None = N
     if importlib.util.find_spec("foolbox") is None:
         return Section(NAME, TITLE, ("Attacks need foolbox: pip install 'jointenergy[robust]', then evaluate again.",))
     if View.of(subject.run.bounds).levels is not None:
-        return Section(NAME, TITLE, ("Radii are changes of pixels, and this run sees logits of them: not measured.",))
+        return Section(NAME, TITLE, ("Not measured: radii are in pixels, but this run uses logits of pixels.",))
     able, said = predictors(subject)
     for name in [n for n, run in able.items() if not run.model.can_sum()]:
         del able[name]
-        said.append(f"{_capital(shown(name))} was not attacked: its labels have more states than can be summed.")
+        said.append(f"{_capital(shown(name))} was not attacked: its labels have too many states to enumerate.")
     if "run" not in able:
         return Section(NAME, TITLE, tuple(said))
     labeled = (subject.test.y != MISSING).any(1).nonzero()[:, 0]
@@ -127,7 +127,7 @@ def robustness(subject: Subject, suite: Suite, sizes: RobustnessSizes | None = N
         refinements = (0,) if name == "baseline" else sizes.refinements
         if not isinstance(run.sampling.x_kernel, Langevin):
             refinements = (0,)
-            said.append(f"{_capital(shown(name))} was not refined: its chains move by {run.sampling.x_kernel!r}.")
+            said.append(f"{_capital(shown(name))} was not refined: its kernel is {run.sampling.x_kernel!r}.")
         for steps in refinements:
             each = attack(run, x, rows.y, steps=steps, sizes=sizes, starts=data, seed=subject.seed)
             found.append(_attacked(name, run, steps, each))
@@ -154,9 +154,10 @@ def _says(found: Sequence[Attacked], sizes: RobustnessSizes, entries: int) -> It
     n, budget = len(found[0].smallest("linf")), sizes.budget
     yield from map(_half, found)
     yield (
-        f"Changes are counted in ranges of an entry: 1 is from its lowest to its highest value. {n} random test rows, "
-        f"the same for all: a share of them is uncertain by up to {196 * math.sqrt(0.25 / n):.0f} points. A row that "
-        "is wrong without a change has radius 0; one with several labels is right where all of them are."
+        f"Changes are measured in units of the range of x. {n} random test rows, the same for all: their share has a "
+        "95 % "
+        f"margin of up to {196 * math.sqrt(0.25 / n):.0f} points. Rows that are wrong without a change have radius 0; "
+        "rows with several labels must be right in all of them."
     )
     yield (
         f"Every point is the minimum over all attacks run: projected gradient descent ({budget.steps} steps, "
@@ -167,16 +168,16 @@ def _says(found: Sequence[Attacked], sizes: RobustnessSizes, entries: int) -> It
             else ""
         )
         + (", the pointwise attack" if any("pointwise" in each.radii for each in found) else "")
-        + ". A stronger attack may find less: these radii are upper bounds."
+        + ". A stronger attack may find smaller radii: these are upper bounds."
     )
     if any(each.steps for each in found):
         yield (
-            f"With refinement the label with the largest mean probability over {sizes.votes} draws of the chain "
-            f"decides. The adversary follows the mean loss over {budget.draws} fresh draws at each step: once by the "
-            "gradient through all refinement, once by the gradient at the refined x as if it were that at x."
+            f"With refinement, the label with the largest mean probability over {sizes.votes} draws of the chain is "
+            f"predicted. The adversary follows the mean loss over {budget.draws} fresh draws at each step: with the "
+            "gradient through all refinement steps, and with the identity gradient at the refined x."
         )
     if not sizes.boundary_steps:
-        yield "Attacks without gradients (boundary, pointwise) belong to the full suite."
+        yield "Gradient-free attacks (boundary, pointwise) are part of the full suite."
     elif entries > sizes.pointwise_cells:
         yield (
             f"The pointwise attack goes through cells one by one: x has {entries} entries, so each cell is a block of "
@@ -189,15 +190,16 @@ def _says(found: Sequence[Attacked], sizes: RobustnessSizes, entries: int) -> It
             n_closer = int((each.smallest("l2", blind) < 0.99 * seeing).sum())
             if n_closer > HIDDEN * n:
                 yield (
-                    f"{_capital(each.name)}: on {n_closer} of {n} rows attacks without gradients came "
-                    "closer (L2) than those with: its gradients mislead, and the true radii may be smaller still."
+                    f"{_capital(each.name)}: on {n_closer} of {n} rows gradient-free attacks came closer (L2) than "
+                    "gradient "
+                    "attacks: gradients are masked, and the true radii may be even smaller."
                 )
 
 
 def _half(each: Attacked) -> str:
     return (
-        f"{_capital(each.name)}: half of the rows stay right until each entry may change by "
-        f"{_length(each, 'linf')} (L-inf), or all together by a length of {_length(each, 'l2')} (L2)."
+        f"{_capital(each.name)}: half of the rows withstand changes of up to "
+        f"{_length(each, 'linf')} per entry (L-inf), or a total length of {_length(each, 'l2')} (L2)."
     )
 
 
@@ -208,7 +210,7 @@ def _capital(name: str) -> str:
 def _length(each: Attacked, norm: Norm) -> str:
     middle = median_radius(each.smallest(norm))
     if middle is None:
-        return "more than was tried"
+        return "more than tested"
     return f"{255 * middle:.0f}/255" if norm == "linf" else f"{middle:.2f}"
 
 
@@ -223,9 +225,9 @@ def _pictures(found: Sequence[Attacked], sizes: RobustnessSizes, run: Run, x: Te
 SHOWN: Mapping[Norm, str] = {"linf": "L-inf", "l2": "L2"}
 ATTACKS = {
     "gradient": "gradient",
-    "identity": "gradient, refinement taken for the identity",
-    "boundary": "boundary, without gradients",
-    "pointwise": "pointwise, without gradients",
+    "identity": "identity gradient",
+    "boundary": "boundary, gradient-free",
+    "pointwise": "pointwise, gradient-free",
 }
 
 
@@ -279,7 +281,7 @@ def tables_of(found: Sequence[Attacked], radii: Mapping[Norm, Sequence[int]]) ->
     """A table for each norm, and one of what each attack found alone."""
     tables = [
         Table(
-            f"Share of rows still right within {SHOWN[norm]} distance r, under all attacks together",
+            f"Robust accuracy within {SHOWN[norm]} distance r, under all attacks",
             ("classifier", "r = 0", *(f"{r}/255" for r in radii[norm]), "median radius"),
             tuple(
                 (
@@ -293,7 +295,7 @@ def tables_of(found: Sequence[Attacked], radii: Mapping[Norm, Sequence[int]]) ->
         for norm in NORMS
     ]
     alone = Table(
-        "Median radius that each attack found by itself: the smaller, the stronger the attack",
+        "Median radius by attack; a smaller radius is a stronger attack",
         ("classifier", "attack", *SHOWN.values()),
         tuple(
             (each.name, ATTACKS[attack], *(median_radius(each.radii[attack][norm]) for norm in NORMS))
@@ -329,7 +331,7 @@ def curves(radii: Mapping[str, Tensor], norm: Norm, last: float) -> Picture:
         axes.set_xlim(0, end * scale)
         axes.set_ylim(0, 1.02)
         axes.yaxis.set_major_formatter(PercentFormatter(1.0))
-        axes.set_ylabel("rows still right")
+        axes.set_ylabel("robust accuracy")
         axes.set_xlabel(
             "largest change of any entry, in 255ths of its range (L-inf)"
             if norm == "linf"
@@ -337,9 +339,9 @@ def curves(radii: Mapping[str, Tensor], norm: Norm, last: float) -> Picture:
         )
         axes.legend()
         caption = (
-            "How many rows are still right when an adversary may change "
-            + ("every entry of x by so much" if norm == "linf" else "x as a whole by so much")
-            + ". A curve further to the right is more robust; each falls where the strongest attack found a wrong x."
+            "Robust accuracy when an adversary may change "
+            + ("every entry of x by so much" if norm == "linf" else "x by this length")
+            + ". Curves further to the right are more robust; each drops where the strongest attack succeeds."
         )
         return picture(f"robustness_{norm}", caption, figure)
 
@@ -367,8 +369,8 @@ def adversarial_images(run: Run, x: Tensor, y: Tensor, attacked: Sequence[Attack
                 axes.grid(False)
             line[0].set_ylabel(name, fontsize=9)
         caption = (
-            "Test rows, and below each the nearest image found that the classifier gets wrong: what it takes it for, "
-            "and the largest change of any pixel. The less it can be told from the row above, the worse."
+            "Test rows, and below each the nearest misclassified image found, with its predicted class and the largest "
+            "change of any pixel."
         )
         return picture("adversarial_images", caption, figure)
 

@@ -60,7 +60,7 @@ def sets_of(subject: Subject, n: int, generator: torch.Generator) -> Sets:
     says += [s for s in (train, buffer) if isinstance(s, str)]
     if steps is None:
         steps = STEPS
-        says.append(f"Nothing says how long chains of this run should be: they make {STEPS} steps here.")
+        says.append(f"The run has no sampling length: chains have {STEPS} steps here.")
     test_y = test.y.to(test.x.device)
     rows = torch.arange(len(test), device=test.x.device)
     if run.model.normalizer == "conditional":  # the density of a row without its labels is not known
@@ -70,13 +70,14 @@ def sets_of(subject: Subject, n: int, generator: torch.Generator) -> Sets:
     given = _given(run, n, generator)
     if given is not None:
         says.append(
-            "Each label of this model has an unknown constant of its own, so chains are given labels, as often as the "
-            "training data have them; energies are those at these labels."
+            "Each label of this model has an unknown normalizing constant, so chains are given labels with the "
+            "frequencies "
+            "of the training data; energies are those at these labels."
         )
     samples, samples_y, starts, seconds = _fresh(run, n, given, steps, subject.seed)
     alive = samples.isfinite().flatten(1).all(1)
     if not bool(alive.all()):
-        says.append(f"{int((~alive).sum()):,} of {n:,} chains left the finite numbers: no figure here counts them.")
+        says.append(f"{int((~alive).sum()):,} of {n:,} chains became non-finite and are excluded.")
         samples, samples_y = samples[alive], samples_y[alive]
     noise = UniformStart(*run.bounds, run.event_shape, dtype=samples.dtype, device=samples.device)
     return Sets(

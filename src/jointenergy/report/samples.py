@@ -102,12 +102,11 @@ def samples(subject: Subject, suite: Suite) -> Section:
 def _shown(run: Run, sets: Sets) -> tuple[Picture, ...]:
     panels = {"test rows": sets.test, "fresh samples": sets.samples}
     if sets.buffer is not None:
-        panels["chains of training"] = sets.buffer.x
+        panels["persistent chains"] = sets.buffer.x
     n = COLUMNS * COLUMNS if sets.test[0].numel() > 2 else 500
     drawn = grids(
         "samples",
-        f"Fresh samples of {sets.steps} steps, the first ones and none chosen, between real rows and, where there are "
-        "any, the chains that training has kept.",
+        f"Fresh samples of {sets.steps} steps, not selected, with real rows and, if there are any, persistent chains.",
         {title: x[:n] for title, x in panels.items() if len(x)},
         COLUMNS,
         run.bounds,
@@ -131,8 +130,8 @@ def _cost(run: Run, sets: Sets) -> Section:
     if trained is not None:
         metrics["training_seconds"] = trained
     says = (
-        f"The time of {MANY:,} samples was measured on {len(sets.samples):,} with this machine's "
-        f"{sets.samples.device.type.upper()}, and scaled.",
+        f"The time for {MANY:,} samples is extrapolated from {len(sets.samples):,} on this machine's "
+        f"{sets.samples.device.type.upper()}.",
     )
     return Section("cost", "", says, metrics, (Table("Cost", ("what", "value"), tuple(rows)),))
 
@@ -173,9 +172,11 @@ def features(
     run, name = subject.run, extractor.name
     x_reference, against = _reference(subject, sets, extractor, sizes.reference)
     says = [
-        f"{len(sets.samples):,} fresh chains of {sets.steps} steps, none left out, against {against}. Features are "
-        f"those of {name} ({extractor.protocol}); distances of other extractors are not comparable. Fewer rows give a "
-        "larger FID, so read it beside that of real rows, of which there are as many."
+        f"{len(sets.samples):,} fresh chains of {sets.steps} steps, not selected, against {against}. Features are "
+        "those of "
+        f"{name} ({extractor.protocol}); distances of other extractors are not comparable. FID grows with fewer rows, "
+        "so "
+        "compare it with that of as many real rows."
     ]
     reference = features_of_real(run, extractor, x_reference)
     metrics: dict[str, float | None] = {}
@@ -212,15 +213,18 @@ def features(
     if extractor.logits is not None:
         score = sample_quality.inception_score(passed(extractor.logits, sets.test))
         metrics[f"inception_score_test.{name}"] = score
-        table.append(("test rows themselves", len(sets.test), *(None,) * (2 + len(MANIFOLDS)), score))
+        table.append(("test rows", len(sets.test), *(None,) * (2 + len(MANIFOLDS)), score))
         says.append(
-            "The class score is high, up to the number of classes, where each row is of one class for sure and all "
-            "classes are met (the inception score, by the classes of this extractor)."
+            "The class score is at most the number of classes, reached if every row is classified with confidence and "
+            "all "
+            "classes are equally frequent (the inception score, with the classes of this extractor)."
         )
     says.append(
-        "Precision: the share of samples within balls of data, each reaching to the 3rd neighbor; recall: the share of "
-        "data within balls of samples. Density and coverage have balls of data alone, to the 5th neighbor: the number "
-        "of balls that hold a sample, over 5, and the share of balls with a sample; real rows have about 1 and 0.97."
+        "Precision: the share of samples within balls around data, each reaching to the 3rd neighbor; recall: the "
+        "share of "
+        "data within balls around samples. Density and coverage use balls around data only, to the 5th neighbor: the "
+        "number "
+        "of balls that contain a sample, over 5, and the share of balls with a sample; real rows have about 1 and 0.97."
     )
     columns = (f"against {against}", "rows", f"FID ({name})", f"KID ({name})", *MANIFOLDS, "class score")
     return Section("features", "", tuple(says), metrics, (_filled_columns(columns, table),), protocols=protocols)
@@ -241,7 +245,7 @@ def _reference(subject: Subject, sets: Sets, extractor: Extractor, most: int | N
     try:
         data = subject.run.data
     except InputError as error:
-        raise InputError(f"the reference is the training set: {error}; or take --reference test") from None
+        raise InputError(f"the reference is the training set: {error}; or use --reference test") from None
     x = torch.cat((data.x, data.x_held))
     if most is not None:
         x = x[evenly(len(x), most)]
@@ -274,15 +278,15 @@ def _compared(run: Run, sets: Sets, extractor: Extractor, conditional: Tensor | 
         rows["train"] = ("training rows (real data)", sets.train)
     if sets.buffer is not None:
         own = sets.buffer.x[torch.linspace(0, len(sets.buffer.x) - 1, len(sets.test)).long().unique()]
-        rows["buffer"] = ("chains of training (not fresh), unfiltered", own)
+        rows["buffer"] = ("persistent chains (not fresh), unfiltered", own)
         kept = _surest(run, sets.buffer.x)
         # Very few rows are far from anything: a distance of theirs would say so and nothing else.
         if kept is not None and len(kept) >= len(sets.test) // 2:
             rows["buffer_filtered"] = (
-                "the tenth of the chains of training that the model is surest of (filtered)",
+                "the most confident tenth of persistent chains (filtered)",
                 kept,
             )
-    rows["start"] = ("where the chains began", sets.starts)
+    rows["start"] = ("starts of the chains", sets.starts)
     rows["noise"] = ("uniform noise", sets.noise)
     return rows
 
@@ -329,8 +333,8 @@ def neighbors(run: Run, sets: Sets, extractor: Extractor, n: int) -> Section:
     drawn = None
     if samples[0].numel() > 2:
         caption = (
-            f"On the left of each line a fresh sample, then the {k} training rows that are nearest to it. A sample "
-            "that equals its neighbor was learned by heart."
+            f"Each line: a fresh sample, then its {k} nearest training rows. A sample that equals its neighbor was "
+            "memorized."
         )
         drawn = grids("neighbors", caption, panels, k + 1, run.bounds, apart=True)
     says = (

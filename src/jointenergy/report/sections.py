@@ -66,7 +66,7 @@ class Subject:
         for name in self.others:
             if name in ("run", "baseline") or not re.fullmatch(r"[A-Za-z0-9_-]+", name):
                 raise InputError(
-                    f"a further run cannot be called {name!r}: choose a name of letters, digits, _ and - that is "
+                    f"another run cannot be called {name!r}: choose a name of letters, digits, _ and - that is "
                     "neither run nor baseline"
                 )
 

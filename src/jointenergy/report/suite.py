@@ -81,8 +81,8 @@ def subject_of(
             raise InputError(f"{name}, {other.origin.name}, has other labels than {run.origin.name}")
     if baseline is not None and not baseline.is_cross_entropy:
         raise InputError(
-            f"a baseline is trained by cross-entropy alone (`jointenergy train ... --baseline`), and "
-            f"{baseline.origin.name} is not: give it as a further run, by --other NAME=RUN"
+            f"a baseline is trained with cross-entropy only (`jointenergy train ... --baseline`), but "
+            f"{baseline.origin.name} is not: pass it with --other NAME=RUN"
         )
     test = dataset_of(recipe.data, run.origin.data_folder, "test")
     if not len(run.labels):
@@ -194,7 +194,7 @@ def headline(metrics: Mapping[str, float | None], named: Iterable[str] = ()) -> 
     if found and not asked:
         said.append(f"hardest OOD set: {_detected(min(found, key=lambda name: found[name]), metrics)}")
     healthy = metrics.get("healthy")
-    chains = "" if healthy is None else f"; chains {'healthy' if healthy else 'NOT healthy'}"
+    chains = "" if healthy is None else f"; {'healthy' if healthy else 'NOT healthy'}"
     return (", ".join(said) or "prediction was not measured") + chains
 
 

@@ -41,7 +41,7 @@ class Judge:
 def measure(run: Run, test: Dataset, seed: int) -> dict[str, float]:
     """All figures of a run whose x are images with one label, by the names that results are published under."""
     if len(run.labels) != 1 or run.model.normalizer != "joint":
-        raise InputError(f"the tasks are measured of runs with one label that can be predicted, not of {run.labels!r}")
+        raise InputError(f"tasks need a run with one label that can be predicted, got {run.labels!r}")
     judge = Judge.of(run.data.x, run.data.y[:, 0])
     return {**_samples(run, judge, seed), **_inpainting(run, test, seed), **_by_sampling(run, test, seed)}
 
@@ -100,7 +100,7 @@ def upper_half(event_shape: tuple[int, ...]) -> Tensor:
     side = math.isqrt(event_shape[0])
     shape = (1, side, side) if len(event_shape) == 1 and side * side == event_shape[0] else event_shape
     if len(shape) != 3:
-        raise InputError(f"rows of shape {event_shape} are no images, which have an upper half")
+        raise InputError(f"rows of shape {event_shape} are not images, so they have no upper half")
     rows = torch.arange(shape[1])[:, None] < shape[1] / 2
     return rows.expand(shape).reshape(event_shape)
 
