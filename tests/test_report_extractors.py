@@ -184,7 +184,7 @@ class TestFiles:
 
     def test_weights_that_fit_and_are_not_the_published_ones_are_refused(self, weights, tmp_path):
         save_file(weights, tmp_path / "mine.safetensors")
-        with pytest.raises(InputError, match=r"mine.safetensors holds an Inception-v3 with other weights"):
+        with pytest.raises(InputError, match=r"mine.safetensors is an Inception-v3 with other weights"):
             extractors.load(tmp_path / "mine.safetensors", run_of())
         weights = {**weights, "conv.beta": torch.full((32,), math.nan)}
         with pytest.raises(InputError, match="other weights"):
@@ -204,9 +204,7 @@ class TestFiles:
         data, package = tmp_path / "data", tmp_path / "site" / extractors.PACKAGE
         monkeypatch.setenv("JOINTENERGY_DATA", str(data))
         monkeypatch.setattr(extractors, "PACKAGE", "no_such_package")
-        with pytest.raises(
-            InputError, match=r"there are no weights of Inception.*--extractor FILE.*jointenergy\[fid\]"
-        ):
+        with pytest.raises(InputError, match=r"there are no Inception weights.*--extractor FILE.*jointenergy\[fid\]"):
             extractors.find_inception(None)
         package.mkdir(parents=True)
         (package / "__init__.py").write_text("raise SystemExit('the package was imported')")
@@ -323,7 +321,7 @@ class TestPixels:
         for rows in (x, x[:, None], x.flatten(1)):
             assert torch.allclose(asked(rows), wanted, rtol=1e-4, atol=1e-4)
         assert torch.backends.cudnn.allow_tf32 == before
-        with pytest.raises(InputError, match="takes images"):
+        with pytest.raises(InputError, match="needs images"):
             asked(torch.zeros(2, 5))
 
 

@@ -154,7 +154,7 @@ def test_no_likelihood_is_said_in_a_sentence(toy_run: Run) -> None:
     origin = replace(toy_run.origin, density=False)
     baseline = Run(toy_run.model, origin, toy_run.sampling, toy_run.bounds, Thresholds())
     found = likelihood(Subject(baseline, test), "quick")
-    assert "log p(y given x) alone" in found.says[0]
+    assert "log p(y given x) only" in found.says[0]
     assert not found.metrics
 
     unbounded = EnergyModel(nn.Linear(2, 1), event_shape=(2,))
@@ -214,7 +214,7 @@ def test_a_conditional_run_has_a_normalizer_for_each_label(toy_run: Run) -> None
     assert found.metrics["log_likelihood_upper_nats"] == pytest.approx(truth, abs=0.1)
     assert found.metrics["log_likelihood_lower_nats"] == pytest.approx(truth, abs=0.2)
     assert any("one normalizer per label" in s for s in found.says)
-    assert any("know no labels" in s for s in found.says)
+    assert any("do not use labels" in s for s in found.says)
     _shown(found)
 
 
@@ -363,7 +363,8 @@ def test_bounds_on_a_gpu_are_those_on_a_cpu(toy_run: Run, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize(
-    ("annealed", "gaussian", "verdict"), [(-4.4, -2.0, "worse"), (-4.4, -6.0, "better"), (-6.0, -5.0, "do not show which is better")]
+    ("annealed", "gaussian", "verdict"),
+    [(-4.4, -2.0, "worse"), (-4.4, -6.0, "better"), (-6.0, -5.0, "do not show which is better")],
 )
 def test_the_first_sentence_sets_the_model_beside_a_gaussian(annealed: float, gaussian: float, verdict: str) -> None:
     scan = [made(-9, -8, 0.5, t) for t in (0.25, 0.5, 1.0)]

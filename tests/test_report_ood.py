@@ -246,10 +246,10 @@ def test_colors_are_made_grey_and_grey_color():
     x = torch.from_numpy(pixels.astype(np.float32)).permute(2, 0, 1)[None]
     grey, how = fitted(x, (1, 6, 7))
     assert np.abs(grey[0, 0].numpy() - np.asarray(Image.fromarray(pixels).convert("L"), np.float32)).max() <= 0.51
-    assert how == "made grey"
+    assert how == "converted to gray"
     color, how = fitted(grey, (3, 6, 7))
     assert torch.equal(color, grey.expand(-1, 3, -1, -1))
-    assert how == "made color by three equal channels"
+    assert how == "converted to color with three equal channels"
     same, how = fitted(x, (3, 6, 7))
     assert how == ""
     assert torch.equal(same, x)
@@ -339,7 +339,7 @@ def test_images_of_many_sizes_and_colors_in_one_folder(tmp_path):
     rows = read_outside("s", tmp_path, wrapped(shape=(3, 8, 8), bounds=(0.0, 1.0)))
     assert all_of(rows).shape == (4, 3, 8, 8)
     assert "1 image of 16 x 16, averaged in blocks of 2 x 2" in rows.says
-    assert "2 images of 20 x 30 to 40 x 31, made color by three equal channels, resized to 8 x 8" in rows.says
+    assert "2 images of 20 x 30 to 40 x 31, converted to color with three equal channels, resized to 8 x 8" in rows.says
 
 
 def test_floats_are_on_the_scale_of_the_run(tmp_path):
@@ -362,13 +362,13 @@ def test_floats_are_on_the_scale_of_the_run(tmp_path):
     ("name", "array", "sentence"),
     [
         ("x.npy", np.full((3, 64), 255.0), "x.npy has values from 255 to 255, but the run expects x between -1 and 1"),
-        ("x.npy", np.array([[0.0] * 63 + [math.nan]]), "x.npy has values that are no numbers"),
+        ("x.npy", np.array([[0.0] * 63 + [math.nan]]), "x.npy has NaN values"),
         ("x.npy", np.zeros((3, 64), np.int64), "x.npy holds int64: give floats on the run's scale, or pixels as uint8"),
         ("x.npy", np.zeros((3, 65)), "rows of .*x.npy are 65, but the run expects 64, and they cannot be converted"),
-        ("x.npy", np.zeros((3, 2, 8, 8)), "rows of .*x.npy are 2 x 8 x 8 where the run takes 64"),
+        ("x.npy", np.zeros((3, 2, 8, 8)), "rows of .*x.npy are 2 x 8 x 8, but the run expects 64"),
         ("x.npy", np.array(1.0), "x.npy holds a single number where rows are expected"),
         ("x.npy", np.asfortranarray(np.zeros((3, 64))), "x.npy lies column by column: save it after"),
-        ("x.npy", np.zeros((0, 64)), "x.npy holds no images"),
+        ("x.npy", np.zeros((0, 64)), "x.npy contains no images"),
         ("x.npy", np.array([{}]), "x.npy cannot be read as an array: it holds no numbers"),
         ("x.npz", {"a": np.zeros(2), "b": np.zeros(2)}, "x.npz holds a, b: call the array of inputs x"),
     ],
@@ -418,10 +418,14 @@ def test_places_and_names_that_cannot_be_used(tmp_path):
     folder = write(tmp_path / "set", "npy", x)
     for name, place, sentence in [
         ("s", tmp_path / "nothing", "there is no file or folder .*nothing: an OOD set is images"),
-        ("s", tmp_path / "empty", "the folder .*empty holds no set of images"),
+        ("s", tmp_path / "empty", "the folder .*empty contains no set of images"),
         ("a.b", folder, "takes letters, digits, _ and -, got 'a.b'"),
         ("noise", folder, "noise is a built-in set"),
-        ("s", write(write(tmp_path / "two", "npy", x), "tar", x), r"contains 2 sets \(x\.npy, x\.tar\): name the file of"),
+        (
+            "s",
+            write(write(tmp_path / "two", "npy", x), "tar", x),
+            r"contains 2 sets \(x\.npy, x\.tar\): name the file of",
+        ),
         ("s", write(write(tmp_path / "three", "npy", x), "folder", x), r"contains 2 sets \(x\.npy, images\)"),
     ]:
         (tmp_path / "empty").mkdir(exist_ok=True)
@@ -430,7 +434,7 @@ def test_places_and_names_that_cannot_be_used(tmp_path):
     with pytest.raises(InputError, match="is a set of images, but the run expects rows of 5 numbers: give them as"):
         read_outside("s", write(tmp_path / "tar", "tar", x), wrapped(shape=(5,)))
     empty = write_tar(tmp_path / "empty.tar", {"notes.txt": b"none"})
-    with pytest.raises(InputError, match=r"empty\.tar holds no images"):
+    with pytest.raises(InputError, match=r"empty\.tar contains no images"):
         read_outside("s", empty, run)
 
 

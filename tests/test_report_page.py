@@ -281,7 +281,7 @@ def test_further_runs_have_names_of_their_own(subject, name):
 
 
 def test_a_run_with_a_density_is_no_baseline(subject, folder):
-    with pytest.raises(InputError, match="a baseline is trained by cross-entropy alone"):
+    with pytest.raises(InputError, match="a baseline is trained with cross-entropy only"):
         suite.subject_of(subject.run, baseline=open_run(folder))
 
 

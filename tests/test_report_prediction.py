@@ -351,7 +351,7 @@ class TestSection:
         section = prediction(Subject(run_of(model), rows(CLASSES, n=50), wrapped(CLASSES)), "quick")
         assert "accuracy" not in section.metrics
         assert "baseline.accuracy" in section.metrics
-        assert any("unknown normalizer" in s for s in section.says)
+        assert any("unknown normalizing" in s for s in section.says)
         assumed = prediction(Subject(run_of(model).assuming_equal_constants(), rows(CLASSES, n=50)), "quick")
         assert "accuracy" in assumed.metrics
         assert any("not known" in s for s in assumed.says)
@@ -362,7 +362,7 @@ class TestSection:
         for run, y, labels, words in (
             (run_of(model), torch.zeros(20, 1).long(), CLASSES, "no labels"),
             (wrapped(CLASSES), torch.full((20, 1), MISSING), CLASSES, "no labels"),
-            (wrapped(CLASSES), torch.zeros(20, 3).long(), ATTRIBUTES, "labels are not those"),
+            (wrapped(CLASSES), torch.zeros(20, 3).long(), ATTRIBUTES, "labels differ from those"),
         ):
             section = prediction(Subject(run, Dataset(x, y, labels, "random")), "quick")
             assert section.metrics == {}

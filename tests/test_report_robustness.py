@@ -511,7 +511,7 @@ def test_what_cannot_be_attacked_is_said():
     x, y = torch.zeros(4, 3), torch.zeros(4, 3, dtype=torch.int64)
     by_class = Run(model, replace(run.origin, event_shape=(3,)), run.sampling, run.bounds, Thresholds())
     section = robustness(Subject(by_class, Dataset(x, y, model.labels, "rows")), "quick", TINY)
-    assert "unknown normalizer" in section.says[0]
+    assert "unknown normalizing" in section.says[0]
     assert not section.metrics
     nothing = subject_of(run)
     unlabeled = Dataset(nothing.test.x, torch.full_like(nothing.test.y, MISSING), run.labels, "rows")

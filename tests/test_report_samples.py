@@ -104,7 +104,7 @@ class TestCifarResNet:
         torch.save({**network.state_dict(), "linear.weight": torch.zeros(3, 9)}, tmp_path / "misfit.pt")
         (tmp_path / "net.onnx").touch()
         for name, sentence in (
-            ("net.pt", "takes images"),
+            ("net.pt", "needs images"),
             ("nothing.pt", "there is no extractor"),
             ("list.pt", "is not a state dict"),
             ("broken.pt", "no file of weights alone"),
@@ -414,9 +414,7 @@ class TestSamples:
             assert found.metrics[f"fid.{name}.{which}"] is not None
             assert (f"kid.{name}.{which}" in found.metrics) == (which in ("fresh", "train", "buffer"))
         told = found.protocols[f"kid.{name}.buffer"]
-        assert re.match(
-            r"60 rows, persistent chains \(not fresh\), unfiltered, against 60 test rows of digits; ", told
-        )
+        assert re.match(r"60 rows, persistent chains \(not fresh\), unfiltered, against 60 test rows of digits; ", told)
         assert told.endswith("; over all rows at once")
         again = samples.samples(replace(digits, baseline=digits.run), "quick")
         timed = {"samples_50000_seconds"}
@@ -450,7 +448,7 @@ class TestSamples:
         # The model does not mind what is both big and dark: about a quarter of its samples are. The buffer has none.
         assert 0.05 < (found.metrics["novel_share.samples"] or 0.0) < 0.5
         assert found.metrics["novel_share.buffer"] == 0.0
-        assert "Samples of pairs that no training row has (1 pair)" in [t.title for t in found.tables]
+        assert "Samples given pairs that no training row has (1 pair)" in [t.title for t in found.tables]
         assert {"samples-of-single", "samples-of-pairs", "samples-of-novel"} <= {p.name for p in found.pictures}
         assert any("60 steps here" in s for s in found.says)
 
@@ -487,7 +485,7 @@ class TestSamples:
         said = {
             "conditional": "chains are given labels",
             "unconditional": "has no labels",
-            "pair": "no classifier of x alone",
+            "pair": "not a classifier of x alone",
         }[family]
         assert any(said in s for s in found.says)
 
@@ -537,5 +535,5 @@ class TestSamples:
         vars(attributes.run)["sampling"] = dataclasses.replace(attributes.run.sampling, x_kernel=wild)
         found = samples.samples(attributes, "quick")
         check(found, attributes)
-        assert any("left the finite numbers" in s for s in found.says)
+        assert any("became non-finite" in s for s in found.says)
         assert (found.metrics["consistency_pairs"] or 0.0) < 0.5

@@ -94,12 +94,12 @@ def test_the_plan_names_them(tmp_path):
 def test_upper_halves():
     assert tasks.upper_half((64,)).view(8, 8)[:, 0].tolist() == [True] * 4 + [False] * 4
     assert tasks.upper_half((3, 4, 5))[1, :, 2].tolist() == [True, True, False, False]
-    with pytest.raises(InputError, match="are no images"):
+    with pytest.raises(InputError, match="are not images"):
         tasks.upper_half((5,))
 
 
 def test_runs_of_many_labels_are_refused():
     network = torch.nn.Linear(16, 4)
     run = jointenergy.wrap(network, {"a": 2, "b": 2}, bounds=(0, 1), event_shape=(16,))
-    with pytest.raises(InputError, match="runs with one label"):
+    with pytest.raises(InputError, match="a run with one label"):
         tasks.measure(run, load("digits", split="test"), 0)

@@ -37,7 +37,7 @@ class Drawn:
         return cls(x, y, torch.zeros(len(x), dtype=torch.int64, device=x.device))
 
     def replaced(self, rows: Tensor, fresh: Drawn) -> Drawn:
-        """The fresh state of the same number in the chosen rows, bool `[n]`: a chain begun anew keeps its slot."""
+        """Replace the chosen rows, bool `[n]`, by fresh states; a restarted chain keeps its slot."""
         x = torch.where(rows.view(-1, *(1,) * (self.x.ndim - 1)), fresh.x, self.x)
         return Drawn(x, torch.where(rows[:, None], fresh.y, self.y), torch.where(rows, fresh.age, self.age), self.slots)
 
@@ -49,7 +49,7 @@ class Buffer(ABC):
     """Joint states in numbered slots; the slots are filled in order, so those in use are always the first ones.
 
     Without an event shape it is a specification, such as `ReplayBuffer(10_000, restart=0.05)`, that `fit` binds to its
-    data. `restart` is the share of chains that begin afresh at each draw of training.
+    data. `restart` is the share of chains that are restarted at each draw.
 
     States leave and enter as copies, on the buffer's device. A generator may live on another device: its numbers are
     moved, so a seed gives the same slots wherever the buffer lives.
@@ -67,7 +67,7 @@ class Buffer(ABC):
     ) -> None:
         check_count("a buffer's capacity", capacity)
         if not (is_number(restart) and 0 <= restart <= 1):
-            raise InputError(f"restart is the share of chains that begin afresh, between 0 and 1, got {restart!r}")
+            raise InputError(f"restart is the share of chains that are restarted, between 0 and 1, got {restart!r}")
         self.restart = restart
         self.bound = event_shape is not None
         if not dtype.is_floating_point:
@@ -152,7 +152,7 @@ class Buffer(ABC):
     def draw_matching(self, given: Tensor, *, generator: torch.Generator) -> tuple[Drawn, Tensor]:
         """A state for each row of labels, from different slots: one that agrees with them, or else any that is left.
 
-        The rows that found none are said, bool `[n]`: their chains should begin afresh.
+        Also returns the rows without a match, bool `[n]`: their chains should be restarted.
         """
         if len(given) > len(self):
             raise InputError(f"the buffer holds {len(self):,} states and {len(given):,} were asked for")

@@ -12,7 +12,7 @@ from jointenergy.files.reading import opened, told
 from jointenergy.limits import GIB, LINKS, MEMBER_BYTES, MEMBERS, MIB, UNPACKED, UNPACKED_FREE
 
 Wanted = Callable[[str], object]
-"""Told the name of a file in an archive, true where it is wanted."""
+"""Whether to read a file of an archive, by its name."""
 
 
 def tar_files(source: Path, wanted: Wanted, most: int = MEMBER_BYTES) -> Iterator[tuple[str, bytes]]:
@@ -46,7 +46,7 @@ def tar_files(source: Path, wanted: Wanted, most: int = MEMBER_BYTES) -> Iterato
     if absent:
         end, (name, *_) = next(iter(absent.items()))
         raise InputError(
-            f"archive {source} has a link {name} to {end}, which is no file in it: pack it anew with the files "
+            f"archive {source} has a link {name} to {end}, which is no file in it: repack it with the files "
             "themselves, as by tar --dereference"
         )
 
@@ -59,7 +59,7 @@ def _end(name: str, links: dict[str, str], source: Path) -> str:
             return name
         name = links[name]
     raise InputError(
-        f"archive {source} has a link {first} that leads over more than {LINKS} others: pack it anew with the files "
+        f"archive {source} has a link {first} that leads over more than {LINKS} others: repack it with the files "
         "themselves, as by tar --dereference"
     )
 
@@ -71,7 +71,7 @@ def check_member(source: Path, name: str, size: int, most: int) -> None:
             f"archive {source} holds {name} of {size / MIB:,.0f} MiB, and at most {most / MIB:,.0f} are read"
         )
     if name.startswith("/") or ".." in PurePosixPath(name).parts:
-        raise InputError(f"archive {source} holds {name}, which lies outside of it: pack it anew with relative paths")
+        raise InputError(f"archive {source} holds {name}, which lies outside of it: repack it with relative paths")
 
 
 def _members(source: Path, wanted: Wanted, most: int) -> Iterator[tuple[tarfile.TarInfo, bytes | None]]:

@@ -1,4 +1,4 @@
-"""data: random changes of image batches `[n, C, H, W]`, on their device, drawn anew for every row.
+"""data: random changes of image batches `[n, C, H, W]`, on their device, independent for every row.
 
 Crop, flip, color and blur together are how improved contrastive divergence moves the images of its buffer.
 """
@@ -132,7 +132,7 @@ class GaussianBlur:
 class ColorJitter:
     """With this probability brightness, contrast and saturation, in this order, are multiplied by random factors.
 
-    A strength s draws the factor uniformly in [max(0, 1 - s), 1 + s]; factor 0 is black, the image's mean grey, grey.
+    A strength s draws the factor uniformly in [max(0, 1 - s), 1 + s]; factor 0 is black, the image's mean gray, gray.
     `bounds` are the values of black and white; the result is clamped to them. One or three channels.
     """
 

@@ -44,7 +44,7 @@ def cache_folder() -> Path:
 def cached(name: str, build: Callable[[], Dataset], sources: Iterable[Path], *about: object) -> Dataset:
     """The data set that `build` makes of the files and folders `sources`, from the cache where it is known.
 
-    `about` is all else that it depends on, told apart by its `repr`. A cache that cannot be written costs time alone.
+    `about` is all else that it depends on, compared by `repr`. A cache that cannot be written only costs time.
     """
     key = repr((_FORM, name, about, [entry for source in sources for entry in _traces(source)]))
     path = cache_folder() / f"{name}-{hashlib.sha256(key.encode()).hexdigest()[:32]}.npz"

@@ -34,9 +34,9 @@ def with_attributes(dataset: Dataset) -> Dataset:
 
 
 def with_masks(dataset: Dataset) -> Dataset:
-    """The same images under binary masks of their foreground: one variable a pixel, 1 from the middle of grey up.
+    """Label the same images with binary masks of their foreground: one variable per pixel, 1 from middle gray up.
 
-    Pixel row 2, column 5 is the variable `r2c5`. Middle grey is 8 of scikit-learn's 16 levels and 128 of 255.
+    Pixel row 2, column 5 is the variable `r2c5`. Middle gray is 8 of scikit-learn's 16 levels and 128 of 255.
     """
     x = dataset.x
     middle = 128 if x.dtype == torch.uint8 else 0.0

@@ -1,6 +1,6 @@
 """data: the ellipses of dSprites, drawn anew (mixed joint EBM, 6.3): where the ellipse lies is what is labeled.
 
-The latents are those of dSprites (Matthey, Higgins, Hassabis and Lerchner 2017): 6 scales from .5 to 1, 40 angles from
+The latents are those of dSprites (Matthey, Higgins, Hassabis and Lerchner 2017): 6 scales from 0.5 to 1, 40 angles from
 0 to 2 pi of which the 8 nearest to multiples of a quarter turn are taken, and 32 positions each way. The outlines are
 our own: binary pixels without antialiasing, semi-axes of 11 and 5.5 of 64 pixels at scale 1, centers from 12 pixels off
 one edge to 12 off the other, so that every ellipse is whole. Figures on these images are of dSprites re-rendered.

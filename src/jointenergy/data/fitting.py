@@ -15,11 +15,11 @@ Form = tuple[int, int, int]
 """Channels, height and width."""
 
 MOST_PADDING = 0.125  # of a side: 28 x 28 in 32 x 32, and no more
-LUMA = (0.299, 0.587, 0.114)  # red, green and blue in grey, ITU-R 601, as Pillow takes them
+LUMA = (0.299, 0.587, 0.114)  # red, green and blue in gray, ITU-R 601, as in Pillow
 
 
 def image_form(event_shape: tuple[int, ...]) -> Form | None:
-    """Channels, height and width of x where it is an image; square vectors are grey ones."""
+    """Return channels, height and width if x is an image; square vectors are gray ones."""
     shape = event_shape
     side = math.isqrt(shape[0])
     if len(shape) == 1 and side >= 4 and side * side == shape[0]:
@@ -39,7 +39,7 @@ def fitted(x: Tensor, form: Form) -> tuple[Tensor, str]:
         raise InputError(f"images are [n, 1 or 3, height, width], got {tuple(x.shape)} for {form}")
     done = []
     if x.shape[1] != form[0]:
-        done.append("made grey" if form[0] == 1 else "made color by three equal channels")
+        done.append("converted to gray" if form[0] == 1 else "converted to color with three equal channels")
         x = (x * x.new_tensor(LUMA)[:, None, None]).sum(1, keepdim=True) if form[0] == 1 else x.expand(-1, 3, -1, -1)
     if x.shape[2:] != form[1:]:
         factor = _factor(tuple(x.shape[2:]), form[1:])

@@ -211,7 +211,7 @@ def _parts(path: str, under: tuple[str, ...]) -> tuple[str, ...]:
 def decode(content: bytes, shown: str, mode: Mode | None, size: tuple[int, int] | Frame | None) -> Pixels:
     """An image file as `[C, H, W]`, resized to `size`, (height, width) or a frame, where it is given, or one sentence.
 
-    Without a mode, grey images stay grey and all others become RGB.
+    Without a mode, gray images stay gray and all others become RGB.
     """
     try:
         with opened_image(content) as image:

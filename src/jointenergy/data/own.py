@@ -64,7 +64,7 @@ def _lacking(place: Path) -> str:
 
 
 def _sizes(place: Path, most: int) -> tuple[Options, list[str]]:
-    """The size at which images are read, and whether in grey; the form of most of them is kept."""
+    """Choose the image size, and whether to read in gray; keeps the most common aspect ratio."""
     sizes: Counter[tuple[int, int]] = Counter()
     grey = True
     for shown, content in images_in(place):

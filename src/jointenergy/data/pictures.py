@@ -29,7 +29,7 @@ def image_grid(x: Tensor, columns: int, bounds: tuple[float, float], zoom: int =
 
 
 def picture_of(x: Tensor, bounds: tuple[float, float], n: int = 64) -> Image.Image | None:
-    """The first rows as a picture: images as a grid, square vectors as grey images, others as points of their first two
+    """Draw the first rows: images as a grid, square vectors as gray images, others as points of their first two
     dimensions; None for rows of a single number."""
     x = x[:n].detach().cpu().float()
     shape = tuple(x.shape[1:])

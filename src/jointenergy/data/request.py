@@ -30,7 +30,7 @@ class Request:
     options: Options = DEFAULT
 
     def place(self, wanted: str) -> Path:
-        """The file or folder that --data names, or else the environment, or one sentence saying what is wanted."""
+        """Return the file or folder of --data or the environment, or raise an error that says what is needed."""
         place = self._named(wanted)
         if not place.exists():
             raise InputError(f"data set {self.name!r} needs {wanted}, and {place} is not there{WHERE}")
@@ -60,7 +60,7 @@ class Request:
 
     @property
     def mode(self) -> Mode:
-        """How images are read: in grey where the options say so, else in color."""
+        """How images are read: in gray if the options say so, else in color."""
         return "L" if self.options.grey else "RGB"
 
     def part(self, dataset: Dataset, *, stratify: bool, held: NDArray[np.bool_] | None = None) -> Dataset:

@@ -53,7 +53,7 @@ SHOPS = {
 def read_shoes(request: Request) -> Dataset:
     """Shoes on white, uint8 `[n, 3, H, W]`, 64 x 64 unless the options say otherwise, with binary attributes.
 
-    Images are padded with white to the form and resized; grey ones become color. Rows that lack a value of a chosen
+    Images are padded with white to the form and resized; gray ones become color. Rows that lack a value of a chosen
     column are dropped, or have its attributes MISSING, as `missing` says; then attributes are counted and chosen over
     all rows that are left.
     """

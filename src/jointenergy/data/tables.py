@@ -232,7 +232,7 @@ def space(values: Mapping[str, Sequence[str] | int], path: Path) -> LabelSpace:
     try:
         return LabelSpace(values)
     except InputError as error:
-        raise InputError(f"{path} holds no labels to tell apart: {error}") from error
+        raise InputError(f"{path} has no usable labels: {error}") from error
 
 
 def _dataset(x: NDArray[Any], y: NDArray[np.int64], labels: LabelSpace, name: str, path: Path) -> Dataset:

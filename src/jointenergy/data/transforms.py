@@ -110,7 +110,7 @@ class Logit:
 
     def __post_init__(self) -> None:
         if not 0 < self.epsilon < 0.5:
-            raise InputError(f"Logit needs an epsilon between 0 and .5, got {self.epsilon}")
+            raise InputError(f"Logit needs an epsilon between 0 and 0.5, got {self.epsilon}")
 
     def _logs(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """log s and log(1 - s) of s = (1 - 2 epsilon) x + epsilon; 1 - s from 1 - x, which float32 has exactly."""

@@ -13,7 +13,7 @@ _GIBBS = (
 _CELEBA = f"{_GIBBS}, tables 1 and 2, on all of CelebA, where ours has a subset"
 _SHOES = f"{_GIBBS}, tables 1 and 2, on UT Zappos50K, where ours has other shoes"
 _ECE = "; its calibration errors leave out predictions of confidence 1"
-_PAIRS = "; consistency_pairs, more than .97, is of section D.4"
+_PAIRS = "; consistency_pairs, more than 0.97, is of section D.4"
 
 
 def _attributes(accuracy: float, micro: tuple[float, ...], macro: tuple[float, ...]) -> dict[str, float]:

@@ -104,7 +104,7 @@ class SeedFolder:
             return
         remedy = f"remove {self.run} and {self.record_path}, or choose another --runs"
         if record is not None and self.state(settings) == "new":
-            return  # stopped before its first checkpoint: it begins anew
+            return  # stopped before its first checkpoint: restart it
         if record is None or self.trained_settings() != settings:
             raise InputError(f"{self.run} holds another run: {remedy}")
         if record.source != source:

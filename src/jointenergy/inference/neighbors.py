@@ -37,7 +37,7 @@ def neighbors(
     """The `k` nearest rows of the data, which is read once and in pieces of at most `piece` rows.
 
     `features` maps a batch to features `[n, ...]`; name their `space`. Memory grows with one piece and the samples,
-    never with the data. Distances are sums of squared differences, not products: near copies are told apart.
+    never with the data. Distances are sums of squared differences, not products, to distinguish near copies.
     """
     check_x(samples)
     check_count("k", k)

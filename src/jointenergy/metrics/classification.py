@@ -192,7 +192,7 @@ def ranked(scores: Tensor) -> Tensor:
 
 
 def f1(asked: Decisions) -> float:
-    """Of what the model says yes to. NaN where nothing is so and nothing is said to be."""
+    """Return the F1 score of the positives; NaN if there are none, neither true nor predicted."""
     if not bool((asked.truth | asked.said).any()):
         return math.nan
     return float(binary_f1_score(asked.said.long(), asked.truth.long()))

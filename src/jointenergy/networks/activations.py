@@ -15,7 +15,7 @@ ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     "silu": nn.SiLU,
     "elu": nn.ELU,
     "relu": nn.ReLU,
-    "leaky_relu": functools.partial(nn.LeakyReLU, 0.2),  # JEM's slope, not torch's .01
+    "leaky_relu": functools.partial(nn.LeakyReLU, 0.2),  # JEM's slope, not torch's 0.01
     "gelu": nn.GELU,
     "softplus": nn.Softplus,
     "tanh": nn.Tanh,

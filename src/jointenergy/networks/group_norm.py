@@ -13,7 +13,7 @@ class GroupNorm(nn.GroupNorm):
     """`nn.GroupNorm` of images: two passes, and no copy of images that are channels-last.
 
     The same values in float32. In half precision the factor and the summand of a channel are rounded too, which a group
-    whose mean is far larger than its deviation feels: 2 % of it where that is ten times as large, torch's own .2 %.
+    whose mean is far larger than its deviation feels: 2 % of it where that is ten times as large, torch's own 0.2 %.
 
     torch's own turns channels-last images around on a GPU, in float32 under autocast, and back for the convolution.
     """

@@ -31,7 +31,7 @@ class WideResNet(nn.Module):
 
     `norm="group"` normalizes each row by itself, in groups of 16 channels. `norm="batch"` is there for comparison: in
     train mode a row's logits then depend on the rows beside it, and no density is left for a chain to sample.
-    `residual_gain` multiplies each residual branch by a learned scalar that starts there; .2 suits no normalization.
+    `residual_gain` multiplies each residual branch by a learned scalar that starts there; 0.2 suits no normalization.
     """
 
     def __init__(

@@ -18,7 +18,7 @@ from jointenergy.data import image_grid
 from jointenergy.report.sections import Picture
 from jointenergy.runs.film import as_images
 
-# Okabe and Ito's colors, which people who see colors differently tell apart; the run is always the first.
+# Okabe and Ito's colors, safe for color-blind readers; the run is always the first.
 COLORS = ("#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9", "#F0E442", "#000000")
 STYLE: Any = {
     "figure.dpi": 100,

@@ -59,7 +59,7 @@ class Rescaled(nn.Module):
 
 
 class CifarInput(nn.Module):
-    """A CIFAR ResNet asked with images between 0 and 1; grey ones are taken as colors that are all alike."""
+    """A CIFAR ResNet for images between 0 and 1; gray ones are repeated in three channels."""
 
     def __init__(self, network: CifarResNet, *, features: bool) -> None:
         super().__init__()

@@ -123,7 +123,7 @@ def read_outside(name: str, place: Path, run: Run) -> Outside:
     if name in NAMES:
         raise InputError(f"{name} is a built-in set: choose another name")
     found = _file_of(place)
-    # Arrays of floats are on the run's scale already; those of pixels are told apart when they are read.
+    # Float arrays are on the run's scale already; pixel arrays are recognized when read.
     outside = Outside(name, found, run, _pieces_of(found, run), seen=found.suffix.lower() not in ARRAYS)
     if next(outside.batches(1), None) is None:
         raise InputError(f"{found} contains no images: an OOD set is {KINDS}")

@@ -96,7 +96,7 @@ def _by_sampling(run: Run, test: Dataset, seed: int) -> dict[str, float]:
 
 
 def upper_half(event_shape: tuple[int, ...]) -> Tensor:
-    """True in the upper half of an image; square vectors are grey ones."""
+    """Return a mask, True in the upper half of an image; square vectors are gray ones."""
     side = math.isqrt(event_shape[0])
     shape = (1, side, side) if len(event_shape) == 1 and side * side == event_shape[0] else event_shape
     if len(shape) != 3:
