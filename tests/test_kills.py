@@ -138,3 +138,16 @@ def test_two_resumes_and_two_fits_of_one_folder(run):
         with pytest.raises(InputError, match="is being written by process"):
             jointenergy.fit(torch.nn.Linear(2, 2), (x, y), folder=run)
     assert call("resume", str(run)).status == 0
+
+
+@pytest.mark.parametrize("name", [".lock", "events.jsonl", "metrics.csv"])
+def test_links_in_a_folder_lead_to_no_file_outside(name, run, tmp_path):
+    text = (run / "recipe.toml").read_text()
+    (run / "recipe.toml").write_text(text.replace("iterations = 6", "iterations = 9"))
+    for outside in (tmp_path / "precious", tmp_path / "nowhere"):
+        (tmp_path / "precious").write_text("precious")
+        (run / name).unlink(missing_ok=True)
+        (run / name).symlink_to(outside)
+        assert call("resume", str(run)).status in (0, 2, UNHEALTHY)
+        assert (tmp_path / "precious").read_text() == "precious"
+        assert not (tmp_path / "nowhere").exists()

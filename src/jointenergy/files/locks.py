@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import IO
 
 from jointenergy.errors import InputError
+from jointenergy.files.writing import growing
 
 LOCK = ".lock"  # harmless if left behind by a killed process
 
@@ -59,7 +60,7 @@ def emptied(folder: Path) -> None:
 def _taken(folder: Path) -> IO[str]:
     path = folder / LOCK
     while True:
-        file = path.open("a+", encoding="utf-8")
+        file = growing(path, "a+")
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

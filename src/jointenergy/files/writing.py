@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 
 @contextmanager
@@ -26,6 +26,15 @@ def whole(path: Path) -> Iterator[Path]:
         with contextlib.suppress(OSError):
             part.unlink()
         raise
+
+
+def growing(path: Path, mode: str) -> IO[str]:
+    """Open a file to add lines to it; a link, which may lead out of the folder, is not followed."""
+
+    def plain(name: str, flags: int) -> int:
+        return os.open(name, flags | os.O_NOFOLLOW, 0o666)
+
+    return open(path, mode, newline="", encoding="utf-8", opener=plain)
 
 
 def write_text(path: Path, text: str) -> None:

@@ -15,7 +15,7 @@ from pydantic import TypeAdapter
 
 from jointenergy.files.reading import content_of, parsed_json
 from jointenergy.files.schema import Natural, of_json
-from jointenergy.files.writing import write_text
+from jointenergy.files.writing import growing, write_text
 from jointenergy.limits import TABLE_BYTES
 
 Row = dict[str, float | int | bool]
@@ -58,7 +58,7 @@ class CsvTable:
         self.n_rows += 1
         if silent:
             return
-        with self.path.open("w" if fresh else "a", newline="", encoding="utf-8") as file:
+        with growing(self.path, "w" if fresh else "a") as file:
             writer = csv.DictWriter(file, self.columns, extrasaction="ignore", lineterminator="\n")
             if fresh:
                 writer.writeheader()
@@ -98,7 +98,7 @@ class Journal:
         line = {"event": kind, "iteration": iteration, "says": sentence, **values}
         self.n_events += 1
         if not self.silent:
-            with self.events_path.open("a", newline="", encoding="utf-8") as file:
+            with growing(self.events_path, "a") as file:
                 file.write(json.dumps(line) + "\n")
         return line
 
