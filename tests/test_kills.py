@@ -93,6 +93,25 @@ def test_the_disk_fills_during_a_report(run, monkeypatch):
     assert call(*words).status == 0
 
 
+def test_the_disk_fills_during_a_picture_of_a_report(run, tmp_path, monkeypatch):
+    def write(path: Path, _: bytes) -> int:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+
+    monkeypatch.setattr(Path, "write_bytes", write)
+    answer = call("evaluate", str(run), "--part", "training", "--out", str(tmp_path / "out"))
+    assert answer.status == 2
+    assert "No space left on device" in answer.err
+    assert not list(tmp_path.rglob("*.part*"))
+
+
+def test_a_report_leaves_the_pictures_of_others_alone(run, tmp_path):
+    other = tmp_path / "out" / "pictures" / "mine.png"
+    other.parent.mkdir(parents=True)
+    other.write_bytes(b"mine")
+    assert call("evaluate", str(run), "--part", "training", "--out", str(tmp_path / "out")).status == 0
+    assert other.read_bytes() == b"mine"
+
+
 def test_the_disk_fills_during_a_sample(run, tmp_path, monkeypatch):
     full_disk(monkeypatch)
     for name in ("x.npy", "x.npz", "x.png"):

@@ -88,16 +88,22 @@ def keep(folder: Path, key: str, section: Section | None, seconds: float) -> Non
     folder.parent.mkdir(parents=True, exist_ok=True)
     part = folder.with_name(f".{folder.name}.{os.getpid()}.part")
     shutil.rmtree(part, ignore_errors=True)
-    part.mkdir()
-    pictures = () if section is None else section.pictures
-    for drawn in pictures:
-        (part / f"{plain_name(drawn.name)}.png").write_bytes(drawn.png)
-    plain = (
-        None if section is None else {**asdict(section), "pictures": [[p.name, p.caption, p.folded] for p in pictures]}
-    )
-    (part / SECTION).write_text(json.dumps({"key": key, "seconds": seconds, "section": plain}, indent=1))
-    shutil.rmtree(folder, ignore_errors=True)
-    part.replace(folder)
+    try:
+        part.mkdir()
+        pictures = () if section is None else section.pictures
+        for drawn in pictures:
+            (part / f"{plain_name(drawn.name)}.png").write_bytes(drawn.png)
+        plain = (
+            None
+            if section is None
+            else {**asdict(section), "pictures": [[p.name, p.caption, p.folded] for p in pictures]}
+        )
+        (part / SECTION).write_text(json.dumps({"key": key, "seconds": seconds, "section": plain}, indent=1))
+        shutil.rmtree(folder, ignore_errors=True)
+        part.replace(folder)
+    except BaseException:
+        shutil.rmtree(part, ignore_errors=True)
+        raise
 
 
 def found(folder: Path, key: str) -> tuple[Section | None, float] | None:

@@ -153,13 +153,13 @@ def _about(subject: Subject) -> dict[str, Any]:
 
 
 def _write(result: RunEvaluation, folder: Path) -> None:
-    pictures = folder / PICTURES
+    pictures, before = folder / PICTURES, (folder / METRICS).exists()  # else the pictures are somebody else's
     pictures.mkdir(parents=True, exist_ok=True)
     drawn = {f"{p.name}.png": p.png for section in result.sections for p in section.pictures}
     for name, png in drawn.items():
         write_bytes(pictures / name, png)
     for old in pictures.glob("*.png"):
-        if old.name not in drawn:
+        if old.name not in drawn and before:
             old.unlink()
     plain = {
         "name": result.name,
