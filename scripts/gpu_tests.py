@@ -1,6 +1,7 @@
 """Runs the tests marked `gpu` and publishes how many passed: python scripts/gpu_tests.py, from a clean tree.
 
 A failed or missing test shows in results/gpu-tests.json as it shows in pytest's own words.
+`scripts/browser_tests.py` does the same for those marked `browser`.
 """
 
 from __future__ import annotations
@@ -28,23 +29,24 @@ class Count:
             self.names.append(f"{report.outcome}: {report.nodeid}")
 
 
-def main() -> None:
-    if not torch.cuda.is_available():
-        sys.exit("the tests marked `gpu` need one, and torch finds none")
+def publish(marker: str) -> None:
+    """Run the tests of a marker and write how they ended."""
     count, began = Count(), time.perf_counter()
-    pytest.main(["-q", "-m", "gpu", "--show-capture=no", "-p", "no:cacheprovider", *sys.argv[1:]], plugins=[count])
+    pytest.main(["-q", "-m", marker, "--show-capture=no", "-p", "no:cacheprovider", *sys.argv[1:]], plugins=[count])
     figures: dict[str, list[float | None]] = {f"tests.{k}": [float(v)] for k, v in count.ended.items()}
     result = results.measured(
-        "gpu-tests",
+        f"{marker}-tests",
         figures,
         seeds=[0],
         minutes=(time.perf_counter() - began) / 60,
         command=["python", *sys.argv],
-        notes="; ".join(count.names) or "Every test marked gpu passed.",
+        notes="; ".join(count.names) or f"Every test marked {marker} passed.",
     )
     print(f"{count.ended}, written to {results.write(result)}")
     sys.exit(bool(count.ended["failed"]))
 
 
 if __name__ == "__main__":
-    main()
+    if not torch.cuda.is_available():
+        sys.exit("the tests marked `gpu` need one, and torch finds none")
+    publish("gpu")

@@ -56,6 +56,7 @@ COMMANDS = {
     "convert": Command("Use", "synthesis", "convert", "Change inputs until they have other labels."),
     "distal": Command("Use", "synthesis", "distal", "Turn noise into inputs that the model is confident about."),
     "compose": Command("Use", "synthesis", "compose", "Sample the product of several runs or conditions."),
+    "studio": Command("Use", "studio", "studio", "Open runs in the browser: watch chains, ask, complete, compare."),
     "models": Command("Use", "models", "models", "List the published models, with their size and figures."),
     "export": Command("Use", "tasks", "export", "Export a run to one portable file that every command opens."),
     "evaluate": Command("Evaluate", "evaluation", "evaluate", "Evaluate a run on its test rows and write a report."),

@@ -190,6 +190,7 @@ def demo(
             _go(run)
         trained = open_run(out)
         evaluation.measure(suite.subject_of(trained, seed=seed), "quick", out / comparison.FOLDER)
+    say(f"open it in the browser: jointenergy studio {out}")
 
 
 def _resumed_demo(out: Path, settings: Recipe, seed: int) -> Loop:

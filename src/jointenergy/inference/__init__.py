@@ -1,5 +1,6 @@
 """inference: functions of a model, kernel and start: predict, rank, score, detect, sample, inpaint, refine and more."""
 
+from jointenergy.inference.attack import Attacked, attack
 from jointenergy.inference.calibrate import (
     Conformal,
     PredictionSet,
@@ -52,6 +53,7 @@ __all__ = [
     "SCORES",
     "Abstention",
     "Aids",
+    "Attacked",
     "Compatibility",
     "Composed",
     "Conformal",
@@ -73,6 +75,7 @@ __all__ = [
     "Threshold",
     "abstain",
     "at_temperature",
+    "attack",
     "calibrate",
     "compatibility",
     "compose",

@@ -10,7 +10,16 @@ from torch import Tensor
 
 from jointenergy import streams
 from jointenergy.errors import InputError
-from jointenergy.inference.chains import NONE, Aids, given_log_prob, held_mask, plan, run_chains, why_no_log_prob
+from jointenergy.inference.chains import (
+    NONE,
+    Aids,
+    Frames,
+    given_log_prob,
+    held_mask,
+    plan,
+    run_chains,
+    why_no_log_prob,
+)
 from jointenergy.inputs import check_count
 from jointenergy.kernels import Kernel, State
 from jointenergy.labels import MISSING, Given
@@ -46,6 +55,7 @@ def convert(
     steps: int,
     every: int = 1,
     aids: Aids = NONE,
+    frames: Frames | None = None,
     generator: torch.Generator,
 ) -> Converted:
     """Chains on p(x, free labels | the labels `to`) from the x of real rows, a frame kept after `every` steps.
@@ -77,6 +87,8 @@ def convert(
         if step % every == 0 or step == steps:
             path.append(state.x.clone())
             at.append(step)
+        if frames is not None:
+            frames(step, state)
 
     keys = streams.chain_keys(len(x), generator=generator)
     free = torch.full_like(given, MISSING)

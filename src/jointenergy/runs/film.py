@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import math
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from torch import Tensor
 
 from jointenergy.data import image_grid, picture_of
 from jointenergy.errors import InputError
-from jointenergy.files.writing import whole
+from jointenergy.files.writing import write_bytes
 from jointenergy.inputs import check_count
 from jointenergy.kernels import State
 
@@ -41,13 +42,18 @@ class Film:
         self, path: Path | str, bounds: tuple[float, float], milliseconds: int = 80, columns: int | None = None
     ) -> None:
         """Write all frames as an animated GIF; images are arranged in `columns`, or in a square."""
+        write_bytes(Path(path), self.content(bounds, milliseconds, columns))
+
+    def content(self, bounds: tuple[float, float], milliseconds: int = 80, columns: int | None = None) -> bytes:
+        """The bytes of that GIF."""
         pictures = [picture(x, bounds, columns) for x in self.frames]
         if not pictures:
             raise InputError("the film has no frames: pass it as frames= to sample, inpaint or compose")
         pictures = [p.convert("P", palette=Image.Palette.ADAPTIVE) for p in pictures]
         times = [milliseconds] * (len(pictures) - 1) + [WAIT * milliseconds]
-        with whole(Path(path)) as part:
-            pictures[0].save(part, "GIF", save_all=True, append_images=pictures[1:], duration=times, loop=0)
+        file = io.BytesIO()
+        pictures[0].save(file, "GIF", save_all=True, append_images=pictures[1:], duration=times, loop=0)
+        return file.getvalue()
 
 
 def picture(x: Tensor, bounds: tuple[float, float], columns: int | None = None) -> Image.Image:

@@ -482,6 +482,7 @@ class Run:
         mask: Array | None = None,
         steps: int | None = None,
         every: int = 1,
+        frames: Frames | None = None,
         seed: int = 0,
     ) -> inference.Converted:
         """Convert real x to other labels and return the path; x is kept where `mask` is True."""
@@ -496,8 +497,13 @@ class Run:
             x_steps=self.sampling.x_steps,
             steps=self._steps_or_default(steps),
             every=every,
+            frames=frames,
             generator=generator_of(seed),
         )
+
+    def attack(self, x: Array, *, radius: float, steps: int = 20) -> inference.Attacked:
+        """Move x within `radius` of each entry until the predicted labels change: a small PGD attack, no proof."""
+        return inference.attack(self.model, self._checked(x), radius=radius, steps=steps)
 
     # Health, export, and the same run with another model.
 
@@ -566,6 +572,10 @@ class Run:
     def with_weights_of(self, model: JointModel) -> Run:
         """Return the same run with other weights of its model, such as newer ones than its best."""
         return Run(model, self.origin, self.sampling, self.bounds, Thresholds(), self.notes)
+
+    def with_sampling(self, sampling: Sampling) -> Run:
+        """Return the same run with chains that move or start in another way."""
+        return Run(self.model, self.origin, sampling, self.bounds, self.thresholds, self.notes)
 
     # Fits to validation rows.
 
