@@ -1,6 +1,7 @@
 """Publish trained runs by name: weights in pretrained/, the index in the package, and a model card for each.
 
     python scripts/publish.py COMMIT RUN ...    # full runs of recipes, trained in a clean clone at that commit
+    python scripts/publish.py                   # after a setting of recipes got another name: files state it anew
 
 A run is measured as users load it, on the test rows. It must be healthy, and float16 must keep its accuracy to the
 third digit. Names of `KNOWN` without weights keep the figures of their results files.
@@ -12,14 +13,18 @@ import datetime
 import hashlib
 import json
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
+
+from safetensors import safe_open
+from safetensors.torch import save_file
 
 from jointenergy import recipes
 from jointenergy.errors import InputError
 from jointenergy.experiments import run_figures
-from jointenergy.files.writing import write_text
+from jointenergy.files.writing import whole, write_text
 from jointenergy.recipes import run_folder
+from jointenergy.recipes.schema import write as recipe_text
 from jointenergy.report import provenance, results
 from jointenergy.report.cards import card
 from jointenergy.report.suite import subject_of
@@ -64,9 +69,20 @@ def publish(folder: Path, commit: str) -> tuple[str, Weights]:
     )
 
 
+def restated(name: str, weights: Weights) -> Weights:
+    """Write the present recipe into a published file; its tensors stay as they are."""
+    path = pretrained.REPOSITORY / pretrained.file_of(name)
+    with safe_open(path, "pt") as file:
+        metadata, tensors = file.metadata(), {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+    with whole(path) as part:
+        save_file(tensors, part, {**metadata, "recipe": recipe_text(recipes.load(name))})
+    content = path.read_bytes()
+    return replace(weights, sha256=hashlib.sha256(content).hexdigest(), bytes=len(content))
+
+
 def main(commit: str, folders: list[Path]) -> None:
     """Publish the runs and write the index and the cards."""
-    if not provenance.COMMIT.fullmatch(commit):
+    if folders and not provenance.COMMIT.fullmatch(commit):
         raise InputError(f"the first word is the commit that the runs were trained at, got {commit!r}")
     before = pretrained.published() if pretrained.INDEX.exists() else {}
     new = dict(publish(folder, commit) for folder in folders)
@@ -74,7 +90,9 @@ def main(commit: str, folders: list[Path]) -> None:
     for name in KNOWN:
         result = results.read(ROOT / "results" / f"{name}.json")
         figures = {k: result.metrics[k].mean for k in FIGURES if k in result.metrics}
-        weights = new.get(name) or (before[name].weights if name in before else None)
+        weights = new.get(name)
+        if weights is None and name in before and (known := before[name].weights) is not None:
+            weights = restated(name, known)
         index[name] = Published(recipes.load(name).description, len(result.seeds), figures, weights)
         if weights is not None:
             run = open_run(pretrained.REPOSITORY / pretrained.file_of(name))
@@ -83,4 +101,4 @@ def main(commit: str, folders: list[Path]) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], [Path(word) for word in sys.argv[2:]])
+    main("".join(sys.argv[1:2]), [Path(word) for word in sys.argv[2:]])
