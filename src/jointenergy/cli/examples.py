@@ -16,6 +16,7 @@ EXAMPLES = {
     "convert": "jointenergy convert runs/demo threes.npz --to digit=8 --out eights.png",
     "distal": "jointenergy distal runs/demo -n 16 --given digit=3 --out distal.png",
     "compose": "jointenergy compose runs/a runs/b -n 64 --out both.png",
+    "studio": "jointenergy studio runs/demo digits-gibbs",
     "models": "jointenergy models",
     "export": "jointenergy export runs/demo model.safetensors",
     "evaluate": "jointenergy evaluate runs/demo --ood clothes=data/fashion-mnist",
