@@ -14,12 +14,12 @@ import requests
 import uvicorn
 
 from jointenergy.studio.app import app_of
-from jointenergy.studio.desk import Place
+from jointenergy.studio.desk import OpenRun
 from jointenergy.studio.pool import Pool
 
 
 @contextmanager
-def serving(desk: list[Place], pool: Pool | None = None) -> Iterator[str]:
+def serving(desk: list[OpenRun], pool: Pool | None = None) -> Iterator[str]:
     """The address of a studio of these runs."""
     listener = socket.create_server(("127.0.0.1", 0), backlog=512)
     server = uvicorn.Server(uvicorn.Config(app_of(desk, pool), log_level="error", timeout_graceful_shutdown=1))

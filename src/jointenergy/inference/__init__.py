@@ -1,6 +1,6 @@
 """inference: functions of a model, kernel and start: predict, rank, score, detect, sample, inpaint, refine and more."""
 
-from jointenergy.inference.attack import Attacked, attack
+from jointenergy.inference.attack import AttackedRows, attack
 from jointenergy.inference.calibrate import (
     Conformal,
     PredictionSet,
@@ -53,7 +53,7 @@ __all__ = [
     "SCORES",
     "Abstention",
     "Aids",
-    "Attacked",
+    "AttackedRows",
     "Compatibility",
     "Composed",
     "Conformal",

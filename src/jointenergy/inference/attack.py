@@ -15,14 +15,14 @@ from jointenergy.models import Box, JointModel
 
 
 @dataclass(frozen=True, eq=False)
-class Attacked:
-    """Attacked rows, and which of them have other labels than before."""
+class AttackedRows:
+    """AttackedRows rows, and which of them have other labels than before."""
 
     x: Tensor
     changed: Tensor
 
 
-def attack(model: JointModel, x: Tensor, *, radius: float, steps: int = 20) -> Attacked:
+def attack(model: JointModel, x: Tensor, *, radius: float, steps: int = 20) -> AttackedRows:
     """Ascend the cross-entropy of the labels predicted at x, within `radius` of each entry (L-infinity PGD).
 
     Steps are 2.5 radius / steps, without restarts: it shows a weakness, and proves no strength. `evaluate` has attacks
@@ -46,7 +46,7 @@ def attack(model: JointModel, x: Tensor, *, radius: float, steps: int = 20) -> A
             loss = torch.stack([-block.gather(1, y[:, None])[:, 0] for block, y in rows]).sum(0)
             gradient = gradient_of(loss, at)
         at = (at.detach() + 2.5 * radius / steps * gradient.sign()).clamp(low, high)
-    return Attacked(at, (_predicted(model, at) != before).any(1))
+    return AttackedRows(at, (_predicted(model, at) != before).any(1))
 
 
 @torch.no_grad()

@@ -501,7 +501,7 @@ class Run:
             generator=generator_of(seed),
         )
 
-    def attack(self, x: Array, *, radius: float, steps: int = 20) -> inference.Attacked:
+    def attack(self, x: Array, *, radius: float, steps: int = 20) -> inference.AttackedRows:
         """Move x within `radius` of each entry until the predicted labels change: a small PGD attack, no proof."""
         return inference.attack(self.model, self._checked(x), radius=radius, steps=steps)
 

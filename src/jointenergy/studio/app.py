@@ -21,7 +21,7 @@ from jointenergy import __version__
 from jointenergy.errors import InputError
 from jointenergy.limits import MIB
 from jointenergy.studio import watching
-from jointenergy.studio.desk import Place
+from jointenergy.studio.desk import OpenRun
 from jointenergy.studio.pool import BusyError, Job, Pool
 from jointenergy.studio.tasks import TASKS, place_of
 
@@ -44,7 +44,7 @@ HEADERS = {
 Next = Callable[[Request], Awaitable[Response]]
 
 
-def app_of(desk: Sequence[Place], pool: Pool | None = None) -> FastAPI:
+def app_of(desk: Sequence[OpenRun], pool: Pool | None = None) -> FastAPI:
     """The server of these runs."""
     pool = pool or Pool()
     places = list(desk)
@@ -140,7 +140,7 @@ async def _events(job: Job) -> AsyncIterator[str]:
         yield f"event: {name}\ndata: {json.dumps(values, separators=(',', ':'))}\n\n"
 
 
-def _folder(places: Sequence[Place], number: int) -> Path:
+def _folder(places: Sequence[OpenRun], number: int) -> Path:
     place = place_of(list(places), number)
     if place.folder is None or not place.trains:
         raise InputError(f"{place.name} is no run folder: there is no training to watch")

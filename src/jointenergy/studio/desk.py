@@ -26,7 +26,7 @@ TABLES = ("csv",)  # data sets whose rows are columns of a table, whatever their
 
 
 @dataclass(frozen=True, eq=False)
-class Place:
+class OpenRun:
     """A run on the desk: the run, or why it cannot be opened, and its folder where it has one."""
 
     name: str
@@ -132,7 +132,7 @@ class Place:
         return self.folder is not None and (self.folder / run_folder.ABOUT).is_file()
 
 
-def placed(path: Path | str, data: Path | None = None, device: str = "cpu") -> Place:
+def placed(path: Path | str, data: Path | None = None, device: str = "cpu") -> OpenRun:
     """A run on the desk; a folder whose run cannot be opened yet can be watched all the same."""
     folder = Path(path) if Path(path).is_dir() else None
     try:
@@ -140,8 +140,8 @@ def placed(path: Path | str, data: Path | None = None, device: str = "cpu") -> P
     except InputError as error:
         if folder is None or not (folder / run_folder.ABOUT).is_file():
             raise
-        return Place(_shown(path), None, folder, str(error))
-    return Place(_shown(path), run, folder)
+        return OpenRun(_shown(path), None, folder, str(error))
+    return OpenRun(_shown(path), run, folder)
 
 
 def _shown(path: Path | str) -> str:

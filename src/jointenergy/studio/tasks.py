@@ -23,7 +23,7 @@ from jointenergy.kernels import Langevin, State
 from jointenergy.runs import Run
 from jointenergy.runs.arrays import tensor_of
 from jointenergy.runs.film import Film
-from jointenergy.studio.desk import Place, rows_of_values, values_of
+from jointenergy.studio.desk import OpenRun, rows_of_values, values_of
 from jointenergy.studio.pool import Emit
 
 MOST_CHAINS, MOST_STEPS, MOST_FRAMES = 64, 2000, 240
@@ -36,7 +36,7 @@ Steps = Annotated[int, Field(ge=1, le=MOST_STEPS)]
 Text = Annotated[str, Field(max_length=24_000_000)]
 
 
-class Asked(BaseModel):
+class TaskAsked(BaseModel):
     """What every task takes: the run, by its number, and a seed."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
@@ -60,7 +60,7 @@ class Input(BaseModel):
 Given = Annotated[dict[str, str], Field(max_length=1000)]
 
 
-class SampleAsked(Asked):
+class SampleAsked(TaskAsked):
     """Chains, live or as a film."""
 
     given: Given = {}
@@ -70,7 +70,7 @@ class SampleAsked(Asked):
     start: Literal["noise", "class", "buffer"] | None = None
 
 
-class InputAsked(Asked):
+class InputAsked(TaskAsked):
     """A question about one x."""
 
     input: Input
@@ -100,14 +100,14 @@ class AttackAsked(InputAsked):
     refine: Annotated[int, Field(ge=0, le=200)] = 10
 
 
-class RowsAsked(Asked):
+class RowsAsked(TaskAsked):
     """Test rows to pick from."""
 
     begin: Annotated[int, Field(ge=0, lt=10_000_000)] = 0
     n: Annotated[int, Field(ge=1, le=64)] = 24
 
 
-Desk = list[Place]
+Desk = list[OpenRun]
 
 
 # Pictures and numbers as the page takes them.
@@ -126,7 +126,7 @@ def _side(x: Tensor) -> tuple[int, int]:
     return side, side
 
 
-def shown(place: Place, run: Run, x: Tensor) -> dict[str, Any]:
+def shown(place: OpenRun, run: Run, x: Tensor) -> dict[str, Any]:
     """Rows as the page draws them."""
     if place.kind == "image":
         return {"n": len(x), "pixels": pixels(run, x)}
@@ -145,7 +145,7 @@ def _numbers(values: Tensor) -> list[float | None]:
 # What the page hands in.
 
 
-def x_of(desk: Desk, place: Place, run: Run, asked: Input) -> Tensor:
+def x_of(desk: Desk, place: OpenRun, run: Run, asked: Input) -> Tensor:
     """One x, `[1, *event]`, as the run takes it."""
     given = [name for name in ("row", "image", "values") if getattr(asked, name) is not None]
     if len(given) != 1:
@@ -170,7 +170,7 @@ def x_of(desk: Desk, place: Place, run: Run, asked: Input) -> Tensor:
     return run.rows(rows_of_values(run, row[None]).view(1, *run.event_shape))
 
 
-def _image(place: Place, run: Run, text: str, invert: bool) -> Tensor:
+def _image(place: OpenRun, run: Run, text: str, invert: bool) -> Tensor:
     """An uploaded image, read as every other file of a stranger is, in the form of x."""
     form = place.form
     if form is None or place.kind != "image":
@@ -185,7 +185,7 @@ def _image(place: Place, run: Run, text: str, invert: bool) -> Tensor:
     return run.rows(x.view(1, *run.event_shape))
 
 
-def place_of(desk: Desk, number: int) -> Place:
+def place_of(desk: Desk, number: int) -> OpenRun:
     """The run of a number."""
     if number >= len(desk):
         raise InputError(f"there is no run {number}: {len(desk)} are open")
@@ -336,7 +336,7 @@ def rows(desk: Desk, asked: RowsAsked, worker: int, emit: Emit) -> None:
     emit("done", {**shown(place, run, picked), "labels": labels, "begin": asked.begin, "of": len(test.x)})
 
 
-TASKS: dict[str, tuple[type[Asked], Callable[[Desk, Any, int, Emit], None]]] = {
+TASKS: dict[str, tuple[type[TaskAsked], Callable[[Desk, Any, int, Emit], None]]] = {
     "sample": (SampleAsked, sample),
     "film": (SampleAsked, film),
     "ask": (InputAsked, ask),
@@ -369,7 +369,7 @@ def _probabilities(run: Run, x: Tensor, notes: list[str]) -> dict[str, list[floa
     return found
 
 
-def _score(place: Place, run: Run, x: Tensor) -> dict[str, Any]:
+def _score(place: OpenRun, run: Run, x: Tensor) -> dict[str, Any]:
     """log p(x), averaged over rows, with the threshold and the histogram of held-out rows."""
     value = float(run.score(x).double().mean())
     threshold, typical = run.threshold(), place.typical
@@ -390,14 +390,14 @@ def _score(place: Place, run: Run, x: Tensor) -> dict[str, Any]:
     }
 
 
-def _neighbors(place: Place, run: Run, x: Tensor) -> dict[str, Any]:
+def _neighbors(place: OpenRun, run: Run, x: Tensor) -> dict[str, Any]:
     near = run.neighbors(x, NEAREST)
     index = near.index[0]
     found = shown(place, run, run.data.x[index])
     return {**found, "distance": _numbers(near.distance), "labels": _labels(run, run.data.y[index])}
 
 
-def _true(desk: Desk, place: Place, asked: Input) -> dict[str, Any] | None:
+def _true(desk: Desk, place: OpenRun, asked: Input) -> dict[str, Any] | None:
     """The labels of a test row."""
     if asked.row is None:
         return None
@@ -406,7 +406,7 @@ def _true(desk: Desk, place: Place, asked: Input) -> dict[str, Any] | None:
     return _labels(source.opened, test.y[asked.row : asked.row + 1].view(1, -1))[0]
 
 
-def _mask(place: Place, run: Run, hidden: list[int]) -> Tensor:
+def _mask(place: OpenRun, run: Run, hidden: list[int]) -> Tensor:
     """True where x is known; a hidden pixel is hidden in all its channels."""
     form = place.form if place.kind == "image" else None
     channels, n = (1, math.prod(run.event_shape)) if form is None else (form[0], form[1] * form[2])
@@ -417,7 +417,7 @@ def _mask(place: Place, run: Run, hidden: list[int]) -> Tensor:
     return known.view(run.event_shape)
 
 
-def _frames(place: Place, run: Run, steps: int, given: dict[str, str], emit: Emit) -> Callable[[int, State], None]:
+def _frames(place: OpenRun, run: Run, steps: int, given: dict[str, str], emit: Emit) -> Callable[[int, State], None]:
     """Send the chains as they move, not more often than a film has frames."""
     every = max(1, math.ceil(steps / MOST_FRAMES))
     held = _given(given)
