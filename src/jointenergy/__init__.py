@@ -23,8 +23,18 @@ if TYPE_CHECKING:
         Reals,
         Tempered,
     )
-    from jointenergy.runs import Run, fit, load, wrap
-    from jointenergy.tables import JointEnergyClassifier, JointEnergyDetector, JointEnergyImputer, JointEnergyRegressor
+    from jointenergy.runs import (
+        JointEnergyClassifier,
+        JointEnergyDetector,
+        JointEnergyImputer,
+        JointEnergyRegressor,
+        Run,
+        diagnose,
+        fit,
+        load,
+        tables,
+        wrap,
+    )
     from jointenergy.training.callbacks import Callback
     from jointenergy.training.settings import CadenceSettings, EngineSettings, OptimizerSettings
 
@@ -63,6 +73,7 @@ __all__ = [
     "__version__",
     "buffers",
     "data",
+    "diagnose",
     "fit",
     "inference",
     "kernels",
@@ -92,7 +103,7 @@ _MODULES = {
         "Tempered",
     ),
     "buffers": ("ReplayBuffer", "ReservoirBuffer"),
-    "runs": ("Run", "fit", "load", "wrap"),
+    "runs": ("Run", "diagnose", "fit", "load", "wrap"),
     "training.callbacks": ("Callback",),
     "training.settings": ("CadenceSettings", "EngineSettings", "OptimizerSettings"),
     "training.sharpness": ("SharpnessAware",),

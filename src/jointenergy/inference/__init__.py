@@ -31,6 +31,7 @@ from jointenergy.inference.detect import (
     detect,
     score,
 )
+from jointenergy.inference.diagnose import Diagnosis, diagnose
 from jointenergy.inference.distal import Distal, distal
 from jointenergy.inference.features import Reference, penultimate
 from jointenergy.inference.inpaint import Inpainted, inpaint
@@ -60,6 +61,7 @@ __all__ = [
     "Converted",
     "Cooling",
     "Detected",
+    "Diagnosis",
     "Distal",
     "Inpainted",
     "JointPrediction",
@@ -84,6 +86,7 @@ __all__ = [
     "conform",
     "convert",
     "detect",
+    "diagnose",
     "distal",
     "inpaint",
     "label_log_prob",

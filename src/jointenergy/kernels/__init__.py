@@ -18,6 +18,7 @@ from jointenergy.kernels.mixed_hmc import MixedHMC
 from jointenergy.kernels.motion import DiagonalMetric
 from jointenergy.kernels.path_auxiliary import PathAuxiliary
 from jointenergy.kernels.preconditioned import PreconditionedMALA, Preconditioner
+from jointenergy.kernels.tempering import Ladder, Replicas, annealed, parallel_tempering, rungs_needed
 from jointenergy.kernels.underdamped import UnderdampedLangevin
 
 __all__ = [
@@ -33,19 +34,24 @@ __all__ = [
     "Info",
     "Kernel",
     "LabelJump",
+    "Ladder",
     "Langevin",
     "MixedHMC",
     "PathAuxiliary",
     "PolynomialDecay",
     "PreconditionedMALA",
     "Preconditioner",
+    "Replicas",
     "SingleSiteGibbs",
     "State",
     "Target",
     "UnderdampedLangevin",
     "adapt",
+    "annealed",
     "effective_sample_size",
     "last",
+    "parallel_tempering",
     "run",
+    "rungs_needed",
     "split_r_hat",
 ]

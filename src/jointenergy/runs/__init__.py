@@ -3,6 +3,6 @@
 from jointenergy.runs.film import Film
 from jointenergy.runs.fitting import fit
 from jointenergy.runs.loading import load, wrap
-from jointenergy.runs.run import Run
+from jointenergy.runs.run import Run, diagnose
 
-__all__ = ["Film", "Run", "fit", "load", "wrap"]
+__all__ = ["Film", "Run", "diagnose", "fit", "load", "wrap"]

@@ -23,12 +23,13 @@ from jointenergy.buffers import Buffer, Drawn, ReplayBuffer
 from jointenergy.data.training import TrainingData
 from jointenergy.errors import InputError
 from jointenergy.inference.chains import NONE, Aids, Frames, draw_free, held_mask
+from jointenergy.inference.chains import plan as plan_chains
 from jointenergy.inference.compose import Factor
 from jointenergy.inference.detect import CONFIDENCE, SCORES
 from jointenergy.inference.neighbors import Features
 from jointenergy.inference.sample import Method
 from jointenergy.inputs import check_count
-from jointenergy.kernels import BlockGibbs, ExactGibbs, GibbsWithGradients, Kernel, Langevin, State, Target
+from jointenergy.kernels import BlockGibbs, ExactGibbs, GibbsWithGradients, Kernel, Langevin, State, Target, adapt
 from jointenergy.labels import MISSING, LabelSpace
 from jointenergy.models import Box, JointModel
 from jointenergy.recipes.schema import Recipe
@@ -347,6 +348,36 @@ class Run:
             generator=generator_of(seed),
         )
         return replace(drawn, notes=(*notes, *drawn.notes))
+
+    def diagnose(
+        self, *, n: int = 64, steps: int = 400, kernel: Kernel | None = None, warm_up: int = 0, seed: int = 0
+    ) -> inference.Diagnosis:
+        """Run `n` chains from where the run's chains start, and report acceptance, effective samples, R-hat and mode
+        jumps, with advice. `kernel` moves them in place of the run's own, adapted in `warm_up` steps."""
+        moves = self.sampling if kernel is None else self.sampling.moved_by(kernel)
+        given = self.labels.given(None, n)
+        generator = generator_of(seed)
+        start, _ = self._resolved_start(None, None, n)
+        if isinstance(start, Buffer):
+            x = start.draw(n, generator=generator).x
+        else:
+            x = start.draw(given, generator=generator)
+        mover, _ = plan_chains(
+            self.model,
+            given,
+            resample=moves.draws_labels,
+            x_kernel=moves.x_kernel,
+            y_kernel=moves.y_kernel,
+            x_steps=moves.x_steps,
+        )
+        chosen = mover.kernel
+        if warm_up:
+            target = Target(self.model)
+            chosen, state = adapt(chosen, target, chosen.init(target, x, generator=generator), warm_up)
+            x = state.x
+        return inference.diagnose(
+            self.model, chosen, x, steps=steps, temperature=moves.temperature, generator=generator
+        )
 
     def compose(
         self,
@@ -766,3 +797,10 @@ class Run:
 def generator_of(seed: int) -> torch.Generator:
     """Create a random generator from a checked seed."""
     return torch.Generator().manual_seed(check_count("seed", seed, least=0))
+
+
+def diagnose(
+    run: Run, *, n: int = 64, steps: int = 400, kernel: Kernel | None = None, warm_up: int = 0, seed: int = 0
+) -> inference.Diagnosis:
+    """`run.diagnose`: how a run's chains mix, in one table with advice."""
+    return run.diagnose(n=n, steps=steps, kernel=kernel, warm_up=warm_up, seed=seed)

@@ -1,0 +1,239 @@
+"""benchmarks: which kernel to choose: effective samples a second on x, on labels, and on both, with known laws.
+
+python benchmarks/samplers.py [--chains 200] [--steps 300] [--repeats 3] [--write] prints a table; --write publishes
+results/samplers.json from a clean tree. One thread, float32, all kernels in turns; seconds are of CPU time. Targets: a
+Gaussian of 20 dimensions with standard deviations from 0.1 to 1; an Ising chain of 100 labels; three Gaussian classes
+of 10 dimensions, 2, 4 or 6 standard deviations apart. Counted is what mixes last: a coordinate, the sum of labels, the
+class.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from rounds import count, in_a_sentence, table
+from torch import Tensor, nn
+
+from jointenergy.kernels import (
+    HMC,
+    MALA,
+    BlockGibbs,
+    Cycle,
+    DiscreteMALA,
+    ExactGibbs,
+    GibbsWithGradients,
+    Kernel,
+    LabelJump,
+    Langevin,
+    MixedHMC,
+    PathAuxiliary,
+    SingleSiteGibbs,
+    State,
+    Target,
+    UnderdampedLangevin,
+    adapt,
+    effective_sample_size,
+    last,
+    run,
+)
+from jointenergy.labels import LabelSpace
+from jointenergy.models import EnergyModel, PairModel
+from jointenergy.models.base import JointModel
+from jointenergy.report import provenance, results
+
+SHARES = (0.2, 0.3, 0.5)
+WARM_UP = 150
+SPINS, COUPLING = 100, 0.7
+
+
+class Stretched(nn.Module):
+    """A Gaussian whose standard deviations go from 0.1 to 1."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("std", torch.logspace(-1, 0, 20))
+
+    def forward(self, x: Tensor) -> Tensor:
+        value: Tensor = -((x / self.std) ** 2).sum(1) / 2
+        return value
+
+
+class Ising(nn.Module):
+    """A chain of binary labels whose neighbors like to agree."""
+
+    def forward(self, features: Tensor, code: Tensor) -> Tensor:
+        spin = code.unflatten(1, (-1, 2))
+        value: Tensor = COUPLING * (spin[:, 1:] * spin[:, :-1]).sum((1, 2)) + 0.0 * features.sum(1)
+        return value
+
+
+class Classes(nn.Module):
+    """Unit Gaussians around the corners of a simplex, with known shares."""
+
+    def __init__(self, distance: float) -> None:
+        super().__init__()
+        self.register_buffer("mean", distance / math.sqrt(2) * torch.eye(3, 10))
+        self.register_buffer("log_share", torch.tensor(SHARES).log())
+
+    def forward(self, features: Tensor, code: Tensor) -> Tensor:
+        away = ((features[:, None, :] - self.mean) ** 2).sum(2) / 2
+        value: Tensor = (code * (self.log_share - away)).sum(1)
+        return value
+
+
+@dataclass(frozen=True)
+class Problem:
+    """A target with exact starts, what is counted of its states, and the exact mean of each of that."""
+
+    name: str
+    model: Callable[[], JointModel]
+    start: Callable[[int, torch.Generator], tuple[Tensor, Tensor | None]]
+    quantities: Callable[[State], Tensor]
+    exact: tuple[float, ...]
+    scale: float
+    """The standard deviation of a quantity, or 1 for shares: errors are in parts of it."""
+    kernels: dict[str, tuple[Kernel, bool]]
+
+
+def classes(distance: float) -> Problem:
+    block, step = BlockGibbs(ExactGibbs(), MALA(0.25)), 0.25
+
+    def start(n: int, g: torch.Generator) -> tuple[Tensor, Tensor | None]:
+        y = torch.multinomial(torch.tensor(SHARES), n, replacement=True, generator=g)[:, None]
+        return Classes(distance).mean[y[:, 0]] + torch.randn(n, 10, generator=g), y
+
+    return Problem(
+        f"classes-{distance:g}",
+        lambda: PairModel(Classes(distance), LabelSpace({"class": 3}), event_shape=(10,)),
+        start,
+        lambda s: torch.stack([(s.y[:, 0] == k).double() for k in range(3)], 1),
+        SHARES,
+        1.0,
+        {
+            "block gibbs": (block, False),
+            "block gibbs, adapted": (block, True),
+            "mixed hmc, adapted": (MixedHMC(0.3, 3, 3), True),
+            "label jump, 1 step": (Cycle((block, LabelJump(step, 1))), False),
+            "label jump, 8 steps": (Cycle((block, LabelJump(step, 8))), False),
+            "label jump, 32 steps": (Cycle((block, LabelJump(step / 2, 32))), False),
+        },
+    )
+
+
+PROBLEMS = (
+    Problem(
+        "gaussian",
+        lambda: EnergyModel(Stretched(), event_shape=(20,)),
+        lambda n, g: (Stretched().std * torch.randn(n, 20, generator=g), None),
+        lambda s: s.x[:, [0, 10, 19]].double() / Stretched().std[[0, 10, 19]],
+        (0.0, 0.0, 0.0),
+        1.0,
+        {
+            "mala": (MALA(0.005), False),
+            "mala, adapted": (MALA(0.005), True),
+            "hmc": (HMC(0.08, 10), False),
+            "hmc, adapted": (HMC(0.08, 10), True),
+            "langevin, biased": (Langevin.at_temperature(0.005), False),
+            "underdamped, biased": (UnderdampedLangevin(0.08), False),
+        },
+    ),
+    Problem(
+        "ising",
+        lambda: PairModel(Ising(), LabelSpace.binary([f"s{i}" for i in range(SPINS)])),
+        lambda n, g: (torch.zeros(n, 1), None),
+        lambda s: s.y.sum(1, keepdim=True).double(),
+        (SPINS / 2,),
+        math.sqrt(SPINS / 4 * (1 + math.tanh(COUPLING / 2)) / (1 - math.tanh(COUPLING / 2))),
+        {
+            "single-site gibbs": (SingleSiteGibbs(), False),
+            "gibbs with gradients": (GibbsWithGradients(), False),
+            "gibbs with gradients, barker": (GibbsWithGradients("barker"), False),
+            "path auxiliary, 8 flips": (PathAuxiliary(8), False),
+            "discrete mala": (DiscreteMALA(0.5), False),
+            "discrete mala, adapted": (DiscreteMALA(0.5), True),
+        },
+    ),
+    *(classes(d) for d in (2.0, 4.0, 6.0)),
+)
+
+
+def measure(problem: Problem, name: str, *, chains: int, steps: int, seed: int) -> tuple[float, float]:
+    """Effective samples a second of the slowest quantity, and how far the means are off, in standard deviations."""
+    kernel, adapted = problem.kernels[name]
+    target, g = Target(problem.model()), torch.Generator().manual_seed(seed)
+    x, y = problem.start(chains, g)
+    state = kernel.init(target, x, y, generator=g)
+    if adapted:
+        kernel, state = adapt(kernel, target, state, WARM_UP)
+    else:
+        state = last(kernel, target, state, WARM_UP)
+    path = []
+    began = time.process_time()
+    for later, _ in run(kernel, target, state, steps):
+        path.append(later)
+    seconds = time.process_time() - began
+    walk = torch.stack([problem.quantities(s) for s in path], 1)
+    effective = min(effective_sample_size(walk[:, :, k]) for k in range(walk.shape[2]))
+    off = (walk.mean((0, 1)) - torch.tensor(problem.exact)).abs().max() / problem.scale
+    return effective / seconds, float(off)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--chains", type=count, default=200)
+    parser.add_argument("--steps", type=count, default=300)
+    parser.add_argument("--repeats", type=count, default=3)
+    parser.add_argument("--only", default="", help="targets whose names have this in them")
+    parser.add_argument("--write", action="store_true")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    if arguments.write:
+        provenance.commit()  # before the work, not after it
+    began = time.perf_counter()
+    found: dict[str, list[float]] = {}
+    rows = []
+    for problem in (p for p in PROBLEMS if arguments.only in p.name):
+        for seed in range(arguments.repeats):  # in turns
+            for name in problem.kernels:
+                speed, off = measure(problem, name, chains=arguments.chains, steps=arguments.steps, seed=seed)
+                place = f"{problem.name}.{name.replace(', ', '-').replace(' ', '-')}"
+                found.setdefault(f"effective_samples_per_second.{place}", []).append(speed)
+                found.setdefault(f"error_of_means.{place}", []).append(off)
+        first = None
+        for name in problem.kernels:
+            place = f"{problem.name}.{name.replace(', ', '-').replace(' ', '-')}"
+            speed, off = (
+                statistics.median(found[f"{metric}.{place}"])
+                for metric in ("effective_samples_per_second", "error_of_means")
+            )
+            first = first or speed
+            rows.append([problem.name, name, f"{speed:,.0f}", f"{speed / first:.2f}", f"{off:.3f}"])
+    print(table(["target", "kernel", "effective/s", "x the first", "means off by"], rows))
+    if arguments.write:
+        notes = (
+            f"{arguments.chains} chains of {arguments.steps} steps after {WARM_UP} that do not count, one thread, "
+            "float32; seconds are of CPU time. Effective samples are of the slowest quantity: a coordinate of the "
+            "Gaussian, the sum of the labels, the indicator of a class. Means are off by so many standard deviations, "
+            "or in parts of 1 for classes. Where hardly any chain changes class, block Gibbs at distance 6, the "
+            "estimate is rough."
+        )
+        result = results.measured(
+            "samplers",
+            found,
+            seeds=range(arguments.repeats),
+            minutes=(time.perf_counter() - began) / 60,
+            command=["python", *sys.argv],
+            notes=notes,
+        )
+        print(f"written to {results.write(result)}")
+
+
+if __name__ == "__main__":
+    in_a_sentence(main)
