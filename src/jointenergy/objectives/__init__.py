@@ -3,6 +3,7 @@
 from jointenergy.objectives.base import Batch, DrawName, Draws, Loss, Samples
 from jointenergy.objectives.objective import Objective, Term
 from jointenergy.objectives.presets import IGEBM, JEM, PRESETS, CrossEntropy, GibbsJEM, Mixed, preset
+from jointenergy.objectives.pseudo_likelihood import PseudoLikelihood
 from jointenergy.objectives.regularizers import EnergyL2, KLTerm
 from jointenergy.objectives.terms import (
     LabelWeights,
@@ -37,6 +38,7 @@ __all__ = [
     "Loss",
     "Mixed",
     "Objective",
+    "PseudoLikelihood",
     "Samples",
     "Term",
     "Values",

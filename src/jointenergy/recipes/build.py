@@ -35,6 +35,7 @@ from jointenergy.objectives import (
     LogPXY,
     LogPYGivenX,
     Objective,
+    PseudoLikelihood,
     frequency_weights,
 )
 from jointenergy.recipes.calls import Call, Named, made
@@ -184,6 +185,7 @@ def _described_objectives(recipe: Recipe, data: TrainingData) -> list[Call]:
         Call(LogPX, weight=marginal * unit),
         Call(LogPXY, weight=joint * unit),
         Call(LogPXGivenY, weight=weights.log_p_x_given_y * unit),
+        Call(PseudoLikelihood, weight=weights.pseudo_likelihood * unit),
         Call(EnergyL2, weight=weights.energy_l2 * unit**2),
         Call(KLTerm, weight=weights.kl * unit, entropy_weight=weights.entropy / unit),
     ]

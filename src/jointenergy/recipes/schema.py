@@ -110,8 +110,10 @@ def _check(recipe: Recipe) -> None:
     _check_pixels(recipe)
     density = objective.log_p_x + objective.log_p_xy + objective.log_p_x_given_y
     joint = objective.log_p_x + objective.log_p_y_given_x + objective.log_p_xy
-    if density + objective.log_p_y_given_x == 0:
+    if density + objective.log_p_y_given_x + objective.pseudo_likelihood == 0:
         raise InputError("all likelihood terms have weight 0: give one, such as objective.log_p_x = 1")
+    if objective.pseudo_likelihood > 0 and family in ("unconditional", "conditional"):
+        raise InputError("objective.pseudo_likelihood compares labels: use a model family 'logits' or 'pair'")
     if density == 0 and objective.kl + objective.energy_l2 > 0:
         raise InputError("objective.kl and objective.energy_l2 need a density term, such as log_p_x")
     if objective.entropy > 0 and objective.kl == 0:

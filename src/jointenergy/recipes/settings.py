@@ -177,7 +177,8 @@ class ModelSettings(Strict):
 class ObjectiveSettings(Strict):
     """Weights of likelihood terms and regularizers; terms of weight zero are omitted.
 
-    `entropy` weighs the nearest-neighbor entropy inside the KL term. `frequency_weights` lets each value of a label
+    `pseudo_likelihood` is the sum over labels of log p(label | x, the other labels), which needs no chains. `entropy`
+    weighs the nearest-neighbor entropy inside the KL term. `frequency_weights` lets each value of a label
     count alike in log p(y | x), however rare it is. `label_smoothing` is the share of a label's weight in log p(y | x)
     that all its values have alike.
     """
@@ -186,6 +187,7 @@ class ObjectiveSettings(Strict):
     log_p_y_given_x: NotNegative = 1.0
     log_p_xy: NotNegative = 0.0
     log_p_x_given_y: NotNegative = 0.0
+    pseudo_likelihood: NotNegative = 0.0
     energy_l2: NotNegative = 0.0
     kl: NotNegative = 0.0
     entropy: NotNegative = 0.0

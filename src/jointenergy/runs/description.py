@@ -39,7 +39,7 @@ from jointenergy.kernels import (
     UnderdampedLangevin,
 )
 from jointenergy.models import Box, Reals
-from jointenergy.objectives import EnergyL2, KLTerm, LogPX, LogPXGivenY, LogPXY, LogPYGivenX
+from jointenergy.objectives import EnergyL2, KLTerm, LogPX, LogPXGivenY, LogPXY, LogPYGivenX, PseudoLikelihood
 from jointenergy.recipes.run_folder import FIT
 from jointenergy.starts import ClassGaussians, Uniform
 from jointenergy.training.settings import CadenceSettings, EngineSettings, OptimizerSettings
@@ -80,6 +80,7 @@ KNOWN: dict[str, type[Any]] = {
         PolynomialDecay,
         PreconditionedMALA,
         Preconditioner,
+        PseudoLikelihood,
         RandomCrop,
         RandomFlip,
         Reals,

@@ -434,7 +434,9 @@ def _description(
         "tensors": {name: list(t.shape) for name, t in plan.model.state_dict().items()},
         "data": description.digest(plan.data),
         "objectives": [[description.describe(t) for t in o.terms] for o in plan.objectives],
-        "density": any(t.name != "log_p_y_given_x" for o in plan.objectives for t in o.terms),
+        "density": any(
+            t.name not in ("log_p_y_given_x", "pseudo_likelihood") for o in plan.objectives for t in o.terms
+        ),
         "kernel": description.describe(plan.kernel),
         "start": description.describe(spec),
         "buffer": description.describe(plan.buffer),
@@ -595,7 +597,7 @@ def run_of(
         plan.seed,
         None,
         checkpoint,
-        density=any(t.name != "log_p_y_given_x" for o in plan.objectives for t in o.terms),
+        density=any(t.name not in ("log_p_y_given_x", "pseudo_likelihood") for o in plan.objectives for t in o.terms),
         read_data=lambda: data,
         make_plan=lambda _: plan,
         read_tensors=read_tensors,
