@@ -1,10 +1,9 @@
-"""benchmarks: which kernel to choose: effective samples a second on x, on labels, and on both, with known laws.
+"""benchmarks: which kernel to choose: effective samples a second on x and on labels, with known laws.
 
 python benchmarks/samplers.py [--chains 200] [--steps 300] [--repeats 3] [--write] prints a table; --write publishes
 results/samplers.json from a clean tree. One thread, float32, all kernels in turns; seconds are of CPU time. Targets: a
-Gaussian of 20 dimensions with standard deviations from 0.1 to 1; an Ising chain of 100 labels; three Gaussian classes
-of 10 dimensions, 2, 4 or 6 standard deviations apart. Counted is what mixes last: a coordinate, the sum of labels, the
-class.
+Gaussian of 20 dimensions with standard deviations from 0.1 to 1, and an Ising chain of 100 labels. Counted is what
+mixes last: a coordinate, the sum of labels. benchmarks/mixed.py measures kernels that move x and labels together.
 """
 
 from __future__ import annotations
@@ -24,15 +23,10 @@ from torch import Tensor, nn
 from jointenergy.kernels import (
     HMC,
     MALA,
-    BlockGibbs,
-    Cycle,
     DiscreteMALA,
-    ExactGibbs,
     GibbsWithGradients,
     Kernel,
-    LabelJump,
     Langevin,
-    MixedHMC,
     PathAuxiliary,
     SingleSiteGibbs,
     State,
@@ -48,7 +42,6 @@ from jointenergy.models import EnergyModel, PairModel
 from jointenergy.models.base import JointModel
 from jointenergy.report import provenance, results
 
-SHARES = (0.2, 0.3, 0.5)
 WARM_UP = 150
 SPINS, COUPLING = 100, 0.7
 
@@ -74,20 +67,6 @@ class Ising(nn.Module):
         return value
 
 
-class Classes(nn.Module):
-    """Unit Gaussians around the corners of a simplex, with known shares."""
-
-    def __init__(self, distance: float) -> None:
-        super().__init__()
-        self.register_buffer("mean", distance / math.sqrt(2) * torch.eye(3, 10))
-        self.register_buffer("log_share", torch.tensor(SHARES).log())
-
-    def forward(self, features: Tensor, code: Tensor) -> Tensor:
-        away = ((features[:, None, :] - self.mean) ** 2).sum(2) / 2
-        value: Tensor = (code * (self.log_share - away)).sum(1)
-        return value
-
-
 @dataclass(frozen=True)
 class Problem:
     """A target with exact starts, what is counted of its states, and the exact mean of each of that."""
@@ -98,33 +77,8 @@ class Problem:
     quantities: Callable[[State], Tensor]
     exact: tuple[float, ...]
     scale: float
-    """The standard deviation of a quantity, or 1 for shares: errors are in parts of it."""
+    """The standard deviation of a quantity: errors are in parts of it."""
     kernels: dict[str, tuple[Kernel, bool]]
-
-
-def classes(distance: float) -> Problem:
-    block, step = BlockGibbs(ExactGibbs(), MALA(0.25)), 0.25
-
-    def start(n: int, g: torch.Generator) -> tuple[Tensor, Tensor | None]:
-        y = torch.multinomial(torch.tensor(SHARES), n, replacement=True, generator=g)[:, None]
-        return Classes(distance).mean[y[:, 0]] + torch.randn(n, 10, generator=g), y
-
-    return Problem(
-        f"classes-{distance:g}",
-        lambda: PairModel(Classes(distance), LabelSpace({"class": 3}), event_shape=(10,)),
-        start,
-        lambda s: torch.stack([(s.y[:, 0] == k).double() for k in range(3)], 1),
-        SHARES,
-        1.0,
-        {
-            "block gibbs": (block, False),
-            "block gibbs, adapted": (block, True),
-            "mixed hmc, adapted": (MixedHMC(0.3, 3, 3), True),
-            "label jump, 1 step": (Cycle((block, LabelJump(step, 1))), False),
-            "label jump, 8 steps": (Cycle((block, LabelJump(step, 8))), False),
-            "label jump, 32 steps": (Cycle((block, LabelJump(step / 2, 32))), False),
-        },
-    )
 
 
 PROBLEMS = (
@@ -160,7 +114,6 @@ PROBLEMS = (
             "discrete mala, adapted": (DiscreteMALA(0.5), True),
         },
     ),
-    *(classes(d) for d in (2.0, 4.0, 6.0)),
 )
 
 
@@ -220,9 +173,7 @@ def main() -> None:
         notes = (
             f"{arguments.chains} chains of {arguments.steps} steps after {WARM_UP} that do not count, one thread, "
             "float32; seconds are of CPU time. Effective samples are of the slowest quantity: a coordinate of the "
-            "Gaussian, the sum of the labels, the indicator of a class. Means are off by so many standard deviations, "
-            "or in parts of 1 for classes. Where hardly any chain changes class, block Gibbs at distance 6, the "
-            "estimate is rough."
+            "Gaussian, the sum of the labels. Means are off by so many standard deviations."
         )
         result = results.measured(
             "samplers",
