@@ -23,18 +23,8 @@ if TYPE_CHECKING:
         Reals,
         Tempered,
     )
-    from jointenergy.runs import (
-        JointEnergyClassifier,
-        JointEnergyDetector,
-        JointEnergyImputer,
-        JointEnergyRegressor,
-        Run,
-        diagnose,
-        fit,
-        load,
-        tables,
-        wrap,
-    )
+    from jointenergy.runs import Run, diagnose, fit, load, wrap
+    from jointenergy.tables import JointEnergyClassifier, JointEnergyDetector, JointEnergyImputer, JointEnergyRegressor
     from jointenergy.training.callbacks import Callback
     from jointenergy.training.settings import CadenceSettings, EngineSettings, OptimizerSettings
 
