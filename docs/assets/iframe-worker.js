@@ -8,17 +8,18 @@ if (location.protocol === "file:") {
       frame.hidden = true;
       document.body.appendChild(frame);
       const inner = frame.contentWindow;
+      const base = new URL(url, location.href);
       const add = (source) =>
         new Promise((done) => {
           const script = inner.document.createElement("script");
-          script.src = new URL(source, url).href;
+          script.src = new URL(source, base).href;
           script.onload = done;
           inner.document.body.appendChild(script);
         });
       inner.postMessage = (data) => this.dispatchEvent(new MessageEvent("message", { data }));
       inner.importScripts = (...sources) => sources.reduce((last, next) => last.then(() => add(next)), Promise.resolve());
       this.inner = inner;
-      this.ready = add(url);
+      this.ready = add(base);
     }
     postMessage(data) {
       this.ready.then(() => this.inner.dispatchEvent(new MessageEvent("message", { data })));
