@@ -109,7 +109,7 @@ plt.show()
 # ## Next
 #
 # - Probabilities change while log p(x) is trained. Fit a temperature with
-#   [`run.calibrate`](../tasks.md#how-sure-and-which-labels-are-possible) where they matter.
+#   [`run.calibrate`](../tasks.md#calibrate-and-predict-sets) where they matter.
 # - [Detect what is unlike your data](detect.md) sets a threshold.
 # - [The fit guide](../fit.md#fine-tune-a-classifier-you-already-have) has the same for a convolutional network on MNIST,
 #   with figures.
