@@ -103,7 +103,7 @@ class TestPredictionSets:
 
     def test_too_few_rows_are_refused(self):
         x, y = drawn(50)
-        with pytest.raises(InputError, match=r"coverage 0\.99 takes at least 99 validation rows with 'kind', got 50"):
+        with pytest.raises(InputError, match=r"coverage 0\.99 needs at least 99 validation rows with 'kind', got 50"):
             inference.conform(model(), x, y, 0.99, randomized=False, generator=generator())
         with pytest.raises(InputError, match="coverage must be more than 0 and less than 1, got 90"):
             inference.conform(model(), x, y, 90, randomized=False, generator=generator())
@@ -150,7 +150,7 @@ class TestRuns:
         probs = again.predict_proba(new, calibrated=True)["kind"]
         assert torch.allclose(probs, new.softmax(1), atol=0.1)
         assert torch.equal(wrapped.predict(new)[:, 0], probs.argmax(1))
-        with pytest.raises(InputError, match="the network is another"):
+        with pytest.raises(InputError, match="the network differs"):
             jointenergy.load(path, network=MLP((6, 6)))
 
     @pytest.mark.filterwarnings("ignore:.*no healthy checkpoint")

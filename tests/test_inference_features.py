@@ -58,7 +58,7 @@ def test_features_are_what_the_last_called_linear_layer_sees():
     network, x = Backwards(), torch.randn(7, 4)
     assert torch.equal(penultimate(network, x), network.body(x).relu())
     assert not network.head._forward_pre_hooks
-    with pytest.raises(InputError, match="no linear layer, whose input would be its features"):
+    with pytest.raises(InputError, match="no linear layer and so no features"):
         penultimate(nn.Conv1d(1, 1, 1), torch.randn(2, 1, 3))
 
 
@@ -108,9 +108,9 @@ def test_what_has_no_features_is_told_in_one_sentence(classifier, monkeypatch):
     with pytest.raises(InputError, match=r"a wrapped classifier does not have: pass them to run.fit_features\(x, y\)"):
         run.score(torch.zeros(2, 4), "knn")
     energy = EnergyModel(MLP((4, 8, 1)), domain=Box(-1.0, 1.0), event_shape=(4,))
-    with pytest.raises(InputError, match="of a classifier of x sees, and the model is none"):
+    with pytest.raises(InputError, match="features need a classifier of x"):
         Reference.fit(energy, torch.zeros(5, 4), torch.zeros(5, 0, dtype=torch.int64))
-    with pytest.raises(InputError, match="ODIN is of the logits of a classifier"):
+    with pytest.raises(InputError, match="ODIN needs the logits of a classifier"):
         score(energy, torch.zeros(2, 4), "odin")
     # Labels of some rows alone, and none at all, still give a reference; many rows are taken evenly.
     x, y = rows()

@@ -162,7 +162,7 @@ class TestExact:
             law = laws(model, x, torch.full_like(y, MISSING))
             torch.testing.assert_close(score(model, x, "max_probability"), law.max(1).values, **EXACT)
         else:
-            with pytest.raises(InputError, match="the model has none: take log_density"):
+            with pytest.raises(InputError, match="the model has none: use log_density"):
                 score(model, x, "max_probability")
         at = x.clone().requires_grad_()
         (gradient,) = torch.autograd.grad(model.log_density(at).sum(), at)
@@ -628,7 +628,7 @@ REFUSED = {
     ),
     "threshold to abstain": (
         lambda m, x, y: abstain(m, x, Threshold("log_density", 0.1, 0.0, 5)),
-        "takes a threshold on 'confidence'",
+        "needs a threshold on 'confidence'",
     ),
 }
 

@@ -413,7 +413,7 @@ def test_labels_beyond_enumeration_are_resampled_and_it_is_said():
         assert found.log_prob is None
         assert any("GibbsWithGradients moved them" in note for note in found.notes)
         assert any("so they were resampled" in note for note in found.notes) == (method == "marginalize")
-        assert any("more states than can be summed" in note for note in found.notes)
+        assert any("too many states to sum out" in note for note in found.notes)
     with pytest.raises((InputError, EnumerationError), match="cannot be kept"):
         sample(
             model,
@@ -432,14 +432,14 @@ def test_a_conditional_model_samples_complete_labels_alone():
     settings = {"x_kernel": Langevin(0.1, 0.01), "steps": 3, "start": NOISE3, "generator": seeded()}
     found = sample(model, 3, given={"color": 1, "round": 0, "size": 1}, **settings)
     assert found.log_prob is None
-    assert "unknown normalizer" in found.notes[0]
+    assert "unknown normalizing" in found.notes[0]
     with pytest.raises(NormalizerError, match="with_offsets"):
         sample(model, 3, given={"color": 1}, **settings)
 
 
 def test_a_temperature_on_x_alone_and_lost_chains_are_said():
     found = sample(make("pair"), 2, x_kernel=Langevin(1.0, 0.01), steps=1, start=NOISE3, generator=seeded())
-    assert found.notes == ("x moved at temperature 5e-05 and the labels at 1: together they have no density",)
+    assert found.notes == ("x moved at temperature 5e-05 but labels at 1: they have no joint density",)
 
     class Steep(nn.Module):
         def forward(self, x):
@@ -464,7 +464,7 @@ def test_a_temperature_on_x_alone_and_lost_chains_are_said():
         ({"x_steps": 0}, "x_steps"),
         ({"start": "noise"}, "a start must be a buffer or have draw"),
         ({"given": {"colour": 1}}, "no label called"),
-        ({"batch_size": 1, "frames": print}, "leave batch_size out"),
+        ({"batch_size": 1, "frames": print}, "leave out batch_size"),
         ({"batch_size": 0}, "batch_size must be"),
         ({"start": UniformStart(-1.0, 1.0, (3,))}, "torch.float32"),
     ],
@@ -745,7 +745,7 @@ def test_conversion_of_a_conditional_model_says_what_is_not_known():
     model = conditional().double()
     found = convert(model, torch.zeros(2, 3, dtype=F64), full, x_kernel=MALA(0.1), steps=2, generator=seeded())
     assert found.log_prob is None
-    assert "unknown normalizer" in found.notes[0]
+    assert "unknown normalizing" in found.notes[0]
 
 
 def gaussian(mean, scale):
@@ -860,7 +860,7 @@ def test_distal_keeps_to_the_box_and_refuses_nonsense():
     assert not bool(found.reached.any())
     assert found.steps.tolist() == [20] * 4
     for wrong, message in (
-        ({"given": None}, "at least one given label"),
+        ({"given": None}, "at least one target label"),
         ({"above": 1.0}, "above must be"),
         ({"step_size": 0.0}, "step_size"),
         ({"max_steps": -1}, "max_steps"),
@@ -913,9 +913,9 @@ def test_neighbors_read_the_data_once_in_pieces_and_refuse_nonsense():
     assert max(seen) == 8
     assert sum(seen) == 54
     for wrong, message in (
-        ({"k": 51}, "the data has 50 row"),
+        ({"k": 51}, "the data have 50 row"),
         ({"k": 0}, "k must be"),
-        ({"features": features}, "go together"),
+        ({"features": features}, "given together"),
         ({"features": lambda x: 3, "space": "three"}, "one row for each row"),
         ({"data": torch.zeros(3, 2)}, "rows of shape"),
         ({"data": torch.zeros(3, 3, dtype=torch.uint8)}, "floating point"),

@@ -1,7 +1,7 @@
-"""inference: what validation rows with labels add to predictions: a temperature, and prediction sets that cover.
+"""inference: calibration with labeled validation rows: a temperature, and prediction sets.
 
-Prediction sets are conformal and adaptive (APS; Romano, Sesia and Candes, 2020): values are taken in the order of
-their probability until enough of it is gathered, and how much is enough is a quantile over validation rows.
+Prediction sets are conformal and adaptive (APS; Romano, Sesia and Candes, 2020): values are added in order of
+probability up to a threshold, which is a quantile over validation rows.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from jointenergy.models import JointModel
 
 @dataclass(frozen=True)
 class Temperature:
-    """The T at which p(label | x)^(1/T), normalized, makes the labels of `n_rows` validation rows most probable."""
+    """The T for which p(label | x)^(1/T), normalized, maximizes the likelihood of `n_rows` validation rows."""
 
     value: float
     n_rows: int
@@ -34,17 +34,17 @@ class Temperature:
         if not (is_number(self.value) and 0 < self.value < math.inf):
             raise InputError(f"a temperature must be a positive number, got {self.value!r}")
         if not is_integer(self.n_rows) or self.n_rows < 1:
-            raise InputError(f"a temperature rests on at least 1 validation row, got n_rows={self.n_rows!r}")
+            raise InputError(f"a temperature needs at least 1 validation row, got n_rows={self.n_rows!r}")
 
 
 def calibrate(model: JointModel, x: Tensor, y: Tensor) -> Temperature:
-    """Fit one temperature for all labels to validation rows; MISSING labels count nowhere."""
+    """Fit one temperature for all labels to validation rows; MISSING labels are ignored."""
     log_probs, truths = _observed(model, x, y)
     found = fit_temperature(log_probs, truths)
     n = int((y != MISSING).any(1).sum())
     low, high = TEMPERATURES
     if found <= low * 1.01:
-        # Where all rows are right no temperature is the best, and the end of the search would be an accident.
+        # If all rows are right there is no optimum, and the end of the search interval would be arbitrary.
         raise InputError(
             f"all {n} rows are predicted right, so no temperature above {low:g} is the best: give more rows"
         )
@@ -57,17 +57,17 @@ def calibrate(model: JointModel, x: Tensor, y: Tensor) -> Temperature:
 
 
 def at_temperature(probs: Mapping[str, Tensor], temperature: float) -> dict[str, Tensor]:
-    """Probabilities of each label to the power 1/T, normalized."""
+    """Raise the probabilities of each label to the power 1/T and normalize."""
     scaled = {name: p.double().pow(1.0 / temperature) for name, p in probs.items()}
     return {name: (s / s.sum(1, keepdim=True)).to(probs[name].dtype) for name, s in scaled.items()}
 
 
 @dataclass(frozen=True)
 class Conformal:
-    """The most probability that may precede a value of `label` in a prediction set, and where it comes from.
+    """The probability mass that may precede a value of `label` in a prediction set.
 
-    `randomized` counts a random share of the value's own probability too: then sets cover as often as stated, no more,
-    and may be empty. Without it every set holds the most probable value and covers at least as often as stated.
+    `randomized` also counts a random share of the value's own probability: sets then have exactly the stated coverage
+    and may be empty. Otherwise every set contains the most probable value and the coverage is at least the stated one.
     """
 
     label: str
@@ -81,22 +81,22 @@ class Conformal:
         if not (is_number(self.value) and math.isfinite(self.value)):
             raise InputError(f"the value of a prediction set must be a finite number, got {self.value!r}")
         if not is_integer(self.n_rows) or self.n_rows < 1:
-            raise InputError(f"a prediction set rests on at least 1 validation row, got n_rows={self.n_rows!r}")
+            raise InputError(f"a prediction set needs at least 1 validation row, got n_rows={self.n_rows!r}")
 
 
 def conform(
     model: JointModel, x: Tensor, y: Tensor, coverage: float, *, randomized: bool, generator: torch.Generator
 ) -> tuple[Conformal, ...]:
-    """Fit the prediction sets of each label to validation rows; MISSING labels count nowhere."""
+    """Fit the prediction sets of each label to validation rows; MISSING labels are ignored."""
     _check_coverage(coverage)
     found = []
     for name, z, truth in zip(model.labels, *_observed(model, x, y), strict=True):
         n = len(truth)
-        # The rank that makes room for the row to come; the summand mends (n + 1) * 0.9.
+        # The conformal rank, which accounts for the new row; the summand corrects rounding of (n + 1) * 0.9.
         rank = math.ceil((n + 1) * coverage - 1e-9)
         if rank > n:
             least = math.ceil(coverage / (1.0 - coverage) - 1e-9)
-            raise InputError(f"coverage {coverage:g} takes at least {least} validation rows with {name!r}, got {n}")
+            raise InputError(f"coverage {coverage:g} needs at least {least} validation rows with {name!r}, got {n}")
         scores = _scores(z.exp(), torch.rand(n, generator=generator, dtype=torch.float64) if randomized else None)
         own = scores.gather(1, truth[:, None])[:, 0]
         found.append(Conformal(name, float(coverage), randomized, float(own.sort().values[rank - 1]), n))
@@ -105,9 +105,9 @@ def conform(
 
 @dataclass(frozen=True, eq=False)
 class PredictionSet:
-    """Which values of each label are in the set of each x: bool `[n, cardinality]` by the label's name.
+    """The values in the set of each label and each x: bool `[n, cardinality]` by label name.
 
-    Each label is covered by itself; all labels of a row together are covered less often.
+    The coverage holds per label; all labels of a row are jointly covered less often.
     """
 
     members: Mapping[str, Tensor]
@@ -115,7 +115,7 @@ class PredictionSet:
     coverage: float
 
     def names(self) -> list[dict[str, tuple[str, ...]]]:
-        """The values in the sets of each row, by their names."""
+        """List the values in the sets of each row by name."""
         n = len(next(iter(self.members.values())))
         return [
             {
@@ -129,7 +129,7 @@ class PredictionSet:
 def prediction_set(
     model: JointModel, x: Tensor, fitted: Mapping[str, Conformal], *, generator: torch.Generator
 ) -> PredictionSet:
-    """The values of each label that its conformal quantile, fitted before, lets in."""
+    """Return the prediction set of each label, with quantiles fitted by `conform`."""
     probs = predict_proba(model, x)
     if not probs:
         raise InputError("there is nothing to predict: the model has no labels")
@@ -142,7 +142,7 @@ def prediction_set(
 
 
 def _scores(probs: Tensor, chance: Tensor | None) -> Tensor:
-    """For each value the probability of all that are more probable, and the share `chance` of its own, `[n, c]`."""
+    """Return the probability of all more probable values plus the share `chance` of its own, `[n, c]`."""
     ordered, order = probs.sort(dim=1, descending=True, stable=True)
     before = (ordered.cumsum(1) - ordered).clamp(min=0.0)
     if chance is not None:
@@ -152,10 +152,10 @@ def _scores(probs: Tensor, chance: Tensor | None) -> Tensor:
 
 @torch.no_grad()
 def _observed(model: JointModel, x: Tensor, y: Tensor) -> tuple[list[Tensor], list[Tensor]]:
-    """Of each label log p(value | x) on the rows that have one, `[m, cardinality]` in float64, and which is theirs."""
+    """Return log p(value | x) of each label on labeled rows, `[m, cardinality]` in float64, and the true values."""
     x, y = model.check_x(x), model.labels.given(y, len(x), x.device)
     if not len(model.labels) or not bool((y != MISSING).any()):
-        raise InputError("validation rows need labels, and these have none")
+        raise InputError("validation rows need labels, but these have none")
     tables: list[list[Tensor]] = [[] for _ in model.labels]
     for piece in pieces(model, torch.full_like(y, MISSING)):
         for k, z in enumerate(label_log_probs(model, x[piece])):

@@ -1,4 +1,4 @@
-"""inference: chains run for their end: what moves, what helps them to arrive, what is shown on the way."""
+"""inference: run chains for their final states: kernels, aids for mixing, and progress callbacks."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ from jointenergy.models import JointModel
 from jointenergy.networks.accelerated import hold
 
 Frames = Callable[[int, State], None]
-"""Called with the number of steps made and the chains as they then are, first with 0: progress, or a film."""
+"""Called with the number of steps done and the current chains, first with 0: for progress, or a film."""
 
 
 class Augmentation(Protocol):
@@ -48,11 +48,12 @@ class Augmentation(Protocol):
 
 @dataclass(frozen=True)
 class Aids:
-    """What helps chains to arrive and to differ. Each changes the law on the way; the last steps are the kernel's own.
+    """Aids for mixing. Each changes the distribution during the run; the last steps are plain steps of the kernel.
 
-    `augmentations` are applied after every `augment_every` steps and never after the last (Gibbs-JEM, appendix B). In
-    the first `flip_labels_for` steps the given labels are redrawn uniformly at each step, and in the first
-    `raise_noise_for` steps the noise is `noise_factor` times its own (IGEBM, appendix A.2).
+    `augmentations` are applied after every `augment_every` steps, but not after the last one (Kelly, Zemel and
+    Grathwohl 2021, appendix B). In the first `flip_labels_for` steps the given labels are redrawn uniformly at each
+    step, and in the first `raise_noise_for` steps the noise is multiplied by `noise_factor` (Du and Mordatch 2019,
+    appendix A.2).
     """
 
     augmentations: Sequence[Augmentation] = ()
@@ -66,10 +67,10 @@ class Aids:
             check_count(name, getattr(self, name), least=0)
         check_positive(self, "noise_factor", self.noise_factor)
         if bool(self.augmentations) != bool(self.augment_every):
-            raise InputError("augmentations and augment_every go together: what is done to x, and after how many steps")
+            raise InputError("augmentations and augment_every must be given together")
 
     def stop(self, done: int, steps: int) -> int:
-        """The step up to which the chains now run without a change from outside."""
+        """Return the step up to which chains run without a change from outside."""
         if done < self.flip_labels_for:
             return done + 1
         stops = [steps, self.raise_noise_for]
@@ -83,13 +84,13 @@ NONE = Aids()
 
 @dataclass(frozen=True)
 class Mover:
-    """What one step is: labels first where a kernel moves them, then `x_steps` moves of x."""
+    """One step: first labels, if a kernel moves them, then `x_steps` moves of x."""
 
     x_kernel: Kernel
     y_kernel: Kernel | None
     x_steps: int
     joint: Kernel | None = None
-    """What moves x and labels together in place of both."""
+    """A kernel that moves x and labels jointly, instead of both."""
 
     @property
     def moves_y(self) -> bool:
@@ -103,7 +104,7 @@ class Mover:
 
     @property
     def temperature(self) -> float | None:
-        """That of x: the chains sample f / temperature. None where the kernel knows of none."""
+        """Temperature of x: the chains sample f / temperature. None if the kernel has none."""
         return getattr(self.x_kernel, "temperature", None)
 
     def run(self, target: Target, state: State, steps: int) -> Iterator[State]:
@@ -113,7 +114,7 @@ class Mover:
                 yield later
 
     def with_kernel(self, kernel: Kernel) -> Mover:
-        """The same with its kernel replaced by one of the same kind."""
+        """Return a copy with another kernel of the same kind."""
         if self.joint is not None:
             return replace(self, joint=kernel)
         if isinstance(kernel, BlockGibbs) and self.y_kernel is not None:
@@ -121,7 +122,7 @@ class Mover:
         return replace(self, x_kernel=kernel)
 
     def with_more_noise(self, factor: float) -> Mover:
-        """The same with the noise on x multiplied."""
+        """Return a copy with the noise on x multiplied."""
         kernel = self.x_kernel if self.joint is None else self.joint
         if isinstance(kernel, Langevin):
             return replace(self, x_kernel=replace(kernel, noise_scale=kernel.noise_scale * factor))
@@ -140,7 +141,7 @@ def plan(
     x_steps: int,
     aids: Aids = NONE,
 ) -> tuple[Mover, tuple[str, ...]]:
-    """How labels that are not given are treated, and plain sentences about what was done instead."""
+    """Choose how free labels are treated; return notes about deviations from the request."""
     joint = x_kernel if isinstance(x_kernel, LabelJump | MixedHMC | Cycle) else None
     x_kernel = x_kernel if joint is None else joint.x_kernel
     if not isinstance(x_kernel, Kernel) or not x_kernel.moves_x or x_kernel.moves_y:
@@ -157,36 +158,36 @@ def plan(
     if not resample:
         if summable:
             return alone, ()
-        notes.append("the free labels have more states than can be summed, so they were resampled")
+        notes.append("the free labels have too many states to sum out, so they were resampled")
     if joint is not None:
         return Mover(x_kernel, None, x_steps, joint), tuple(notes)
     if y_kernel is None:
         y_kernel = ExactGibbs() if summable else GibbsWithGradients()
         if not summable:
-            notes.append("the free labels have more states than can be drawn at once: GibbsWithGradients moved them")
+            notes.append("the free labels have too many states to draw jointly: GibbsWithGradients moved them")
     mover = Mover(x_kernel, y_kernel, x_steps)
     _ = mover.kernel  # raises where the two do not fit
     temperature = mover.temperature
     if temperature is not None and not math.isclose(temperature, 1.0, rel_tol=1e-6):
-        notes.append(f"x moved at temperature {temperature:.3g} and the labels at 1: together they have no density")
+        notes.append(f"x moved at temperature {temperature:.3g} but labels at 1: they have no joint density")
     return mover, tuple(notes)
 
 
 @torch.no_grad()
 def given_log_prob(model: JointModel, x: Tensor, given: Tensor) -> Tensor:
-    """log p(the given labels | x); x need not be finite, and its row then is not."""
+    """Return log p(given labels | x); rows with non-finite x give NaN."""
     return model.log_density_unchecked(x, given) - model.log_density_unchecked(x, torch.full_like(given, MISSING))
 
 
 def why_no_log_prob(model: JointModel, given: Tensor) -> str | None:
-    """One sentence where p(the given labels | x) cannot be had."""
+    """Explain why p(given labels | x) is unavailable; None if it is available."""
     nothing = torch.full_like(given, MISSING)
     try:
         model.check_summable(nothing)
     except NormalizerError:
-        return "log p(given | x) is not known: each label of this model has an unknown normalizer of its own"
+        return "log p(given | x) is unknown: each label of this model has an unknown normalizing constant"
     if not model.can_sum():
-        return "log p(given | x) is not known: the labels have more states than can be summed"
+        return "log p(given | x) is unknown: the labels have too many states to enumerate"
     return None
 
 
@@ -205,14 +206,14 @@ def run_chains(
     frames: Frames | None = None,
     batch_size: int | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """Where chains from x and y end, all labels drawn, however many of them are run at once.
+    """Run chains from x and y and return their final states with all labels drawn; independent of the batch size.
 
-    In `warm_up` steps before the others the kernel is adapted by the chains that run first, and fixed for all.
+    In `warm_up` extra steps the kernel is adapted on the first batch of chains, then fixed for all.
     """
     check_count("the number of steps", steps, least=0)
     size = len(x) if batch_size is None else check_count("batch_size", batch_size)
     if frames is not None and size < len(x):
-        raise InputError("frames shows all chains side by side: leave batch_size out")
+        raise InputError("frames needs all chains in one batch: leave out batch_size")
     ends: list[tuple[Tensor, Tensor]] = []
     for piece in (slice(i, i + size) for i in range(0, len(x), size)):
         held = {} if mask is None else {"given_x": x[piece], "mask": mask[piece]}
@@ -232,7 +233,7 @@ def run_chains(
 
 
 def held_mask(x: Tensor, mask: Tensor) -> Tensor:
-    """The mask of what is given in the shape of x, or one sentence about what is wrong with it."""
+    """Check a mask of given entries and expand it to the shape of x."""
     if not isinstance(x, Tensor) or x.ndim < 2:
         raise InputError("x must be a tensor with one row per example and a further dimension")
     if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
@@ -243,7 +244,7 @@ def held_mask(x: Tensor, mask: Tensor) -> Tensor:
 
 
 def initial_state(mover: Mover, target: Target, x: Tensor, y: Tensor, keys: Tensor) -> State:
-    """Checked starting states with these keys: labels that do not move and are not given are summed out."""
+    """Create checked starting states with these keys; free labels that do not move are summed out."""
     y, keys = y.to(x.device), keys.to(x.device)
     if not mover.moves_y:
         y = target.open_labels(y)
@@ -251,7 +252,7 @@ def initial_state(mover: Mover, target: Target, x: Tensor, y: Tensor, keys: Tens
         keys, key = streams.split(keys, 2)
         y = target.hold_y(y)
         y = torch.where(y == MISSING, _uniform_labels(target, key), y)
-    # `init` checks; the keys that it draws are not used, because those of a chain must not depend on its batch.
+    # `init` only checks: its keys are replaced, since those of a chain must not depend on its batch.
     state = mover.kernel.init(target, x, y, generator=torch.Generator().manual_seed(0))
     return replace(state, keys=keys.clone())
 
@@ -259,7 +260,7 @@ def initial_state(mover: Mover, target: Target, x: Tensor, y: Tensor, keys: Tens
 def move(
     mover: Mover, target: Target, state: State, steps: int, *, aids: Aids = NONE, frames: Frames | None = None
 ) -> State:
-    """The chains after all steps, with what helps them, shown on the way."""
+    """Run all steps, with the aids, calling `frames` on the way."""
     done = 0
     if frames is not None:
         frames(0, state)
@@ -279,7 +280,7 @@ def move(
 
 
 def draw_free(target: Target, state: State) -> State:
-    """Labels that were summed out, drawn from p(y | x, given): Gibbs-JEM's algorithm 3 returns them undrawn."""
+    """Draw labels that were summed out from p(y | x, given)."""
     if not bool((state.y == MISSING).any()):
         return state
     return ExactGibbs().step(target, state)[0]
@@ -291,7 +292,7 @@ def _uniform_labels(target: Target, keys: Tensor) -> Tensor:
 
 
 def _flipped(target: Target, state: State) -> tuple[Target, State]:
-    """The given labels replaced by uniform ones, for a step."""
+    """Replace the given labels by uniform ones for one step."""
     keys, key = streams.split(state.keys, 2)
     given = target.open_labels(state.y)
     flipped = torch.where(given == MISSING, MISSING, _uniform_labels(target, key))
@@ -302,7 +303,7 @@ def _flipped(target: Target, state: State) -> tuple[Target, State]:
 def _augmented(target: Target, state: State, augmentations: Sequence[Augmentation]) -> State:
     keys, seeds = streams.split(state.keys, 2)
     rows = []
-    # Each row by itself, seeded by its chain: what happens to a chain does not depend on the others beside it.
+    # Augment each row with its own seed, so that a chain does not depend on the others.
     for row, seed in zip(state.x.split(1), seeds.tolist(), strict=True):
         generator = torch.Generator().manual_seed(seed)
         for change in augmentations:

@@ -1,4 +1,4 @@
-"""inference: products of models, or of one model under several conditions, sampled and scored."""
+"""inference: sample and score products of models, or of one model under several conditions."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from jointenergy.models import JointModel, LabelLogits, Product
 from jointenergy.starts import Start, XStart
 
 Factor = JointModel | tuple[JointModel, Given]
-"""A model with its labels free, or a model under a condition: log p(x | given), all other labels summed out."""
+"""A model with free labels, or a model under a condition: log p(x | given), other labels summed out."""
 
 
 class UnderConditions(JointModel):
     """f(x) = sum over i of log p(x, condition i), which is the sum of log p(x | condition i) up to a constant.
 
-    A density of x alone. A condition is any subset of the labels, by names or as one row of a tensor; two conditions
-    may name different values of one label: the product asks for what is likely under both.
+    A density of x alone. A condition is any subset of the labels, by name or as one row of a tensor. Conditions may
+    contradict each other: the product favors x that is likely under all of them.
     """
 
     factorized = True
@@ -66,7 +66,7 @@ class UnderConditions(JointModel):
 
 @dataclass(frozen=True, eq=False)
 class Composed:
-    """Samples of a product, and what each factor says of them."""
+    """Samples of a product, with the log-density of each factor."""
 
     x: Tensor
     y: Tensor
@@ -75,13 +75,13 @@ class Composed:
     parts: Tensor
     """Each factor's log-density, `[factors, n]`; comparable between samples, not between factors."""
     log_prob: tuple[Tensor | None, ...]
-    """For each factor log p(its condition | x), `[n]`; None where it has no condition or it is not known."""
+    """log p(condition | x) of each factor, `[n]`; None if it has no condition or it is unknown."""
     temperature: float | None
     notes: tuple[str, ...]
 
 
 def compose(factors: Sequence[Factor]) -> JointModel:
-    """The product of models and of models under conditions; labels that are left free are joined by name."""
+    """Build the product of models and models under conditions; free labels are joined by name."""
     if isinstance(factors, str | JointModel) or len(factors) == 0:
         raise InputError("a composition needs a sequence of at least one factor")
     parts = [_part(f) for f in factors]
@@ -101,7 +101,7 @@ def sample_composed(
     frames: Frames | None = None,
     generator: torch.Generator,
 ) -> Composed:
-    """`n` samples of the product, free labels summed out and drawn at the end, with the score of each factor."""
+    """Draw `n` samples of the product, with free labels drawn at the end, and the scores of each factor."""
     product = compose(factors)
     drawn = sample(
         product,
@@ -122,7 +122,7 @@ def sample_composed(
 
 @torch.no_grad()
 def score_composed(factors: Sequence[Factor], x: Tensor) -> tuple[Tensor, Tensor, tuple[Tensor | None, ...]]:
-    """The product's log-density `[n]`, each factor's `[factors, n]`, and log p(its condition | x) where it has one."""
+    """Return the product's log-density `[n]`, each factor's `[factors, n]`, and log p(condition | x) of each factor."""
     total = compose(factors).log_density(x)
     parts = torch.stack([_part(f).log_density(x) for f in factors])
     return total, parts, tuple(_condition_log_prob(f, x) for f in factors)

@@ -1,4 +1,4 @@
-"""inference: conversion of real x from one class or attribute to another, with the path that leads there."""
+"""inference: convert real x to another class or attribute, with the path."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from jointenergy.models import JointModel
 
 @dataclass(frozen=True, eq=False)
 class Converted:
-    """Where x was led by its new labels, and the way there."""
+    """x after the conversion to new labels, and the path."""
 
     x: Tensor
     y: Tensor
@@ -37,7 +37,7 @@ class Converted:
     steps: tuple[int, ...]
     """The number of steps made at each frame."""
     log_prob: Tensor | None
-    """log p(the new labels | x) at each frame, `[frames, n]`; None where it is not known, and a note says why."""
+    """log p(new labels | x) at each frame, `[frames, n]`; None if it is unknown, as a note explains."""
     temperature: float | None
     notes: tuple[str, ...]
 
@@ -58,10 +58,10 @@ def convert(
     frames: Frames | None = None,
     generator: torch.Generator,
 ) -> Converted:
-    """Chains on p(x, free labels | the labels `to`) from the x of real rows, a frame kept after `every` steps.
+    """Run chains on p(x, free labels | `to`) from real rows, keeping a frame every `every` steps.
 
-    The new labels are any subset: what else should stay is named among them. Entries of x where `mask` is True are
-    held. The free labels of `resample` start uniformly and are moved before x is.
+    The new labels are any subset; also name labels that should not change. Entries of x where `mask` is True are kept.
+    With `resample`, free labels start uniformly and move before x.
     """
     check_count("every", every)
     if method not in ("resample", "marginalize"):

@@ -1,4 +1,4 @@
-"""inference: the conditional distribution of any chosen labels given x and any others, exactly."""
+"""inference: exact conditional distributions of any labels given x and other labels."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ from jointenergy.models import JointModel
 
 @torch.no_grad()
 def label_log_prob(model: JointModel, x: Tensor, y: Given, given: Given = None) -> Tensor:
-    """log p(the labels that y names | x, the labels given), `[n]`; labels in neither are summed out. Exact."""
+    """Compute log p(labels in y | x, given), `[n]`, exactly; all other labels are summed out."""
     x = model.check_x(x)
     fixed = model.labels.given(given, len(x), x.device)
     asked = model.labels.given(y, len(x), x.device)
     mixed_labels(model, asked, fixed)
     model.check_summable(fixed)
     found = [model.label_log_prob(x[p], asked[p], fixed[p]) for p in pieces(model, fixed)]
-    # A difference of two log-densities: rounding may lift it above 0, which no probability is.
+    # A difference of two log-densities; clamp rounding errors above 0.
     return torch.cat(found).clamp(max=0.0)
 
 
 @torch.no_grad()
 def label_table(model: JointModel, x: Tensor, names: Sequence[str] | None = None, given: Given = None) -> Tensor:
-    """p(the chosen labels | x, the labels given), all together, `[n, *their cardinalities]` in the order of `names`.
+    """Compute the joint p(chosen labels | x, given), `[n, *cardinalities]` in the order of `names`.
 
-    Exact: by closed form or enumeration. None chooses all labels; those neither chosen nor given are summed out.
+    Exact, in closed form or by enumeration. None chooses all labels; others that are not given are summed out.
     """
     x = model.check_x(x)
     y = model.labels.given(given, len(x), x.device)
@@ -41,7 +41,7 @@ def label_table(model: JointModel, x: Tensor, names: Sequence[str] | None = None
 
 
 def chosen_columns(model: JointModel, names: Sequence[str] | None) -> list[int]:
-    """The columns of the chosen labels, or one sentence where a table of them makes no sense."""
+    """Return the columns of the chosen labels, refusing tables that are too large."""
     if isinstance(names, str):
         raise InputError(f"the chosen labels are a list of names, got the string {names!r}")
     chosen = list(model.labels) if names is None else list(names)
@@ -58,7 +58,7 @@ def chosen_columns(model: JointModel, names: Sequence[str] | None) -> list[int]:
 
 
 def log_table(model: JointModel, x: Tensor, y: Tensor, columns: Sequence[int]) -> Tensor:
-    """The log-probabilities of all values of the variables in `columns` given x and y, `[n, *cardinalities]`."""
+    """Compute log-probabilities of all values of the variables in `columns` given x and y, `[n, *cardinalities]`."""
     if model.factorized or not columns:
         closed = model.label_logits(x).logits.masked_fill(~model.labels.allowed(y), -torch.inf) if columns else None
         blocks = () if closed is None else closed.split(model.labels.cardinalities, dim=1)
@@ -79,7 +79,7 @@ def log_table(model: JointModel, x: Tensor, y: Tensor, columns: Sequence[int]) -
 
 
 def _pattern_table(model: JointModel, log_probs: Tensor, y: Tensor, columns: Sequence[int]) -> Tensor:
-    """The table of rows that miss the same labels, from the log-probabilities of all their completions."""
+    """Build the table of rows with the same missing labels from the log-probabilities of all completions."""
     n, cardinalities = len(y), model.labels.cardinalities
     free = (y[0] == MISSING).nonzero()[:, 0].tolist()
     table = log_probs.view(n, *(cardinalities[k] for k in free))
@@ -98,7 +98,7 @@ def _pattern_table(model: JointModel, log_probs: Tensor, y: Tensor, columns: Seq
 
 
 def _outer(x: Tensor, tables: Sequence[Tensor]) -> Tensor:
-    """The table of independent variables: sums of log-probabilities, in the order of the tables."""
+    """Combine independent variables: sums of log-probabilities, in the order of the tables."""
     whole = x.new_zeros(len(x), 1)
     for table in tables:
         whole = (whole[:, :, None] + table.reshape(len(x), 1, -1)).flatten(1)
@@ -106,7 +106,7 @@ def _outer(x: Tensor, tables: Sequence[Tensor]) -> Tensor:
 
 
 def label_log_probs(model: JointModel, x: Tensor) -> list[Tensor]:
-    """log p(y_k | x) of each variable k, `[n, cardinality]`, in float64: the improbable is not rounded to 0."""
+    """Compute log p(y_k | x) of each variable k, `[n, cardinality]`, in float64 to keep small probabilities."""
     y = model.labels.given(None, len(x), x.device)
     model.check_summable(y)
     if model.factorized:

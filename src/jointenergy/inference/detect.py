@@ -26,11 +26,11 @@ CONFIDENCE = "confidence"
 
 @dataclass(frozen=True)
 class Compatibility:
-    """How well labels go with x. All exact.
+    """How probable labels are given x. All exact.
 
-    `log_prob` is log p(the labels named | x, given), `[n]`. `rank` is the place of that labeling among all labelings of
-    the same variables, 1 for the most probable, equals sharing the best place, and 0 where there are too many to
-    enumerate. `variable_probs` is p(y_k | x, given) of each label named, `[n, L]`, NaN where none is named.
+    `log_prob` is log p(labels | x, given), `[n]`. `rank` is the rank among all labelings of the same variables, 1 for
+    the most probable; ties share the best rank, and 0 means too many to enumerate. `variable_probs` is p(y_k | x,
+    given) of each named label, `[n, L]`, NaN for the others.
     """
 
     log_prob: Tensor
@@ -40,7 +40,7 @@ class Compatibility:
 
 @torch.no_grad()
 def compatibility(model: JointModel, x: Tensor, y: Given, given: Given = None) -> Compatibility:
-    """Is this y compatible with this x: `y` may name some of the labels, and those in neither are summed out."""
+    """Compute how probable labels `y` are given x; labels that are neither in `y` nor given are summed out."""
     x = model.check_x(x)
     asked = model.labels.given(y, len(x), x.device)
     known = model.labels.given(given, len(x), x.device)
@@ -55,7 +55,7 @@ def compatibility(model: JointModel, x: Tensor, y: Given, given: Given = None) -
 
 
 def _ranks(model: JointModel, x: Tensor, asked: Tensor, known: Tensor) -> Tensor:
-    """1 + how many labelings of the variables asked for and not given are more probable; 0 where they are too many."""
+    """Return 1 + the number of more probable labelings of the free named variables; 0 if there are too many."""
     ranks = torch.zeros(len(x), dtype=torch.int64, device=x.device)
     if len(model.labels) == 0:
         return ranks + 1
@@ -76,7 +76,7 @@ def _ranks(model: JointModel, x: Tensor, asked: Tensor, known: Tensor) -> Tensor
     return ranks
 
 
-# Scores for out-of-distribution detection. To add one, write a function and a line of the table below.
+# Scores for out-of-distribution detection. To add one, write a function and add a line to the table below.
 
 
 def _log_density(model: JointModel, x: Tensor, given: Tensor) -> Tensor:
@@ -85,7 +85,7 @@ def _log_density(model: JointModel, x: Tensor, given: Tensor) -> Tensor:
 
 def _max_probability(model: JointModel, x: Tensor, given: Tensor) -> Tensor:
     if len(model.labels) == 0:
-        raise InputError("max_probability is a probability of labels, and the model has none: take log_density")
+        raise InputError("max_probability needs labels, but the model has none: use log_density")
     return predict_joint(model, x, given).log_prob.exp()
 
 
@@ -101,7 +101,7 @@ def _odin(model: JointModel, x: Tensor, given: Tensor) -> Tensor:
     As 1000 log(K max p): it has the order of max p, whose differences are too small for float32.
     """
     if not model.factorized or not len(model.labels):
-        raise InputError("ODIN is of the logits of a classifier, and the model has none: take log_density")
+        raise InputError("ODIN needs the logits of a classifier, but the model has none: use log_density")
     allowed = model.labels.allowed(given)
 
     def value(x: Tensor) -> Tensor:
@@ -128,11 +128,11 @@ ODIN_TEMPERATURE, ODIN_STEP = 1000.0, 0.0014  # the step as a share of the range
 
 @dataclass(frozen=True)
 class Score:
-    """A score of x for out-of-distribution detection: `function(model, x, given)` is `[n]`, larger for typical x.
+    """A score for out-of-distribution detection: `function(model, x, given)` returns `[n]`, higher for typical x.
 
-    `given` is int64 `[n, L]`, and MISSING labels are summed out. x and given are checked, and come in pieces that fit
-    into memory. `symbol` and `description` are what reports write. A score of features has `by_features` in place of
-    a function, which compares features `[n, d]` with those of training rows.
+    `given` is int64 `[n, L]`; MISSING labels are summed out. x and given are already checked, and come in batches.
+    Reports show `symbol` and `description`. A feature-based score has `by_features` instead of a function, which
+    compares features `[n, d]` with those of training rows.
     """
 
     function: Callable[[JointModel, Tensor, Tensor], Tensor] | None
@@ -158,9 +158,9 @@ SCORES: dict[str, Score] = {
 def score(
     model: JointModel, x: Tensor, name: str, given: Given = None, *, reference: Reference | None = None
 ) -> Tensor:
-    """Score x for out-of-distribution detection by a score of `SCORES`, `[n]`: larger is more like the data.
+    """Score x for out-of-distribution detection, `[n]`; higher is more like the data. Names: `SCORES`.
 
-    Labels that are not given are summed out; scores of features know no labels and need a `reference`.
+    Free labels are summed out. Feature-based scores ignore labels and need a `reference`.
     """
     if name not in SCORES:
         raise InputError(f"there is no score called {name!r}: {nearest(str(name), tuple(SCORES))}")
@@ -169,16 +169,16 @@ def score(
     function, by_features = SCORES[name].function, SCORES[name].by_features
     if by_features is not None:
         if reference is None:
-            raise InputError("features are compared with those of training rows: give a reference fitted to them")
+            raise InputError("feature-based scores need a reference: fit one to training rows")
         return torch.cat([by_features(features_of(model, x[p]), reference) for p in pieces(model, y)])
-    assert function is not None  # a score has one or the other
+    assert function is not None  # either function or by_features is set
     model.check_summable(y)
     return torch.cat([function(model, x[p], y[p]) for p in pieces(model, y)])
 
 
 @dataclass(frozen=True)
 class Threshold:
-    """The least value of a score that is accepted, and where it comes from; plain numbers, fit for JSON."""
+    """The smallest accepted value of a score, with its origin; plain values, ready for JSON."""
 
     score: str
     quantile: float
@@ -194,21 +194,21 @@ class Threshold:
         if not (is_number(self.value) and math.isfinite(self.value)):
             raise InputError(f"the value of a threshold must be a finite number, got {self.value!r}")
         if not is_integer(self.n_rows) or self.n_rows < 1:
-            raise InputError(f"a threshold rests on at least 1 validation row, got n_rows={self.n_rows!r}")
+            raise InputError(f"a threshold needs at least 1 validation row, got n_rows={self.n_rows!r}")
 
     @classmethod
     def fit(cls, score: str, scores: Tensor, quantile: float) -> Threshold:
-        """From scores of validation rows: at most the share `quantile` of them lies below, so the rest is accepted."""
+        """Fit to scores of validation rows: at most the share `quantile` of them lies below."""
         if not isinstance(scores, Tensor) or scores.numel() == 0 or not bool(scores.isfinite().all()):
             raise InputError("a threshold is fitted to a tensor of finite scores of validation rows, at least one")
         values, n = scores.detach().flatten().sort().values, scores.numel()
         if not (is_number(quantile) and 0 <= quantile < 1):
             raise InputError(f"the quantile of a threshold must be at least 0 and less than 1, got {quantile!r}")
-        # An order statistic, no interpolation: the share that it promises is kept. The summand mends 1 - 0.9.
+        # An order statistic without interpolation, so that the share holds; the summand corrects rounding of 1 - 0.9.
         return cls(score, float(quantile), float(values[min(int(quantile * n + 1e-9), n - 1)]), len(scores))
 
     def accepts(self, scores: Tensor) -> Tensor:
-        """Which scores reach the threshold; one that is no number does not."""
+        """Return which scores reach the threshold; NaN does not."""
         return scores >= self.value
 
     def to_dict(self) -> dict[str, Any]:
@@ -225,7 +225,7 @@ class Threshold:
 
 @dataclass(frozen=True, eq=False)
 class Detected:
-    """The score of each x, `[n]`, and whether x is in the domain with a score at or above the threshold."""
+    """The score of each x, `[n]`, and whether x is in the domain and reaches the threshold."""
 
     score: Tensor
     inside: Tensor
@@ -243,13 +243,13 @@ def detect(
 
 
 def confidence(model: JointModel, x: Tensor, given: Given = None) -> Tensor:
-    """The largest p(y_k | x, given) of each variable k, `[n, L]`. Exact."""
+    """Compute the largest p(y_k | x, given) of each variable k, `[n, L]`, exactly."""
     probs = predict_proba(model, x, given)
     return torch.stack([p.max(1).values for p in probs.values()], dim=1) if probs else x.new_zeros(len(x), 0)
 
 
 def confidence_threshold(model: JointModel, x: Tensor, coverage: float, given: Given = None) -> Threshold:
-    """The confidence that a share `coverage` of the predictions on validation rows reach."""
+    """Fit the confidence that a share `coverage` of predictions on validation rows reaches."""
     if not (is_number(coverage) and 0 < coverage <= 1):
         raise InputError(f"coverage must be more than 0 and at most 1, got {coverage!r}")
     values = confidence(model, x, given)
@@ -262,9 +262,9 @@ def confidence_threshold(model: JointModel, x: Tensor, coverage: float, given: G
 
 @dataclass(frozen=True)
 class Abstention:
-    """Predictions `[n, L]`, MISSING where no answer is given, each label's confidence, and the share that is answered.
+    """Predictions `[n, L]`, MISSING where the model abstains, the confidence of each label, and the coverage.
 
-    Labels that were given are in `labels` and do not count in `coverage`.
+    Given labels are in `labels`, but do not count in `coverage`.
     """
 
     labels: Tensor
@@ -273,9 +273,9 @@ class Abstention:
 
 
 def abstain(model: JointModel, x: Tensor, threshold: Threshold, given: Given = None) -> Abstention:
-    """The most probable value of each variable, apart from the others, where the model is confident enough. Exact."""
+    """Predict the most probable value of each variable where the confidence reaches the threshold. Exact."""
     if threshold.score != CONFIDENCE:
-        raise InputError(f"to abstain takes a threshold on {CONFIDENCE!r}, got one on {threshold.score!r}")
+        raise InputError(f"abstain needs a threshold on {CONFIDENCE!r}, got one on {threshold.score!r}")
     probs = predict_proba(model, x, given)
     known = model.labels.given(given, len(x), x.device)
     if not probs:

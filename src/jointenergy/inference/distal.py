@@ -1,4 +1,4 @@
-"""inference: distal adversarials, from noise to x that the model is sure of; of a model and of its baseline alike."""
+"""inference: distal adversarials: turn noise into x that a model or its baseline is confident about."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from jointenergy.starts import XStart
 
 @dataclass(frozen=True, eq=False)
 class Distal:
-    """Where the ascent stopped: the first x of each row whose probability is above the threshold, or the last."""
+    """The end of the ascent: the first x of each row above the threshold, or the last x."""
 
     x: Tensor
     probability: Tensor
     steps: Tensor
-    """How many steps each row took."""
+    """Number of steps of each row."""
     reached: Tensor
-    """Whether its probability is above the threshold."""
+    """Whether the probability exceeds the threshold."""
 
 
 def distal(
@@ -40,10 +40,11 @@ def distal(
     bounds: tuple[float, float] | None = None,
     generator: torch.Generator,
 ) -> Distal:
-    """From noise up the gradient of log p(given | x) until p(given | x) > `above` (JEM, figure 6).
+    """Ascend log p(given | x) from noise until p(given | x) > `above` (Grathwohl et al. 2020, figure 6).
 
-    x is clamped to `bounds`, those of the model's box unless said. `normalize` makes every step `step_size` long:
-    where a classifier is sure of something else its gradient all but vanishes. A row that has arrived moves no more.
+    x is clamped to `bounds`, by default those of the model's box. `normalize` gives every step the length `step_size`,
+    since gradients nearly vanish where a classifier is confident about another class. Rows stop once they exceed
+    `above`.
     """
     check_count("n", n)
     check_count("max_steps", max_steps, least=0)
@@ -57,13 +58,13 @@ def distal(
     weight = next(model.parameters(), None)
     wanted = model.labels.given(given, n, None if weight is None else weight.device)
     if not bool((wanted != MISSING).any(1).all()):
-        raise InputError("distal needs at least one given label in each row: what the model should be sure of")
+        raise InputError("distal needs at least one target label in each row: pass given=")
     x = model.check_x(start.draw(wanted, generator=generator)).detach()
     wanted = wanted.to(x.device)
     nothing = torch.full_like(wanted, MISSING)
     model.check_summable(nothing)
     steps = torch.zeros(n, dtype=torch.int64, device=x.device)
-    # Inference mode would leave no graph to take a gradient from.
+    # Inference mode would not record the graph for the gradient.
     with torch.inference_mode(False), torch.enable_grad():
         x, wanted, nothing = x.clone(), wanted.clone(), nothing.clone()
         for step in range(max_steps + 1):

@@ -1,4 +1,4 @@
-"""inference: what the last linear layer of a classifier sees, and how far x lies from training rows there."""
+"""inference: features of the last linear layer of a classifier, and distances to training rows there."""
 
 from __future__ import annotations
 
@@ -11,18 +11,18 @@ from jointenergy.errors import InputError
 from jointenergy.labels import MISSING
 from jointenergy.models import JointModel, LogitModel
 
-BANK = 10_000  # training rows whose features are kept, at the most
-NEIGHBOR = 10  # the neighbor whose distance counts, or the last where there are fewer rows
-RIDGE = 1e-3  # added to the covariance, as a share of its mean variance: features may be fewer than they seem
-ROWS = 500  # that pass the network at once
+BANK = 10_000  # maximum number of training rows whose features are kept
+NEIGHBOR = 10  # k of the kNN score; fewer if there are fewer rows
+RIDGE = 1e-3  # added to the covariance, as a share of its mean variance, since features may be redundant
+ROWS = 500  # rows per batch
 
 
 @torch.no_grad()
 def penultimate(network: nn.Module, x: Tensor) -> Tensor:
-    """The input of the linear layer that is called last, `[n, d]`, by hooks: whatever the network is made of."""
+    """Return the input of the last called linear layer, `[n, d]`, with forward hooks."""
     seen: list[Tensor] = []
     layers = [m for m in network.modules() if isinstance(m, nn.Linear)]
-    # The last that is called, which need not be the last that was made.
+    # The last one called, which need not be the last one defined.
     hooks = [layer.register_forward_pre_hook(lambda _, args: seen.append(args[0])) for layer in layers]
     try:
         network(x)
@@ -30,21 +30,21 @@ def penultimate(network: nn.Module, x: Tensor) -> Tensor:
         for hook in hooks:
             hook.remove()
     if not seen:
-        raise InputError("the network has no linear layer, whose input would be its features")
+        raise InputError("the network has no linear layer and so no features: use another score")
     return seen[-1].flatten(1)
 
 
 def features_of(model: JointModel, x: Tensor) -> Tensor:
-    """Features of x by the network of a classifier, in pieces."""
+    """Compute features of x with the network of a classifier, in batches."""
     if not isinstance(model, LogitModel):
-        raise InputError("features are what the last linear layer of a classifier of x sees, and the model is none")
+        raise InputError("features need a classifier of x, which this model is not: use another score")
     return torch.cat([penultimate(model.network, piece) for piece in x.split(ROWS)])
 
 
 @dataclass(frozen=True, eq=False)
 class Reference:
-    """Features of training rows: a mean for each class and the inverse of the covariance around them; and the features
-    themselves, each of length 1."""
+    """Features of training rows: class means, the inverse of the within-class covariance, and the features scaled to
+    length 1."""
 
     means: Tensor
     precision: Tensor
@@ -52,9 +52,9 @@ class Reference:
 
     @classmethod
     def fit(cls, model: JointModel, x: Tensor, y: Tensor) -> Reference:
-        """From training rows, evenly taken where there are many. With several labels, or none, all are one class."""
+        """Fit to training rows, subsampled if there are many. With several labels, or none, there is one class."""
         if len(x) < 2:
-            raise InputError(f"features are compared with those of at least 2 training rows, got {len(x)}")
+            raise InputError(f"feature-based scores need at least 2 training rows, got {len(x)}")
         rows = torch.linspace(0, len(x) - 1, min(len(x), BANK), dtype=torch.float64).round().long().to(x.device)
         x, y = x[rows], y.to(x.device)[rows]
         features = features_of(model, x).double()
@@ -72,13 +72,13 @@ class Reference:
 
 
 def mahalanobis(features: Tensor, reference: Reference) -> Tensor:
-    """Minus the squared Mahalanobis distance to the nearest class mean (Lee et al., 2018)."""
+    """Return minus the squared Mahalanobis distance to the nearest class mean (Lee et al., 2018)."""
     apart = features.double()[:, None] - reference.means
     return -torch.einsum("ncd,de,nce->nc", apart, reference.precision, apart).amin(1)
 
 
 def nearest_neighbor(features: Tensor, reference: Reference) -> Tensor:
-    """Minus the distance to a near training row, features being of length 1 (Sun et al., 2022)."""
+    """Return minus the distance to the k-th nearest training row, with features of length 1 (Sun et al., 2022)."""
     unit = nn.functional.normalize(features.double(), dim=1)
     k = min(NEIGHBOR, len(reference.bank))
     far = torch.cdist(unit, reference.bank, compute_mode="donot_use_mm_for_euclid_dist")

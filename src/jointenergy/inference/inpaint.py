@@ -1,4 +1,4 @@
-"""inference: inpainting and imputation, any entries of x given the others, with or without labels."""
+"""inference: inpainting and imputation: draw any entries of x given the others, with or without labels."""
 
 from __future__ import annotations
 
@@ -20,19 +20,19 @@ from jointenergy.starts import XStart
 
 @dataclass(frozen=True, eq=False)
 class Inpainted:
-    """Completed rows: every draw, and what the draws say of each entry; known entries are as they were given."""
+    """Completed rows: every draw, and statistics of the draws; known entries are unchanged."""
 
     draws: Tensor  # [n_draws, n, *event]
     y: Tensor  # [n_draws, n, L]
     mean: Tensor  # [n, *event]
     std: Tensor | None
-    """The spread of the draws, None of a single one."""
+    """Standard deviation of the draws; None for a single draw."""
     low: Tensor | None
     high: Tensor | None
-    """Between them lies a further draw with probability `level`."""
+    """Bounds that contain a further draw with probability `level`."""
     level: float
     temperature: float | None
-    """The chains sampled f / temperature."""
+    """Temperature T: the chains sampled f / T."""
     notes: tuple[str, ...]
 
 
@@ -55,11 +55,11 @@ def inpaint(
     frames: Frames | None = None,
     generator: torch.Generator,
 ) -> Inpainted:
-    """Draws of the entries of x where `mask` is False, given those where it is True and the given labels.
+    """Draw the entries of x where `mask` is False, given those where it is True and the given labels.
 
-    `mask` has the shape of x or of one row. What x holds elsewhere is not looked at and may be NaN, unless
-    `start="input"` begins there; a tensor of one row's shape begins at the data's mean, a start such as UniformStart at
-    noise. Labels that are not given are summed out, or resampled, and drawn for each completed row.
+    `mask` has the shape of x or of one row. Unknown entries of x are ignored and may be NaN, unless `start="input"`
+    starts there; a tensor of the shape of one row starts at that point, such as the mean of the data, and a start such
+    as UniformStart from noise. Free labels are summed out or resampled, and drawn for each completed row.
     """
     check_count("n_draws", n_draws)
     if not (is_number(level) and 0 < level < 1):
@@ -81,7 +81,7 @@ def inpaint(
     )
     repeats = (n_draws, *(1,) * (x.ndim - 1))
     rows, held = filled.repeat(repeats), mask.repeat(repeats)
-    # All that is random in a row comes from its own key, so that the rows beside it change nothing.
+    # All randomness of a row comes from its own key, so that it does not depend on the other rows.
     own = streams.chain_keys(n, generator=generator).to(x.device)
     start_keys, keys = streams.split(torch.cat(streams.split(own, n_draws)), 2)
     begin = torch.where(held, rows, _start(start, rows, labels, start_keys))
@@ -105,7 +105,9 @@ def inpaint(
         std = draws.std(0).masked_fill(mask, 0.0)
         low, high = (torch.where(mask, filled, q) for q in _interval(draws, level))
         if (n_draws + 1) * (1 - level) / 2 < 1 - 1e-9:
-            notes += (f"{n_draws} draws are too few for level {level}: the interval is their range, which holds less",)
+            notes += (
+                f"{n_draws} draws are too few for level {level}: the interval is their range, with a lower coverage",
+            )
     return Inpainted(draws, y.view(n_draws, n, -1), mean, std, low, high, level, mover.temperature, notes)
 
 
@@ -125,16 +127,16 @@ def _start(start: XStart | Tensor | str, rows: Tensor, labels: Tensor, keys: Ten
     generators = (torch.Generator().manual_seed(seed) for seed in keys.tolist())
     drawn = torch.cat([start.draw(y, generator=g) for y, g in zip(labels.split(1), generators, strict=True)]).to(rows)
     if drawn.shape != rows.shape:
-        raise InputError(f"the start gives x of shape {tuple(drawn.shape[1:])} where x has {tuple(rows.shape[1:])}")
+        raise InputError(f"the start returns x of shape {tuple(drawn.shape[1:])}, but x has {tuple(rows.shape[1:])}")
     return drawn
 
 
 def _interval(draws: Tensor, level: float) -> tuple[Tensor, Tensor]:
-    """Quantiles at the places q (n + 1): a further draw then lies between them with just that probability."""
+    """Return the quantiles at q (n + 1): a further draw lies between them with exactly that probability."""
     ordered, n = draws.sort(0).values, len(draws)
     found = []
     for q in ((1 - level) / 2, (1 + level) / 2):
-        # Rounded a little, so that a place that is a whole number is one.
+        # Rounded a little, so that integers are exact.
         place = min(max(round(q * (n + 1) - 1, 9), 0.0), n - 1.0)
         below = min(int(place), n - 2)
         found.append(torch.lerp(ordered[below], ordered[below + 1], place - below))

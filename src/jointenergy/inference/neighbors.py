@@ -1,4 +1,4 @@
-"""inference: nearest neighbors of samples in the data, exact, in pixels or in any named feature space."""
+"""inference: exact nearest neighbors of samples in the data, in pixels or a named feature space."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ Features = Callable[[Tensor], Tensor]
 
 @dataclass(frozen=True, eq=False)
 class Neighbors:
-    """For each sample the rows of the data nearest to it, the nearest first; of equal ones the earlier row."""
+    """The nearest data rows of each sample, nearest first; among ties the earlier row."""
 
     index: Tensor  # [n, k]
     distance: Tensor  # [n, k], Euclidean
     space: str
-    """Where the distances were measured."""
+    """The space of the distances."""
 
 
 @torch.no_grad()
@@ -34,16 +34,16 @@ def neighbors(
     space: str | None = None,
     piece: int = 1024,
 ) -> Neighbors:
-    """The `k` nearest rows of the data, which is read once and in pieces of at most `piece` rows.
+    """Find the `k` nearest rows of the data, which are read once in pieces of at most `piece` rows.
 
-    `features` maps a batch to features `[n, ...]`; name their `space`. Memory grows with one piece and the samples,
-    never with the data. Distances are sums of squared differences, not products, to distinguish near copies.
+    `features` maps a batch to features `[n, ...]` of the named `space`. Memory depends on one piece and the samples,
+    not on the data. Distances are sums of squared differences, not products, to distinguish near copies.
     """
     check_x(samples)
     check_count("k", k)
     check_count("piece", piece)
     if (features is None) != (space is None):
-        raise InputError("features and space go together: the map to features, and the name of the space they span")
+        raise InputError("features and space must be given together: the map to features, and the name of their space")
     own = torch.cat([_features(p, features) for p in samples.split(piece)])
     index = torch.empty(len(own), 0, dtype=torch.int64, device=own.device)
     distance = own.new_empty(len(own), 0)
@@ -57,7 +57,7 @@ def neighbors(
         distance, order = distance.sort(dim=1, stable=True)
         distance, index = distance[:, :k], index.gather(1, order)[:, :k]
     if seen < k:
-        raise InputError(f"{k} neighbors were asked for and the data has {seen} row(s)")
+        raise InputError(f"{k} neighbors were requested, but the data have {seen} row(s)")
     return Neighbors(index, distance, "pixels" if space is None else space)
 
 

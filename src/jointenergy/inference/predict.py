@@ -1,4 +1,4 @@
-"""inference: which labels go with this x: exactly by energy, by sampling, or by annealed search."""
+"""inference: predict labels: exactly by energy, by sampling, or by annealed search."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from jointenergy.starts import XStart
 
 @torch.no_grad()
 def predict_proba(model: JointModel, x: Tensor, given: Given = None) -> dict[str, Tensor]:
-    """p(y_k | x, the labels given) for each variable k, `[n, cardinality]`. Exact: closed form or enumeration."""
+    """Compute p(y_k | x, given) of each variable k, `[n, cardinality]`, exactly: in closed form or by enumeration."""
     x = model.check_x(x)
     y = model.labels.given(given, len(x), x.device)
     found = [model.label_probs(x[piece], y[piece]) for piece in pieces(model, y)]
@@ -27,9 +27,9 @@ def predict_proba(model: JointModel, x: Tensor, given: Given = None) -> dict[str
 
 
 def predict(model: JointModel, x: Tensor, given: Given = None) -> Tensor:
-    """The most probable value of each variable apart from the others, `[n, L]`. Exact; the lowest value among equals.
+    """Predict the most probable value of each variable separately, `[n, L]`. Exact; the lowest value among ties.
 
-    With several variables the values may be improbable together: `predict_joint` asks for all at once.
+    With several variables the values may be jointly improbable: `predict_joint` predicts all at once.
     """
     probs = predict_proba(model, x, given)
     if not probs:
@@ -41,7 +41,7 @@ def predict(model: JointModel, x: Tensor, given: Given = None) -> Tensor:
 
 @dataclass(frozen=True)
 class JointPrediction:
-    """The most probable labels `[n, L]`, all variables at once, and log p(these labels | x, given), `[n]`. Exact."""
+    """The jointly most probable labels `[n, L]`, and log p(these labels | x, given), `[n]`. Exact."""
 
     labels: Tensor
     log_prob: Tensor
