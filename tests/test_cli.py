@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 from typer.testing import CliRunner
 
 import jointenergy
@@ -23,6 +24,8 @@ from jointenergy.recipes import run_folder
 from jointenergy.report import page, results, suite
 from jointenergy.runs.loading import open_run
 from jointenergy.runs.run import QUANTILE
+from jointenergy.training.callbacks import Callback
+from jointenergy.training.loop import Interrupted
 from jointenergy.training.trackers import TRACKERS
 from tests.small_run import TINY
 
@@ -68,7 +71,7 @@ def test_train_resume_and_recipes(tmp_path):
         app, ["train", "digits-jem", "--baseline", "--time", "0.5s", "--out", str(tmp_path / "b"), *SHORT]
     )
     assert baseline.exit_code == 0
-    assert "on this machine" in baseline.output
+    assert "iterations was 60 and is now" in baseline.output
 
 
 @pytest.mark.slow
@@ -206,12 +209,38 @@ def test_what_help_says_without_importing_it_is_true():
 
 def test_a_time_is_not_measured_for_a_folder_that_is_taken(tmp_path, monkeypatch):
     monkeypatch.setattr(
-        run_folder, "iterations_in", lambda *_, **__: pytest.fail("measured before the folder was checked")
+        run_folder.InTime, "before_step", lambda *_: pytest.fail("measured before the folder was checked")
     )
     (tmp_path / "notes.txt").write_text("mine")
     arguments = ["train", "digits-jem", "--time", "20m", "--out", str(tmp_path)]
     with pytest.raises(InputError, match="is not empty"):
         CliRunner().invoke(app, arguments, catch_exceptions=False)
+
+
+def test_iterations_timed_for_a_time_are_kept_and_the_run_resumes_bit_for_bit(tmp_path, monkeypatch):
+    # Fails where the timed iterations are trained twice, or where a resumed run follows the provisional schedule.
+    monkeypatch.setattr(run_folder.InTime, "_iterations", lambda *_: 52)
+    settings = recipes.load("digits-jem", ["iterations=90", "chain.steps=1", "buffer.size=200"])
+    settings = run_folder.InTime.provisional(settings)
+
+    class Stop(Callback):
+        def on_step(self, loop, outcome):
+            loop.stop = loop.trainer.iteration == 46
+
+    ended = []
+    for name, others in (("whole", []), ("stopped", [Stop()])):
+        loop = run_folder.create(tmp_path / name, settings, 0)
+        loop.callbacks = [run_folder.InTime(1.0, settings), *others]
+        try:
+            loop.fit()
+        except Interrupted:
+            loop = run_folder.reopen(tmp_path / name)
+            assert loop.trainer.iteration == 46
+            loop.fit()
+        assert loop.trainer.iteration == loop.trainer.plan.iterations == 52
+        assert "iterations was 90 and is now 52" in (tmp_path / name / "events.jsonl").read_text()
+        ended.append(torch.cat([p.flatten() for p in loop.trainer.model.parameters()]))
+    assert torch.equal(*ended)
 
 
 def test_ctrl_c_saves_and_says_how_to_go_on(tmp_path):

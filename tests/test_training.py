@@ -167,25 +167,28 @@ def test_weight_prior_is_a_gaussian_on_the_weights(tmp_path):
         torch.testing.assert_close(p.grad, before / (0.5**2 * len(trainer.data.x)))
 
 
-def test_time_becomes_iterations(monkeypatch):
-    # By a clock of its own: a step takes a tenth of a second, a check two seconds, the first steps an hour.
-    clock, made = [0.0], [0]
-
-    def step(_: Trainer) -> None:
-        made[0] += 1
-        clock[0] += 0.1 if made[0] > run_folder.WARM else 3600.0
+def test_a_time_is_counted_out_by_the_run_s_own_iterations_and_its_checks(tmp_path, monkeypatch):
+    # Fails where slow first iterations, the checks on the way or the time already spent are left out.
+    clock = [0.0]
 
     def check(_: Trainer) -> None:
         clock[0] += 1.0
 
     monkeypatch.setattr("jointenergy.recipes.run_folder.time.perf_counter", lambda: clock[0])
-    monkeypatch.setattr(Trainer, "step", step)
     monkeypatch.setattr(measure, "accuracy", check)
     monkeypatch.setattr(run_folder, "check_trainer", check)
-    for every, expected in ((10, 100 / (0.1 + 0.2)), (1, 100 / (0.1 + 2.0))):
-        made[0] = 0
-        found = run_folder.iterations_in(small(*TINY, f"cadence.check={every}"), 100.0, 0)
-        assert found == int(expected)
+    for every, each in ((10, 0.1 + 0.2), (1, 0.1 + 2.0)):
+        clock[0], settings = 0.0, run_folder.InTime.provisional(small(*TINY, f"cadence.check={every}"))
+        loop = run_folder.create(tmp_path / str(every), settings, 0)
+        timed = run_folder.InTime(100.0, settings)
+        for iteration in range(run_folder.WARM + run_folder.MEASURED + 1):
+            loop.trainer.iteration = iteration
+            timed.before_step(loop)
+            clock[0] += 0.1 if iteration >= run_folder.WARM else 2.0
+        spent = 2.0 * run_folder.WARM + 0.1 * run_folder.MEASURED + 2.0
+        expected = run_folder.WARM + run_folder.MEASURED + int((100.0 - spent) / each)
+        assert abs(loop.trainer.plan.iterations - expected) <= 1  # of rounding
+        assert f"iterations = {loop.trainer.plan.iterations}" in (tmp_path / str(every) / "recipe.toml").read_text()
 
 
 def test_order_goes_through_all_rows_and_resumes():

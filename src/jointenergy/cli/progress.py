@@ -32,7 +32,7 @@ class Lines(Callback):
         say(f"iteration {event.iteration}: {event.sentence}")
 
     def on_log(self, loop: Loop, values: dict[str, float]) -> None:
-        at = loop.trainer.iteration
+        at, self.total = loop.trainer.iteration, loop.trainer.plan.iterations
         speed = (at - self.began_at) / max(loop.seconds - self.began_seconds, 1e-9)
         parts = [f"{NAMES.get(k, k)} {v:.3g}" for k, v in values.items() if k not in HIDDEN and math.isfinite(v)]
         if loop.health is not None:
@@ -65,7 +65,7 @@ class Bar(Lines):
         self.live = Live(Group(self.progress, self.below), console=console, refresh_per_second=4)
 
     def draw(self, iteration: int, speed: str, metrics: str) -> None:
-        self.progress.update(self.task, completed=iteration, speed=speed)
+        self.progress.update(self.task, completed=iteration, total=self.total, speed=speed)
         self.below.plain = metrics
 
     def on_end(self, loop: Loop) -> None:

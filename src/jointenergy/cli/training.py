@@ -8,7 +8,6 @@ import re
 import signal
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -92,8 +91,8 @@ def train(
         str,
         typer.Option(
             metavar="TIME",
-            help="Train for about this long: 90s, 20m, 2h. Times 40 trial iterations first to set the number of "
-            "iterations, which schedules need from the start.",
+            help="Train for about this long: 90s, 20m, 2h. The first 40 iterations are timed and kept, and set "
+            "the number of iterations.",
         ),
     ] = "",
     baseline: Baseline = False,
@@ -125,10 +124,7 @@ def train(
         world.from_first(lambda: run_folder.check_free(folder))
         rows = data_of(settings, data, where, seed)
         if seconds is not None:
-            n = run_folder.iterations_in(settings, seconds, seed, device=where, world=world, data=rows)
-            settings = replace(settings, iterations=n)
-            if world.first:
-                say(f"training {settings.iterations} iterations, about {time} on this machine")
+            settings = run_folder.InTime.provisional(settings)
         loop = run_folder.create(
             folder,
             settings,
@@ -140,6 +136,8 @@ def train(
             data=rows,
             judged=not (quick or smoke),  # too short to be healthy
         )
+        if seconds is not None:
+            loop.callbacks.append(run_folder.InTime(seconds, settings))
         _go(loop, track)
         _leave_unhealthy(loop)
 

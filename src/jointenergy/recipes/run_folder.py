@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
@@ -20,6 +20,7 @@ from jointenergy.recipes.build import trainer_of
 from jointenergy.recipes.data import data_of
 from jointenergy.recipes.schema import Recipe, read, write
 from jointenergy.training import measure
+from jointenergy.training.callbacks import Callback
 from jointenergy.training.check import check_trainer
 from jointenergy.training.distributed import World, device_of
 from jointenergy.training.loop import Loop
@@ -129,34 +130,49 @@ def reopen(folder: Path, *, device: torch.device | str | None = None, world: Wor
     return loop
 
 
-def iterations_in(
-    settings: Recipe,
-    seconds: float,
-    seed: int,
-    *,
-    data_folder: Path | None = None,
-    device: torch.device | str = "cpu",
-    world: World = ALONE,
-    data: TrainingData | None = None,
-) -> int:
-    """Estimate how many iterations fit into a time, with a short run in memory.
+@dataclass
+class InTime(Callback):
+    """Set the number of iterations for a training time, once, from the speed of the run's own first iterations.
 
-    The run is discarded: schedules depend on the number of iterations, and training must be reproducible from the
-    recipe.
+    They follow the recipe's schedule for its own number of iterations, and are kept. The change is an event of the run
+    and stands in the folder's recipe, so that the run resumes bit for bit.
     """
-    trainer = trainer_of(settings, data or data_of(settings, data_folder, device, seed), seed, world=world)
-    for _ in range(WARM):
-        trainer.step()
-    began = time.perf_counter()
-    for _ in range(MEASURED):
-        trainer.step()
-    if trainer.data.x.is_cuda:
-        torch.cuda.synchronize()
-    each = (time.perf_counter() - began) / MEASURED
-    began = time.perf_counter()
-    if world.first:
-        measure.accuracy(trainer)
-        if trainer.uses_chains:
-            check_trainer(trainer)
-    each += (time.perf_counter() - began) / settings.cadence.check
-    return world.from_first(lambda: max(1, int(seconds / each)))
+
+    seconds: float
+    settings: Recipe
+    began: float = 0.0
+    warm: float = 0.0
+
+    @classmethod
+    def provisional(cls, settings: Recipe) -> Recipe:
+        """Return the recipe with at least the iterations that are timed."""
+        return replace(settings, iterations=max(settings.iterations, WARM + MEASURED + 1))
+
+    def before_step(self, loop: Loop) -> None:
+        iteration = loop.trainer.iteration
+        if iteration in (0, WARM, WARM + MEASURED) and loop.trainer.data.x.is_cuda:
+            torch.cuda.synchronize()
+        if iteration == 0:
+            self.began = time.perf_counter()
+        elif iteration == WARM:
+            self.warm = time.perf_counter()
+        elif iteration == WARM + MEASURED:
+            self._set(loop)
+
+    def _set(self, loop: Loop) -> None:
+        n = loop.world.from_first(lambda: self._iterations(loop))
+        settings = replace(self.settings, iterations=n)
+        assert loop.folder is not None
+        folder = loop.folder
+        loop.world.from_first(lambda: write_text(folder / RECIPE, write(settings)))
+        loop.set_iterations(n, settings_of(settings, about(folder)))
+
+    def _iterations(self, loop: Loop) -> int:
+        each = (time.perf_counter() - self.warm) / MEASURED
+        before = time.perf_counter()
+        measure.accuracy(loop.trainer)
+        if loop.trainer.uses_chains:
+            check_trainer(loop.trainer)
+        now = time.perf_counter()
+        each += (now - before) / self.settings.cadence.check
+        return WARM + MEASURED + max(1, int((self.seconds - (now - self.began)) / each))

@@ -15,15 +15,17 @@ ALLOWED = ("iterations", "guarded", "description", "cadence.")
 """Settings that may change within a run."""
 
 
-def allowed(before: Mapping[str, Any], now: Mapping[str, Any], iteration: int, whose: str) -> list[Edit]:
-    """Return the changed settings; refuse those that must not change, and `iterations` below the current one."""
+def allowed(
+    before: Mapping[str, Any], now: Mapping[str, Any], iteration: int, whose: str, *, shorter: bool = False
+) -> list[Edit]:
+    """Return the changed settings; refuse those that must not change, and fewer `iterations` unless `shorter`."""
     before, now = (json.loads(json.dumps(settings)) for settings in (before, now))  # as they are stored
     edits = list(_differences(before, now, ""))
     for key, was, new in edits:
         said = f"{key} of {whose} was {_shown(was)} and is {_shown(new)}"
         if not key.startswith(ALLOWED):
             raise InputError(f"{said}: restore it to resume the run, or train in a new folder")
-        if key == "iterations" and new < max(was, iteration):
+        if key == "iterations" and new < max(iteration if shorter else was, iteration):
             raise InputError(f"{said}: a run can be made longer, not shorter")
     return edits
 

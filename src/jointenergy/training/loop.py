@@ -193,6 +193,14 @@ class Loop:
             self._tell_events()
         self._call(lambda callback: callback.on_end(self))
 
+    def set_iterations(self, iterations: int, settings: dict[str, Any]) -> None:
+        """Change the total between two iterations; the run is saved with it at once."""
+        for edit in edits.allowed(self.settings, settings, self.trainer.iteration, self.where, shorter=True):
+            self._event("edited", edits.sentence(edit), key=edit[0], old=edit[1], new=edit[2])
+        self.settings = settings
+        self.trainer.plan = self.trainer.update.plan = replace(self.trainer.plan, iterations=iterations)
+        self._save(checked=False)
+
     def _iterate(self) -> None:
         trainer, cadence = self.trainer, self.trainer.plan.cadence
         while not self.ended:
