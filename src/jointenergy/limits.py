@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 
-KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
+MIB, GIB = 1 << 20, 1 << 30
 
 # Bytes.
 JSON_BYTES = 64 * MIB  # a JSON file

@@ -138,7 +138,7 @@ class Sampling:
     def langevin(self) -> Langevin:
         """The Langevin kernel of x, used to refine x."""
         if not isinstance(self.x_kernel, Langevin):
-            raise InputError(f"refining needs a Langevin kernel, but chains use {self.x_kernel!r}: pass kernel=")
+            raise InputError(f"refining needs a Langevin kernel, not {type(self.x_kernel).__name__}: pass kernel=")
         return self.x_kernel
 
     def moved_by(self, kernel: Kernel) -> Sampling:

@@ -70,7 +70,7 @@ class Chains:
         kernel = self.kernel.x_kernel if isinstance(self.kernel, BlockGibbs) else self.kernel
         if not isinstance(kernel, Langevin):
             raise InputError(
-                f"the KL term needs a final Langevin step, but x moves by {kernel!r}: use a Langevin kernel"
+                f"the KL term needs a final Langevin step, not one of {type(kernel).__name__}: use a Langevin kernel"
             )
         return kernel
 

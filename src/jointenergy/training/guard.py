@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections import deque
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 WARMUP = 40  # looks before comparisons with the run's own history
@@ -141,6 +141,3 @@ class Guard:
         self.seen, self.counts = state["seen"], dict(state["counts"])
         self.norms = deque(state["norms"], maxlen=HISTORY)
         self.levels = deque(state["levels"], maxlen=HISTORY)
-
-
-SIGNALS = tuple(f.name for f in fields(Signals))
