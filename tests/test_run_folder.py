@@ -231,7 +231,7 @@ def test_batches_that_change_nothing_end_a_run_and_are_told_at_its_end(tmp_path)
 
     late.callbacks.append(Before(spoil))
     late.fit()
-    assert "skipped 1 batch with a loss" in (tmp_path / "late" / "events.jsonl").read_text()
+    assert "skipped 1 batch with a non-finite loss" in (tmp_path / "late" / "events.jsonl").read_text()
 
 
 def test_every_row_of_metrics_has_all_columns(tmp_path):
