@@ -129,5 +129,5 @@ def test_numbers_of_the_readme_have_a_leading_zero():
 
 
 def test_pages_that_teach_by_code_have_some():
-    assert len(blocks(README, "python")) == 2
+    assert len(blocks(README, "python")) == 3
     assert {ROOT / "docs" / name for name in ("extending.md", "models.md", "tasks.md")} <= set(WITH_CODE)
