@@ -220,7 +220,7 @@ def test_ctrl_c_saves_and_says_how_to_go_on():
     thread.join()
     signal.signal(signal.SIGINT, before)
     assert outcome.exit_code == 130
-    assert "go on with the same command: jointenergy study digits-continual --seeds 1" in outcome.output.replace(
+    assert "continue with the same command: jointenergy study digits-continual --seeds 1" in outcome.output.replace(
         "\n", ""
     )
     assert not Path("results").exists()
