@@ -107,7 +107,7 @@ class TestCifarResNet:
             ("net.pt", "needs images"),
             ("nothing.pt", "there is no extractor"),
             ("list.pt", "is not a state dict"),
-            ("broken.pt", "no file of weights alone"),
+            ("broken.pt", "not a weights-only file"),
             ("broken.safetensors", "is damaged"),
             ("other.pt", "of no CIFAR ResNet"),
             ("misfit.pt", "do not fit a ResNet-8"),
