@@ -471,7 +471,7 @@ def test_an_extractor_that_is_not_there_is_told_before_training(tmp_path, monkey
     monkeypatch.delenv("JOINTENERGY_DATA", raising=False)
     monkeypatch.setattr(extractors, "PACKAGE", "no_such_package")
     for extractor, options, sentence in (
-        ("inception", {}, "there are no weights of Inception"),
+        ("inception", {}, "there are no Inception weights"),
         (str(tmp_path / "none.pth"), {}, "there is no extractor .*none.pth"),
         ("inception", {"baseline": True}, "no samples to compare: leave --extractor or --baseline out"),
     ):
