@@ -36,7 +36,7 @@ def names() -> list[str]:
 
 def notebook(name: str) -> NotebookNode:
     """The notebook of a script, not executed; its cells are numbered, so that the file is the same each time."""
-    found = jupytext.read(FOLDER / f"{name}.py")
+    found: NotebookNode = jupytext.read(FOLDER / f"{name}.py")
     for i, cell in enumerate(found.cells):
         cell["id"] = f"{name}-{i}"
     found.metadata = {"kernelspec": {"name": "python3", "display_name": "Python 3", "language": "python"}}
@@ -62,7 +62,8 @@ def executed(name: str, folder: Path, limit: float = LIMIT) -> NotebookNode:
 
 def page(found: NotebookNode, name: str) -> tuple[str, dict[str, bytes]]:
     """A page in Markdown, and its pictures by file name."""
-    parts, pictures = [], {}
+    parts: list[str] = []
+    pictures: dict[str, bytes] = {}
     for cell in found.cells:
         if cell.cell_type == "markdown":
             parts.append(cell.source)
