@@ -223,7 +223,7 @@ def faults(world: World, device: torch.device, folder: Path) -> None:
         told = {e["event"]: e for e in events}
         # Swept, not only the 68 that three draws meet; 1 in 20 of those drawn begins anew by itself.
         assert told["purge"]["chains"] > 85, told
-        assert "not finite" in told["rollback"]["says"], told
+        assert "non-finite" in told["rollback"]["says"], told
         assert told["rollback"]["rolled_back_at"] == 65, told
         assert [e["event"] for e in events].count("rollback") == 1
 

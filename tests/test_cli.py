@@ -63,7 +63,8 @@ def test_train_resume_and_recipes(tmp_path):
     lines = [line for line in trained.output.splitlines() if not line.startswith(("warning: ", "to change first: "))]
     assert re.match(r"held-out accuracy .*% \(\d+ rows\); ", lines[-1])
     assert lines[-2].startswith("the run is ")
-    assert all(line.startswith("iteration ") for line in lines[:-2])
+    assert all(line.startswith("iteration ") for line in lines[:-3]), lines
+    assert lines[-3].startswith("trained 60 iterations in ")
     assert any(line.startswith("iteration 50/60  ") and "f(samples)" in line for line in lines), "not in one line"
     assert (folder / "recipe.toml").exists()
     assert "complete: 60 iterations" in CliRunner().invoke(app, ["resume", str(folder)]).output

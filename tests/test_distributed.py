@@ -135,7 +135,7 @@ def test_a_killed_and_a_stopped_run_end_like_an_unbroken_one(tmp_path):
     assert out.count("resuming at iteration") == 2
     assert err.count("another process of the run has ended") <= 1, err  # torchrun may be quicker than the first
     assert out.count("saved in broken; continue with: torchrun ... -m jointenergy resume broken") == 1, out + err
-    stopped = int(out.split("stopped after iteration ")[1].split(",")[0])
+    stopped = int(out.split("stopped after iteration ")[1].split(";")[0])
     assert checkpoints.all_in(folder / "checkpoints")[-1].name == f"iteration-{stopped:08d}"
     assert "SignalException" in err  # torchrun's own
     assert "jointenergy/" not in err.replace(str(ROOT), "")

@@ -212,7 +212,7 @@ def test_a_compiler_that_fails_is_left(monkeypatch):
     assert moved is not None
     assert bool(loss.total.isfinite())
     assert not trainer.compiled
-    assert trainer.engine.said == "networks cannot be compiled and run as they are (no compiler)"
+    assert trainer.engine.said == "networks could not be compiled and run uncompiled (no compiler)"
 
 
 def test_a_compiler_that_fails_at_the_guards_look_is_left(monkeypatch):

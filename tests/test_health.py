@@ -167,8 +167,8 @@ def test_two_checks_by_different_streams_agree_on_what_is_exact(exact):
 @pytest.mark.parametrize(
     ("x", "says"),
     [
-        (torch.zeros(40, 6), "all rows of data are the same"),
-        (torch.randn(6, 6), "and 10 are needed"),
+        (torch.zeros(40, 6), "all data rows are equal"),
+        (torch.randn(6, 6), "but 10 are needed"),
     ],
 )
 def test_data_that_cannot_be_compared_are_said_and_not_called_diverged(x, says):

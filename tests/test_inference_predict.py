@@ -295,7 +295,13 @@ class TestSampling:
         x, y = data(model, n=2)
         for given in (torch.full_like(y, MISSING), torch.tensor([[2, MISSING, MISSING], [MISSING, 1, MISSING]])):
             found = predict_by_sampling(
-                model, x, Y_KERNELS[kernel], n_chains=CHAINS, steps=STEPS.get(kernel, 40), generator=seeded(1), given=given
+                model,
+                x,
+                Y_KERNELS[kernel],
+                n_chains=CHAINS,
+                steps=STEPS.get(kernel, 40),
+                generator=seeded(1),
+                given=given,
             )
             assert min(p_values(found, model, x, given)) > ALPHA
             assert torch.equal(found.labels, torch.stack([s.argmax(1) for s in found.shares.values()], 1))

@@ -396,5 +396,5 @@ def test_wrong_settings_are_refused_in_one_sentence(values: dict[str, object], s
 
 
 def test_rows_that_are_no_images_are_refused() -> None:
-    with pytest.raises(InputError, match="the nf-wide-resnet takes images, and rows of 'digits' are"):
+    with pytest.raises(InputError, match="the nf-wide-resnet needs images, but rows of 'digits' have shape"):
         made({"kind": "nf-wide-resnet"}, (64,))

@@ -39,6 +39,7 @@ RIGHT: dict[str, tuple[str, ...]] = {
     "compose": ("compose", "run", "run", "--out", "out.npy"),
     "export": ("export", "run", "out.safetensors"),
     "models": ("models",),
+    "studio": ("studio", "run", "--no-browser"),
     "evaluate": ("evaluate", "run", "--out", "out"),
     "compare": ("compare", "run"),
     "reproduce": ("reproduce", "recipe.toml", "--runs", "out", "--results", "results"),
@@ -88,7 +89,7 @@ def test_every_command_is_in_the_table():
 @pytest.mark.parametrize("name", RIGHT)
 def test_unknown_and_missing_words(name):
     assert "No such option" in refused(*RIGHT[name], "--bogus[/b]")
-    if len(RIGHT[name]) > 1 and name not in ("demo", "recipes", "reproduce", "results"):
+    if len(RIGHT[name]) > 1 and name not in ("demo", "recipes", "reproduce", "results", "studio"):
         refused(name)
 
 
@@ -307,7 +308,7 @@ def test_calibration_is_kept_as_a_whole_or_not_at_all(place):
     file = Path("run/thresholds.json")
     before = file.read_bytes()
     assert "coverage must be" in refused(*words, "--coverage", "2")
-    assert "takes at least" in refused(*words, "--coverage", "0.99")
+    assert "needs at least" in refused(*words, "--coverage", "0.99")
     assert "cannot store a calibration" in refused(*swapped(words, "run", "run.safetensors"))
     assert file.read_bytes() == before
     assert call(*words).status == 0

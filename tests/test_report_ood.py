@@ -573,7 +573,7 @@ def test_runs_without_labels_and_with_many():
     section = ood(Subject(run_of(none, (64,)), rows_of(x, LabelSpace.none())), "quick")
     assert section.metrics["ood_auroc.noise.log_density"] == 1.0
     assert not any("max_probability" in name for name in section.metrics)
-    assert any("The run has no max p(y | x): max_probability is a probability of labels" in s for s in section.says)
+    assert any("The run has no max p(y | x): max_probability needs labels" in s for s in section.says)
     labels = LabelSpace({"a": 2, "b": 3})
     with torch.random.fork_rng():
         torch.manual_seed(0)

@@ -593,7 +593,7 @@ def test_other_systems_are_loaded_with_their_own_ways(system, tmp_path):
         assert 0.31 < float(lit.float().mean()) < 0.59
     elif system == "gibbs":
         assert isinstance(run.sampling.y_kernel, ExactGibbs)
-        assert "no density" in run.sample(3, steps=2).notes[0]  # free labels resampled at another temperature
+        assert "no joint density" in run.sample(3, steps=2).notes[0]  # free labels resampled at another temperature
         # Where the recipe's chains begin at class Gaussians, so do those of samples.
         drawn = run.sample(4, {"digit": 1}, steps=0)
         assert torch.equal(drawn.x, run.sample(4, {"digit": 1}, steps=0, start="class").x)

@@ -175,7 +175,7 @@ class Trainer:
                 raise
             self.compiled = False
             self.fast = self.twice
-            self.engine.said = f"networks cannot be compiled and run uncompiled ({first_line(error)})"
+            self.engine.said = f"networks could not be compiled and run uncompiled ({first_line(error)})"
         return make()
 
     # The parts of a step.
