@@ -86,7 +86,9 @@ class Origin:
     def data(self) -> TrainingData:
         """The training rows and the held-out rows."""
         if self.read_data is None:
-            raise InputError(f"{self.name} has no training data: pass them as data= to load")
+            raise InputError(
+                f"{self.name} has no training data: load the run folder with data=, or draw samples with start='noise'"
+            )
         return self.read_data()
 
     @functools.cached_property
