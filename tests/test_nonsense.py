@@ -5,15 +5,18 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import zipfile
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
+from PIL import Image
 from safetensors.torch import load_file, save_file
 
 from jointenergy.cli.main import COMMANDS
 from jointenergy.cli.screen import UNFORESEEN, WRONG
+from jointenergy.recipes.schema import read
 from jointenergy.runs.loading import open_run
 from tests.small_run import call, make_place
 
@@ -298,6 +301,34 @@ def test_options_that_make_no_sense(name, words, bad_inputs):
 def test_a_pipe_is_called_one(bad_inputs):
     for words in (("predict", "run", "bad/pipe.png"), ("inpaint", "run", "x.npy", "--mask", "bad/pipe.png")):
         assert "pipe.png cannot be read: it is a pipe" in refused(*words)
+
+
+def test_texts_of_files_stay_comments(place, tmp_path):
+    """A description or a label with a line break must not become code of a program or keys of a recipe."""
+    text = Path("recipe.toml").read_text()
+    described = 'description = "x\\nprint(1)\\n"\n'
+    lines = [line for line in text.splitlines(keepends=True) if not line.startswith("description")]
+    head = next(i for i, line in enumerate(lines) if line.startswith("name"))
+    (tmp_path / "inject.toml").write_text("".join([*lines[: head + 1], described, *lines[head + 1 :]]))
+    program = call("recipes", str(tmp_path / "inject.toml"), "--python").out
+    assert program.startswith("# x\\nprint(1)")
+    assert "\nprint(1)" not in program
+    for name in ("a", "b\nvalidation = 0.4\n#", "c\x1b[31m"):
+        folder = tmp_path / "images" / name
+        folder.mkdir(parents=True)
+        for i in range(12):
+            Image.fromarray(np.full((8, 8), 20 * i, np.uint8)).save(folder / f"{i}.png")
+    assert call("init", str(tmp_path / "images"), "--out", str(tmp_path / "own.toml")).status == 0
+    assert read(tmp_path / "own.toml").data.validation != 0.4
+    assert "\x1b" not in (tmp_path / "own.toml").read_text()
+
+
+def test_archives_without_images_and_wide_tables(tmp_path):
+    with zipfile.ZipFile(tmp_path / "empty.zip", "w"):
+        pass
+    refused("init", str(tmp_path / "empty.zip"), "--out", "out.toml")
+    (tmp_path / "wide.csv").write_text("," * 200_000 + "\n")
+    assert "names a column twice" in refused("init", str(tmp_path / "wide.csv"), "--out", "out.toml")
 
 
 def test_calibration_is_kept_as_a_whole_or_not_at_all(place):

@@ -17,8 +17,8 @@ from rich.table import Table
 from torch import Tensor
 
 from jointenergy.cli.screen import cell, console, note
-from jointenergy.cli.screen import shown as shown_text
 from jointenergy.errors import InputError
+from jointenergy.files.reading import shown as shown_text
 from jointenergy.files.writing import whole
 from jointenergy.limits import GIB, memory
 from jointenergy.runs.film import drawable, picture

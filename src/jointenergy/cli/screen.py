@@ -6,14 +6,13 @@ Text may come from untrusted files: it is never parsed as markup, and control ch
 from __future__ import annotations
 
 import os
-import re
 import sys
 from time import sleep
 
 from rich.console import Console
 from rich.text import Text
 
-from jointenergy.files.reading import shortened
+from jointenergy.files.reading import shortened, shown
 
 WRONG = 2
 UNFORESEEN = 70  # EX_SOFTWARE in sysexits.h: an internal error
@@ -27,14 +26,6 @@ MOST_SAID = 900  # characters of an error message
 UNBROKEN = 10_000  # columns; never wrap lines in a pipe or a file
 
 console = Console(width=None if sys.stdout.isatty() else UNBROKEN)
-
-
-_CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
-
-
-def shown(text: str) -> str:
-    """Escape control characters as Python does, since they could move the cursor or worse."""
-    return _CONTROL.sub(lambda found: found[0].encode("unicode_escape", "surrogatepass").decode("ascii"), text)
 
 
 def cell(text: str) -> Text:

@@ -74,6 +74,8 @@ def _sizes(place: Path, most: int) -> tuple[Options, list[str]]:
                 grey = grey and image.mode in GREY
         except Exception as error:  # broken images raise whatever they stumble over
             raise InputError(f"image {shown} cannot be read: {reason_of(error)}") from error
+    if not sizes:
+        raise InputError(f"{place} holds no images: give a folder or an archive of images")
     (common, n), *others = sizes.most_common()
     if n < COMMON * sizes.total():
         side = int(np.median([max(size) for size in sizes.elements()]))

@@ -6,6 +6,7 @@ import csv
 import io
 import math
 import re
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -42,8 +43,10 @@ def lines_of(path: Path) -> list[list[str]]:
     try:
         text = io.TextIOWrapper(io.BytesIO(content), encoding="utf-8-sig", newline="")
         lines = [line for line in csv.reader(text) if any(cell.strip() for cell in line) or len(line) > 1]
-    except (UnicodeDecodeError, csv.Error):
+    except UnicodeDecodeError:
         raise InputError(f"the table {path} is not UTF-8 text: save it as CSV in UTF-8") from None
+    except csv.Error as error:
+        raise InputError(f"the table {path} is no valid CSV: {error}") from None
     if not lines:
         raise InputError(f"the table {path} is empty")
     return lines
@@ -54,7 +57,8 @@ def columns_of(path: Path) -> dict[str, list[str]]:
     names, *rows = lines_of(path)
     names = [name.strip() for name in names]
     if len(set(names)) < len(names):
-        raise InputError(f"the table {path} names a column twice: {sorted({n for n in names if names.count(n) > 1})}")
+        twice = next(name for name, n in Counter(names).items() if n > 1)
+        raise InputError(f"the table {path} names a column twice: {shortened(repr(twice), 80)}")
     if not rows:
         raise InputError(f"the table {path} has names and no rows")
     for number, row in enumerate(rows, start=2):

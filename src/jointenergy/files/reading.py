@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import stat
 import tomllib
 from collections.abc import Iterator
@@ -40,6 +41,14 @@ def reason_of(error: BaseException) -> str:
     said = (error.strerror if isinstance(error, OSError) else None) or str(error).strip()
     line = said.partition("\n")[0].removesuffix(":") or type(error).__name__
     return shortened(line)
+
+
+_CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+def shown(text: str) -> str:
+    """Escape control characters as Python does, since they could move the cursor or worse."""
+    return _CONTROL.sub(lambda found: found[0].encode("unicode_escape", "surrogatepass").decode("ascii"), text)
 
 
 def shortened(text: str, most: int = MOST_SAID) -> str:

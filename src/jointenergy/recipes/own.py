@@ -15,6 +15,7 @@ import torch
 from jointenergy.data import Dataset
 from jointenergy.data.own import OwnData
 from jointenergy.data.training import TrainingData
+from jointenergy.files.reading import shown
 from jointenergy.labels import MISSING
 from jointenergy.recipes import FOLDER
 from jointenergy.recipes.build import trainer_of
@@ -227,14 +228,14 @@ COMMENTS = {
 def text_of(values: Mapping[str, Any], found: OwnData, head: list[str]) -> str:
     """Format the recipe as TOML with comments, starting with `head`."""
     ordered = sorted(values, key=lambda key: ORDER.index(key) if key in ORDER else len(ORDER))
-    lines = [f"# {line}" for line in head] + [""]
+    lines = [f"# {shown(line)}" for line in head] + [""]
     lines += _lines({key: values[key] for key in ordered}, "", {"data": label_lines(found.train)})
     return "\n".join(lines) + "\n"
 
 
 def _lines(table: Mapping[str, Any], path: str, notes: Mapping[str, list[str]]) -> list[str]:
     """Format a table's own keys, then its subtables with their headings."""
-    lines = [f"# {note}" for note in notes.get(path, [])]
+    lines = [f"# {shown(note)}" for note in notes.get(path, [])]
     for key, value in table.items():
         if not isinstance(value, dict):
             comment = COMMENTS.get(f"{path}.{key}".lstrip("."), "")
@@ -257,7 +258,7 @@ def label_lines(train: Dataset) -> list[str]:
     for k, name in enumerate(train.labels.names):
         y = train.y[:, k]
         counts = y[y != MISSING].bincount(minlength=train.labels.cardinalities[k]).tolist()
-        pairs = [f"{value} {n:,}" for value, n in zip(train.labels.values[k], counts, strict=True)]
+        pairs = [f"{shown(value)} {n:,}" for value, n in zip(train.labels.values[k], counts, strict=True)]
         more = f", and {len(pairs) - SHOWN} more" if len(pairs) > SHOWN else ""
         missing = f"; {n:,} missing" if (n := int((y == MISSING).sum())) else ""
         lines.append(f"{name}: {', '.join(pairs[:SHOWN])}{more}{missing}")

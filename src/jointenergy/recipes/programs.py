@@ -7,6 +7,7 @@ from typing import Any
 
 from jointenergy.data import load, prepare
 from jointenergy.data.training import TrainingData
+from jointenergy.files.reading import shown
 from jointenergy.recipes.build import described_arguments
 from jointenergy.recipes.calls import Call, Named, text_of, written
 from jointenergy.recipes.data import preparation
@@ -45,7 +46,7 @@ def program_of(recipe: Recipe, data: TrainingData, seed: int, *, folder: Path | 
     said = {name: value for name, value in arguments.items() if name not in UNSAID or value != UNSAID[name]}
     said |= {"folder": f"runs/{recipe.name}-{seed}", "seed": seed}
     lines = [
-        f"# {recipe.description}" if recipe.description else "",
+        f"# {shown(recipe.description)}" if recipe.description else "",
         f"# The recipe {recipe.name} with seed {seed}.",
         "import torch",
         "",

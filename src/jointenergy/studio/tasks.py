@@ -187,7 +187,7 @@ def _image(place: OpenRun, run: Run, text: str, invert: bool) -> Tensor:
 
 def place_of(desk: Desk, number: int) -> OpenRun:
     """The run of a number."""
-    if number >= len(desk):
+    if not 0 <= number < len(desk):
         raise InputError(f"there is no run {number}: {len(desk)} are open")
     return desk[number]
 

@@ -107,7 +107,7 @@ def default_settings(model: JointModel, data: TrainingData, bounds: View, *, on_
     return {
         "batch_size": batch_size,
         "iterations": iterations,
-        "steps": 20 if small else 10,
+        "steps": 40 if correlated(model, data) else 20 if small else 10,
         "sampling_steps": 100 if small else 20,
         "noise": default_noise(data) if correlated(model, data) else (0.1 if small else 0.05) * unit,
         # Chains of a large buffer move seldom, and lag behind the weights.
