@@ -164,3 +164,9 @@ def test_weights_beyond_float16_are_refused(tmp_path):
     next(run.model.parameters()).data.fill_(1e6)
     with pytest.raises(InputError, match="beyond float16"):
         run.export(tmp_path / "half.safetensors", half=True)
+
+
+@pytest.mark.parametrize("path", [None, 3, ["digits-jem"]])
+def test_what_is_no_path_is_told(path):
+    with pytest.raises(InputError, match="load takes a path or the name of a published model"):
+        je.load(path)

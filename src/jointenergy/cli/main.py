@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import importlib
 import re
 import shlex
@@ -133,7 +134,10 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     except InputError as error:
         complain(str(error))
     except OSError as error:
-        complain(f"{refused(error)}: choose another folder, or free disk space")
+        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
+        complain(
+            f"{refused(error)}: " + ("free disk space, or choose another folder" if full else "choose another path")
+        )
     except Exception as error:
         sentence, status = _told(error)
         complain(sentence)

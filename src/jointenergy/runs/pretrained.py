@@ -84,8 +84,10 @@ def place_of(name: str) -> Path | None:
     return next((place for place in places if place.is_file()), None)
 
 
-def found(path: Path | str, report: Report = lambda *_: None) -> Path:
+def found(path: object, report: Report = lambda *_: None) -> Path:
     """A path that exists as it is; the name of a published model as the path of its weights, downloaded if need be."""
+    if not isinstance(path, str | Path):
+        raise InputError(f"load takes a path or the name of a published model, got {type(path).__name__}")
     path, name = Path(path), str(path)
     if path.exists() or name not in published():
         return path
