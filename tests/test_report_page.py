@@ -464,3 +464,9 @@ def test_a_baseline_has_no_health(baseline):
     told = health.health(suite.subject_of(open_run(baseline)), "quick")
     assert "healthy" not in told.metrics
     assert "trained without chains" in told.says[0]
+
+
+def test_a_table_with_short_rows_is_refused():
+    """A stored section with such a table broke the page that shows it."""
+    with pytest.raises(InputError, match="fewer cells than its 2 columns"):
+        Table("t", ("a", "b"), (("x", 1.0), ("y",)))

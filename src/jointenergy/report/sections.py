@@ -98,6 +98,10 @@ class Table:
     rows: tuple[tuple[Cell, ...], ...]
     folded: bool = False
 
+    def __post_init__(self) -> None:
+        if any(len(row) < len(self.columns) for row in self.rows):
+            raise InputError(f"the table {self.title!r} has rows with fewer cells than its {len(self.columns)} columns")
+
 
 @dataclass(frozen=True)
 class Section:
