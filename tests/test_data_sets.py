@@ -538,7 +538,7 @@ def test_one_row_without_a_label_or_alone_in_its_class_is_no_fault(tmp_path, lon
         ("a,c\n1,x\nz,y\n", "has 'z' in row 3 of column 'a', where a finite number should be"),
         ("a,c\n1,x\n,y\n", "has '' in row 3 of column 'a'"),
         ("a,c\n1,x\n2\n", "row 3 has 1 cells for 2 names"),
-        ("a,a,c\n1,2,x\n", r"names a column twice: \['a'\]"),
+        ("a,a,c\n1,2,x\n", r"names a column twice: 'a'"),
         ("c\n1\n2\n", "has no column beside the label 'c'"),
     ],
 )

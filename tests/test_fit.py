@@ -346,7 +346,7 @@ class TestFolder:
         assert torch.equal(opened.log_density(x), made.log_density(x))
         assert torch.equal(opened.sample(4, start="noise", seed=3).x, made.sample(4, start="noise", seed=3).x)
         assert opened.buffer.state_dict()["x"].shape == made.buffer.state_dict()["x"].shape
-        with pytest.raises(InputError, match="pass them as data= to load"):
+        with pytest.raises(InputError, match="load the run folder with data="):
             opened.neighbors(x)
         whole = je.load(tmp_path / "run", network=network(), data=blobs())
         assert torch.equal(whole.data.x, made.data.x)

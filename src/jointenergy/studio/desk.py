@@ -140,6 +140,7 @@ def placed(path: Path | str, data: Path | None = None, device: str = "cpu") -> O
     except InputError as error:
         if folder is None or not (folder / run_folder.ABOUT).is_file():
             raise
+        run_folder.about(folder)  # a damaged folder is refused, not watched
         return OpenRun(_shown(path), None, folder, str(error))
     return OpenRun(_shown(path), run, folder)
 
