@@ -39,8 +39,8 @@ def main() -> None:
             minutes=(time.monotonic() - began) / 60,
             command=["python", "-m", "benchmarks.kills", *sys.argv[1:]],
             notes="Alike: weights, metrics and events (of evaluations and reproductions: all figures) equal those of "
-            "an unharmed run bit for bit. Rollbacks and evaluations are killed at one after another of their changes "
-            "of files, others at a random time. Two processes have the environment that torchrun gives them.",
+            "an unharmed run bit for bit. Rollbacks and evaluations are killed at changes of files spread from the "
+            "first to the last, others at a random time. Two processes have the environment that torchrun gives them.",
         )
         print(f"written to {results.write(result)}")
 

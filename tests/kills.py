@@ -7,6 +7,7 @@ forks of this process, which has torch loaded: they die by SIGKILL at their n-th
 from __future__ import annotations
 
 import json
+import mmap
 import os
 import shutil
 import signal
@@ -36,6 +37,7 @@ CHANGES = ("open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "shutil.rmt
 LONGER = ("iterations=14", "cadence.check=7", "cadence.checkpoint=2", "cadence.log=1")
 PARTS = ("health", "prediction", "training")
 STRIKE = 9  # the iteration at which a run is rolled back
+COUNTED = mmap.mmap(-1, 8)  # the changes of files that the latest fork made, in memory that it shares
 
 Digest = dict[str, object]
 
@@ -62,18 +64,28 @@ def forked(work: Callable[[], None], kill_after: float | None = None) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
-def dying(at: int, armed: Callable[[], bool] = lambda: True) -> None:
-    """From now on this process dies at its change of a file number `at`, of those that it makes while armed."""
-    left = [at]
+def dying(at: int | None, armed: Callable[[], bool] = lambda: True) -> None:
+    """From now on this process counts its changes of files made while armed, and dies at number `at`."""
+    COUNTED[:] = bytes(8)
 
     def count(event: str, arguments: tuple[object, ...]) -> None:
         writes = event != "open" or (isinstance(arguments[1], str) and set(arguments[1]) & set("wax+"))
         if event in CHANGES and writes and armed():
-            left[0] -= 1
-            if left[0] <= 0:
+            COUNTED[:] = (counted() + 1).to_bytes(8, "little")
+            if counted() == at:
                 os.kill(os.getpid(), signal.SIGKILL)
 
     sys.addaudithook(count)
+
+
+def counted() -> int:
+    return int.from_bytes(COUNTED[:], "little")
+
+
+def spread(n: int) -> list[int]:
+    """Choose n of the changes that an unharmed fork has just made, the first and all through to the end."""
+    assert counted() >= n
+    return [1 + i * counted() // n for i in range(n)]
 
 
 def weights_of(folder: Path) -> Digest:
@@ -107,8 +119,7 @@ def rolled_back(folder: Path, die_at: int | None) -> None:
     run = run_folder.reopen(folder) if begun else run_folder.create(folder, settings, 0)
     back = RollBack()
     run.callbacks.append(back)
-    if die_at is not None:
-        dying(die_at, lambda: back.inside)
+    dying(die_at, lambda: back.inside)
     run.fit()
 
 
@@ -117,11 +128,9 @@ def kill_rollbacks(place: Path, n: int) -> list[bool]:
     whole = weights_of(place / "whole")
     assert '"rollback"' in str(whole["events"])
     alike = []
-    for i in range(n):
-        folder = place / f"killed-{i}"
-        status = forked(lambda folder=folder, i=i: rolled_back(folder, 1 + 2 * i))  # type: ignore[misc]
-        if status == 0:  # no further change: all of them were struck
-            break
+    for at in spread(n):
+        folder = place / f"killed-{at}"
+        status = forked(lambda folder=folder, at=at: rolled_back(folder, at))  # type: ignore[misc]
         assert status == -signal.SIGKILL
         assert forked(lambda folder=folder: rolled_back(folder, None)) == 0  # type: ignore[misc]
         alike.append(weights_of(folder) == whole)
@@ -133,8 +142,7 @@ def kill_rollbacks(place: Path, n: int) -> list[bool]:
 
 
 def evaluated(run: Path, folder: Path, die_at: int | None) -> None:
-    if die_at is not None:
-        dying(die_at)
+    dying(die_at)
     parts: dict[str, Part] = {name: suite.PARTS[name] for name in PARTS}
     suite.PARTS = parts
     page.write(suite.evaluate(suite.subject_of(open_run(run)), "quick", folder), folder)
@@ -145,12 +153,9 @@ def kill_evaluations(place: Path, n: int) -> list[bool]:
     assert forked(lambda: evaluated(place / "run", place / "whole", None)) == 0
     whole = _metrics(place / "whole")
     alike = []
-    for i in range(n):
-        folder = place / f"killed-{i}"
-        at = 1 + i * 3 // 2
+    for at in spread(n):
+        folder = place / f"killed-{at}"
         status = forked(lambda folder=folder, at=at: evaluated(place / "run", folder, at))  # type: ignore[misc]
-        if status == 0:
-            break
         assert status == -signal.SIGKILL
         assert forked(lambda folder=folder: evaluated(place / "run", folder, None)) == 0  # type: ignore[misc]
         alike.append(_metrics(folder) == whole and (folder / page.REPORT).exists())
