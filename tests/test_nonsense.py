@@ -16,6 +16,7 @@ from safetensors.torch import load_file, save_file
 
 from jointenergy.cli.main import COMMANDS
 from jointenergy.cli.screen import UNFORESEEN, WRONG
+from jointenergy.errors import InputError
 from jointenergy.recipes.schema import read
 from jointenergy.runs.loading import open_run
 from tests.small_run import call, make_place
@@ -146,7 +147,20 @@ def test_folders_that_are_no_runs(bad, tmp_path):
         refused(*swapped(RIGHT[name], "run", str(folder)))
 
 
-BAD_INPUTS = ["nowhere.npy", "recipe.toml", "empty.npy", "text.npz", "pipe.png", "words.npy", "pickle.npy", "huge.npy"]
+BAD_INPUTS = {
+    "nowhere.npy": "there is no file",
+    "recipe.toml": "unknown file type",
+    "empty.npy": "cannot be read as an array",
+    "text.npz": "cannot be read as an array",
+    "pipe.png": "it is a pipe",
+    "words.npy": "has dtype",
+    "pickle.npy": "cannot be read as an array",
+    "huge.npy": "GiB of memory",
+    "over.npy": "values up to 1e+300, more than the 3.4e+38 that torch.float32 can hold: scale it",
+    "infinite.npy": "128 infinite values: replace them",
+    "over.csv": "values up to 1e+39",
+    "bare.npz": "holds 'x', which numpy would call 'x.npy'",
+}
 
 
 @pytest.fixture(scope="module")
@@ -160,6 +174,11 @@ def bad_inputs(place):
     np.save(folder / "words.npy", np.array(["a", "b"]))
     np.save(folder / "pickle.npy", np.array([{}], dtype=object))
     x = np.zeros((2, 64), np.float32)
+    np.save(folder / "over.npy", np.full((2, 64), 1e300))
+    np.save(folder / "infinite.npy", np.full((2, 64), np.inf))
+    (folder / "over.csv").write_text(",".join(["1e39"] * 64) + "\n")
+    with zipfile.ZipFile(folder / "bare.npz", "w") as archive:
+        archive.writestr("x", (place / "x.npy").read_bytes())
     np.savez(folder / "words.npz", x=x, y=np.array(["a", "b"]))
     np.savez(folder / "pickle.npz", x=x, y=np.array([{}, {}], dtype=object))
     head = b"{'descr': '<f4', 'fortran_order': False, 'shape': (999999999999, 64), }\n"
@@ -170,7 +189,7 @@ def bad_inputs(place):
 @pytest.mark.parametrize("bad", BAD_INPUTS)
 @pytest.mark.parametrize("name", INPUTS)
 def test_inputs_that_are_none(name, bad, bad_inputs):
-    refused(*swapped(RIGHT[name], "x.npy", str(bad_inputs / bad)))
+    assert BAD_INPUTS[bad] in refused(*swapped(RIGHT[name], "x.npy", str(bad_inputs / bad)))
 
 
 @pytest.mark.parametrize(
@@ -251,6 +270,8 @@ OPTIONS = [
     ("sample", ("--steps", "99999999999")),
     ("sample", ("--keep-best", "1e-9", "--given", "digit=3")),
     ("sample", ("--keep-best", "nan", "--given", "digit=3")),
+    ("sample", ("-n", "1000000", "--steps", "0", "--out", "out.png")),
+    ("sample", ("-n", "1000000", "--keep-best", "0.1", "--given", "digit=3")),
     ("sample", ("--film", "out.png")),
     ("sample", ("--out", "q[/b]")),
     ("sample", ("--out", "run")),
@@ -262,6 +283,9 @@ OPTIONS = [
     ("inpaint", ("--draws", "999999999")),
     ("inpaint", ("--level", "nan")),
     ("convert", ("--to", "digit")),
+    ("convert", ("--steps", "1000000", "--out", "out.png")),
+    ("compose", ("-n", "1000000", "--out", "out.png")),
+    ("distal", ("-n", "1000000", "--out", "out.png")),
     ("distal", ("-n", "999999999999")),
     ("distal", ("--above", "nan")),
     ("distal", ("--max-steps", "99999999999")),
@@ -296,6 +320,58 @@ OPTIONS = [
 @pytest.mark.parametrize(("name", "words"), OPTIONS, ids=[f"{n} {' '.join(w)[:40]}" for n, w in OPTIONS])
 def test_options_that_make_no_sense(name, words, bad_inputs):
     refused(*RIGHT[name], *words)
+
+
+ABSURD = {
+    "samples": lambda run, x: run.sample(10**12),
+    "samples of many digits": lambda run, x: run.sample(10**5000),
+    "chains": lambda run, x: run.sample(1000, {"digit": 3}, keep_best=1e-6),
+    "steps": lambda run, x: run.sample(1, steps=10**12),
+    "a seed": lambda run, x: run.sample(1, seed=2**64),
+    "a share": lambda run, x: run.sample(1, {"digit": 3}, keep_best=10**5000),
+    "aids": lambda run, x: run.sample(1, aids={}),
+    "chains of a composition": lambda run, x: run.compose([{"digit": 3}], 10**12),
+    "no list": lambda run, x: run.compose(3, 1),
+    "distal inputs": lambda run, x: run.distal(10**12, {"digit": 3}),
+    "draws": lambda run, x: run.inpaint(x, x[0] > 0, n_draws=10**12),
+    "refinements": lambda run, x: run.refine(x, n_draws=10**12),
+    "label chains": lambda run, x: run.predict(x, by="sampling", n_chains=10**12),
+    "restarts": lambda run, x: run.predict(x, by="search", n_chains=10**12),
+    "chains to diagnose": lambda run, x: run.diagnose(n=10**12),
+    "a quantile": lambda run, x: run.detect(x, quantile="low"),
+    "a coverage": lambda run, x: run.abstain(x, coverage=None),
+    "the coverage of a set": lambda run, x: run.predict_set(x, coverage=[]),
+    "the coverage of sets": lambda run, x: run.conform(x, np.arange(3), coverage="high"),
+    "a radius": lambda run, x: run.attack(x, radius=float("nan")),
+    "a score": lambda run, x: run.score(x, []),
+    "names": lambda run, x: run.density(x, 3),
+    "a path": lambda run, x: run.export(3),
+    "a device": lambda run, x: open_run("run", device=1.5),
+    "rows beyond float32": lambda run, x: run.predict(np.full((1, 64), 1e300)),
+}
+
+
+@pytest.mark.parametrize("name", ABSURD)
+def test_absurd_arguments_in_python(name, place):
+    with pytest.raises(InputError) as told:
+        ABSURD[name](open_run("run"), np.load("x.npy"))
+    assert len(str(told.value)) < 300
+
+
+def test_what_does_not_fit_in_memory_is_refused_by_its_size(place, monkeypatch):
+    monkeypatch.setattr("jointenergy.inputs.memory", lambda: 100_000)
+    run, x = open_run("run"), np.load("x.npy")
+    for ask in (
+        lambda: run.sample(1000),
+        lambda: run.sample(100, {"digit": 3}, keep_best=0.1),
+        lambda: run.distal(1000, {"digit": 3}),
+        lambda: run.inpaint(x, x[0] > 0, n_draws=1000),
+        lambda: run.refine(x, n_draws=1000),
+        lambda: run.convert(x, {"digit": 3}, steps=1000),
+        lambda: run.diagnose(n=1000),
+    ):
+        with pytest.raises(InputError, match=r"take about .* GiB, more than this machine has"):
+            ask()
 
 
 def test_a_pipe_is_called_one(bad_inputs):

@@ -14,7 +14,7 @@ from torch import Tensor
 from jointenergy.errors import InputError
 from jointenergy.inputs import check_count, check_x, is_number
 from jointenergy.labels import MISSING, Given, LabelSpace
-from jointenergy.limits import GIB, memory
+from jointenergy.limits import GIB, SLOTS, memory
 
 
 @final
@@ -65,7 +65,7 @@ class Buffer(ABC):
         dtype: torch.dtype = torch.float32,
         device: torch.device | str = "cpu",
     ) -> None:
-        check_count("a buffer's capacity", capacity)
+        check_count("a buffer's capacity", capacity, most=SLOTS)
         if not (is_number(restart) and 0 <= restart <= 1):
             raise InputError(f"restart is the share of chains that are restarted, between 0 and 1, got {restart!r}")
         self.restart = restart

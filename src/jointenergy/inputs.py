@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import math
 import numbers
+import sys
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from jointenergy.errors import InputError
+from jointenergy.limits import COUNT, GIB, memory
+
+HELD = 4  # copies of each row in memory while its chain moves
 
 
 def check_x(x: Tensor, event_shape: tuple[int, ...] | None = None) -> Tensor:
@@ -44,17 +49,42 @@ def is_number(value: object) -> bool:
 
 def check_positive(owner: object, name: str, value: float, *, zero: bool = False) -> None:
     """One sentence for a number that must be positive, or may be zero."""
-    if not (is_number(value) and math.isfinite(value) and (value > 0 or (zero and value == 0))):
+    if not (is_number(value) and abs(value) <= sys.float_info.max and (value > 0 or (zero and value == 0))):
         wanted = "zero or positive" if zero else "positive"
         kind = owner if isinstance(owner, type) else type(owner)
-        raise InputError(f"{kind.__name__} needs a finite {wanted} {name}, got {value}")
+        raise InputError(f"{kind.__name__} needs a finite {wanted} {name}, got {_written(value)}")
 
 
-def check_count(name: str, value: int, *, least: int = 1) -> int:
+def check_number(name: str, value: float) -> float:
+    """The number as a float, or one sentence about what came instead; `name` begins the sentence."""
+    if not is_number(value) or (isinstance(value, int) and abs(value) > sys.float_info.max):
+        raise InputError(f"{name} must be a number, got {_written(value)}")
+    return float(value)
+
+
+def check_path(name: str, value: object) -> Path:
+    """The path of a string or a Path, or one sentence about what came instead."""
+    if not isinstance(value, str | Path):
+        raise InputError(f"{name} must be a path, got {_written(value)}")
+    return Path(value)
+
+
+def check_count(name: str, value: int, *, least: int = 1, most: int = COUNT) -> int:
     """The count itself, or one sentence about what is wrong with it; `name` begins the sentence."""
     if not is_integer(value) or value < least:
-        raise InputError(f"{name} must be an integer of at least {least}, got {value!r}")
+        raise InputError(f"{name} must be an integer of at least {least}, got {_written(value)}")
+    if value > most:
+        raise InputError(f"{name} must be at most {most:,}, got {_written(value)}")
     return int(value)
+
+
+def check_memory(n: int, event_shape: tuple[int, ...], what: str = "chains") -> None:
+    """Refuse more rows, with the working copies of their chains, than fit in memory."""
+    size = HELD * 4 * n * math.prod(event_shape)
+    if size > memory():
+        raise InputError(
+            f"{n:,} {what} take about {size / GIB:,.0f} GiB, more than this machine has: ask for fewer at once"
+        )
 
 
 _AS_IT_IS: AbstractContextManager[None] = nullcontext()
@@ -82,6 +112,13 @@ def ordinary(x: Tensor) -> Tensor:
     Call it outside of inference mode.
     """
     return x.clone() if x.is_inference() else x.detach()
+
+
+def _written(value: object) -> str:
+    """A value as Python writes it; integers of very many digits, which it does not write, by their number."""
+    if isinstance(value, int) and value.bit_length() > 1000:
+        return f"an integer of about {value.bit_length() * math.log10(2):,.0f} digits"
+    return repr(value)
 
 
 def _shown(shape: tuple[int, ...]) -> str:

@@ -14,7 +14,7 @@ JSON_BYTES = 64 * MIB  # a JSON file
 RECIPE_BYTES = MIB  # a TOML file
 TABLE_BYTES = 4 * GIB  # a CSV file
 IMAGE_BYTES = 256 * MIB  # an image file, in an archive or not
-IMAGE_PIXELS = 100_000_000  # an image, height times width
+IMAGE_PIXELS = 100_000_000  # an image that is read or drawn, height times width
 MEMBER_BYTES = GIB  # another file in an archive, or a file that is read whole
 HEADER_BYTES = 10_000  # the description of a numpy array
 UNPACKED = 200  # times its size that an archive may unpack to, beyond `UNPACKED_FREE`
@@ -36,6 +36,7 @@ CLASSES = 1_000_000  # values of all label variables together
 LARGEST = 1e30  # a number of a recipe: its square is still one of float64, and it one of float32
 SMALLEST = 1e-30  # a positive number of a recipe
 DIMENSIONS = 8  # of a row of x
+INTEGER = 2**63 - 1  # a seed, or steps of a kernel that are taken one by one
 SIDE = 10_000  # pixels that images are resized to
 
 TIMEOUT = 30.0  # seconds without a byte of a download

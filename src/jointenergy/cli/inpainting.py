@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from jointenergy.runs import Film, Run
 
 SHOWN_DRAWS = 6  # draws shown per input in a picture
+BESIDE = 3  # and beside them the input, its known part and the mean of the draws
 
 
 def inpaint(
@@ -62,7 +63,7 @@ def inpaint(
         outputs.check_file(out)
     outputs.check_film(film)
     source = opened(run, data, device)
-    outputs.check_rows((out, film), source.event_shape)
+    outputs.check_rows(film, 1, source.event_shape)
     known = inputs.labels_of(given, source.labels)
     rows = inputs.read(files, source, resize=resize, in_part=True)
     held = ~rows.x.isnan()
@@ -70,7 +71,7 @@ def inpaint(
         held = held & mask_of(mask, source, len(rows.x), rows.columns)
     if bool(held.all()):
         raise InputError("nothing is missing in the input: name the known part with --mask, such as --mask upper")
-    outputs.check_memory(draws * len(rows.x), source.event_shape)
+    outputs.check_rows(out, len(rows.x) * (BESIDE + min(draws, SHOWN_DRAWS)), source.event_shape)
     length = steps_of(source, steps)
     reel, columns = _reel(length, len(rows.x), draws, source.event_shape) if film is not None else (None, None)
     with waiting("inpainting", length) as done:

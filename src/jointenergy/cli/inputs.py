@@ -128,7 +128,7 @@ def _array(path: Path, run: Run, resize: bool) -> Inputs:
             shown = " x ".join(map(str, rows.shape[1:])) or "single numbers"
             raise InputError(f"rows of {path.name} are {shown}, but the run expects {size_of(run)}{remedy}")
         rows = Resize(form[1], form[2])(images).reshape(len(images), *run.event_shape)
-    return Inputs(run.rows(_standardized(rows, run)), [f"{path.name}[{i}]" for i in range(len(rows))])
+    return Inputs(_rows(rows, run, path.name), [f"{path.name}[{i}]" for i in range(len(rows))])
 
 
 def labels_in(path: Path) -> NDArray[Any]:
@@ -175,16 +175,19 @@ def _table(path: Path, run: Run) -> Inputs:
     notes = [f"ignored label columns: {', '.join(left_out)}"] if left_out else []
     if counted:
         notes.append(f"the first line of {path.name}, 0 to {len(names) - 1}, was read as column names")
-    x = run.rows(_standardized(torch.tensor(rows), run).view(-1, *run.event_shape))
+    x = _rows(torch.tensor(rows, dtype=torch.float64).view(-1, *run.event_shape), run, path.name)
     columns = tuple(names[i] if named else str(i) for i in kept)
     return Inputs(x, [f"{path.name}[{i}]" for i in range(len(rows))], columns, tuple(notes))
 
 
-def _standardized(rows: Tensor, run: Run) -> Tensor:
-    """Standardize columns as the run's data set does, if its recipe asks for it."""
-    if run.recipe is None or not rows.is_floating_point():
-        return rows
-    return torch.from_numpy(run.recipe.data.options.standardized(rows.numpy()))
+def _rows(rows: Tensor, run: Run, name: str) -> Tensor:
+    """Convert rows for the run; columns are standardized as its data set does, if its recipe asks for it."""
+    if run.recipe is not None and rows.is_floating_point():
+        rows = torch.from_numpy(run.recipe.data.options.standardized(rows.numpy()))
+    try:
+        return run.rows(rows)
+    except InputError as error:
+        raise InputError(f"{name}: {error}") from None
 
 
 def _number(cell: str) -> float | None:

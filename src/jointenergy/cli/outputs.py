@@ -17,16 +17,15 @@ from rich.table import Table
 from torch import Tensor
 
 from jointenergy.cli.screen import cell, console, note
+from jointenergy.cli.waiting import waiting
 from jointenergy.errors import InputError
 from jointenergy.files.reading import shown as shown_text
 from jointenergy.files.writing import whole
-from jointenergy.limits import GIB, memory
-from jointenergy.runs.film import drawable, picture
+from jointenergy.runs.film import check_drawable, picture
 
 Value = str | int | float | bool | None
 Record = Mapping[str, Value]
 
-HELD = 4  # copies of each row in memory while its chain moves
 MOST_ROWS = 40  # rows of a table on the screen
 LONGEST = 200  # bytes of a file name, leaving room for a temporary suffix
 PICTURES = (".png", ".gif", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".webp")
@@ -103,19 +102,10 @@ def check_file(path: Path) -> None:
         raise InputError(f"--out {path} cannot be written: {nearest} is not a writable folder")
 
 
-def check_rows(paths: Iterable[Path | None], event_shape: tuple[int, ...]) -> None:
-    """Check that rows of this shape can be drawn, if a picture is asked for."""
-    if not drawable(event_shape) and any(p is not None and p.suffix.lower() in PICTURES for p in paths):
-        raise InputError(f"rows of shape {event_shape} are neither images nor points: write them with --out FILE.npy")
-
-
-def check_memory(n: int, event_shape: tuple[int, ...]) -> None:
-    """Check that so many rows, and the working copies of chains, fit in memory."""
-    size = HELD * 4 * n * math.prod(event_shape)
-    if size > memory():
-        raise InputError(
-            f"{n:,} chains take about {size / GIB:,.0f} GiB, more than this machine has: draw fewer at once"
-        )
+def check_rows(path: Path | None, n: int, event_shape: tuple[int, ...]) -> None:
+    """Check that n rows of this shape can be drawn, if a picture is asked for."""
+    if path is not None and path.suffix.lower() in PICTURES:
+        check_drawable(n, event_shape)
 
 
 def check_film(path: Path | None) -> None:
@@ -126,7 +116,7 @@ def check_film(path: Path | None) -> None:
 def save(path: Path, x: Tensor, y: Tensor, bounds: tuple[float, float], columns: int | None = None) -> None:
     """Save rows as a picture, or as arrays with their labels."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    with whole(path) as part:
+    with waiting("writing"), whole(path) as part:
         if path.suffix.lower() == ".npy":
             np.save(part, x.cpu().numpy())
         elif path.suffix.lower() == ".npz":

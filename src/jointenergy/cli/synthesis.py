@@ -98,16 +98,16 @@ def sample(
     outputs.check_file(out)
     outputs.check_film(film)
     source = opened(run, data, device)
-    outputs.check_rows((out, film), source.event_shape)
+    outputs.check_rows(out, n, source.event_shape)
+    outputs.check_rows(film, 1, source.event_shape)
     known = inputs.labels_of(given, source.labels)
     if not known and (keep_best is not None or method is Method.select):
         raise InputError("--keep-best and --method select rank chains by p(given | x): add labels with --given")
     length = steps_of(source, steps)
     reel = Film(length) if film is not None else None
     n_chains = math.ceil(n / (keep_best or (TENTH if method is Method.select else 1.0)) - 1e-9)
-    outputs.check_memory(n_chains, source.event_shape)
     batch_size = AT_ONCE if n_chains > AT_ONCE and reel is None else None
-    with waiting("sampling", None if batch_size else length) as done:
+    with waiting("sampling", n_chains if batch_size else length) as done:
         drawn = source.sample(
             n,
             given=known,
@@ -117,6 +117,7 @@ def sample(
             steps=length,
             batch_size=batch_size,
             frames=None if batch_size else both(done, reel),
+            progress=done if batch_size else None,
             seed=seed,
         )
     outputs.save(out, drawn.x, drawn.y, source.bounds)
@@ -156,11 +157,10 @@ def distal(
 
     outputs.check_file(out)
     source = opened(run, data, device, equal_constants=equal_constants)
-    outputs.check_rows((out, None), source.event_shape)
+    outputs.check_rows(out, n, source.event_shape)
     known = inputs.labels_of(given, source.labels)
     if not known:
         raise InputError("distal needs target labels: add --given, such as --given digit=3")
-    outputs.check_memory(n, source.event_shape)
     with waiting("climbing"):
         found = source.distal(n, known, above=above, max_steps=max_steps, seed=seed)
     outputs.save(out, found.x, source.predict(found.x), source.bounds)
@@ -199,12 +199,13 @@ def convert(
     outputs.check_file(out)
     outputs.check_film(film)
     source = opened(run, data, device)
-    outputs.check_rows((out, film), source.event_shape)
     wanted = inputs.labels_of(to, source.labels)
     rows = inputs.read(files, source, resize=resize)
     length = steps_of(source, steps)
-    with waiting("converting"):
-        found = source.convert(rows.x, wanted, steps=length, seed=seed)
+    outputs.check_rows(out, len(rows.x) * len(_shown_frames(1 + length)), source.event_shape)
+    outputs.check_rows(film, 1, source.event_shape)
+    with waiting("converting", length) as done:
+        found = source.convert(rows.x, wanted, steps=length, frames=both(done, None), seed=seed)
     if out.suffix.lower() in outputs.PICTURES:
         frames = [found.path[i] for i in _shown_frames(len(found.path))]
         outputs.save(out, outputs.beside(*frames), found.y, source.bounds, columns=len(frames))
@@ -254,11 +255,11 @@ def compose(
         )
     opening = {path: opened(path, data, device) for path in dict.fromkeys(runs)}
     sources = [opening[path] for path in runs]
-    outputs.check_rows((out, film), sources[0].event_shape)
+    outputs.check_rows(out, n, sources[0].event_shape)
+    outputs.check_rows(film, 1, sources[0].event_shape)
     known = [
         inputs.labels_of(text, s.labels) or None for text, s in zip(given or [""] * len(runs), sources, strict=True)
     ]
-    outputs.check_memory(n, sources[0].event_shape)
     length = steps_of(sources[0], steps)
     reel = Film(length) if film is not None else None
     with waiting("sampling", length) as done:

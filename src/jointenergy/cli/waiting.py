@@ -23,7 +23,7 @@ def waiting(what: str, total: int | None = None) -> Iterator[Callable[[int], Non
     columns = (TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), *left)
     bar = Progress(*columns, console=console, refresh_per_second=4, transient=True)
     task = bar.add_task(what, total=total)
-    timer = threading.Timer(PATIENCE, bar.start)
+    timer = threading.Timer(PATIENCE, bar.start if console.is_terminal else lambda: None)
     timer.daemon = True
     timer.start()
     try:

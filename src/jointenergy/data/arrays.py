@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from jointenergy.errors import InputError
-from jointenergy.files.reading import opened
+from jointenergy.files.reading import opened, shortened
 from jointenergy.limits import DIMENSIONS, GIB, HEADER_BYTES, MEMBERS, memory
 
 _AT_ONCE = 1 << 20  # bytes
@@ -71,12 +71,20 @@ def _told(path: Path) -> Iterator[None]:
 def _zipped(file: IO[bytes], path: Path) -> Iterator[tuple[zipfile.ZipFile, dict[str, str]]]:
     """An archive, and the members in it that are arrays by their short names."""
     with zipfile.ZipFile(file) as archive:
-        yield archive, {name.removesuffix(_END): name for name in archive.namelist() if name.endswith(_END)}
+        names = [name for name in archive.namelist() if not name.endswith("/")]
+        bare = next((name for name in names if not Path(name).suffix), None)
+        if bare is not None:
+            bare = shortened(bare, 80)
+            raise InputError(
+                f"{path.name} holds {bare!r}, which numpy would call {bare + _END!r}: rename it, or write with "
+                "numpy.savez"
+            )
+        yield archive, {name.removesuffix(_END): name for name in names if name.endswith(_END)}
 
 
 def _inputs(names: dict[str, str], path: Path) -> str:
     if "x" not in names and len(names) != 1:
-        raise InputError(f"{path.name} holds {', '.join(list(names)[:10]) or 'nothing'}: call the array of inputs x")
+        raise InputError(f"{path.name} holds {', '.join(list(names)[:10]) or 'no array'}: call the array of inputs x")
     return names["x"] if "x" in names else next(iter(names.values()))
 
 

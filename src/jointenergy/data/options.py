@@ -70,10 +70,11 @@ class Options:
 
     def standardized(self, x: NDArray[np.float32]) -> NDArray[np.float32]:
         """Rows of a table with their columns centered and scaled, where the options say so."""
-        if self.center:
-            x = (x - np.array(self.center)).astype(np.float32)
-        if self.scale:
-            x = (x / np.array(self.scale)).astype(np.float32)
+        with np.errstate(over="ignore"):  # what is no float32 is infinite there, and refused
+            if self.center:
+                x = (x - np.array(self.center)).astype(np.float32)
+            if self.scale:
+                x = (x / np.array(self.scale)).astype(np.float32)
         return x
 
     def changed(self) -> list[str]:

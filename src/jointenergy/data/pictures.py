@@ -9,13 +9,17 @@ from torch import Tensor
 
 from jointenergy.data.views import View
 from jointenergy.errors import InputError
+from jointenergy.limits import IMAGE_PIXELS
+
+GAP = 2  # pixels between images
 
 
-def image_grid(x: Tensor, columns: int, bounds: tuple[float, float], zoom: int = 1, gap: int = 2) -> Image.Image:
+def image_grid(x: Tensor, columns: int, bounds: tuple[float, float], zoom: int = 1, gap: int = GAP) -> Image.Image:
     """Images `[n, channels, height, width]` (1 or 3 channels) in rows of `columns`, bounds black and white."""
     if x.ndim != 4 or x.shape[1] not in (1, 3):
         raise InputError(f"images must be [n, 1 or 3, height, width], got {tuple(x.shape)}")
     n, channels, height, width = x.shape
+    check_pixels(n, height + gap, width + gap, zoom)
     levels = (View.of(bounds).unit(x.detach().cpu().float()) * 255).round().clamp(0, 255).byte()
     rows = -(-n // columns)
     cell = height + gap, width + gap
@@ -26,6 +30,16 @@ def image_grid(x: Tensor, columns: int, bounds: tuple[float, float], zoom: int =
     array = grid[0].numpy() if channels == 1 else grid.permute(1, 2, 0).numpy()
     picture = Image.fromarray(array)
     return picture.resize((picture.width * zoom, picture.height * zoom), Image.Resampling.NEAREST)
+
+
+def check_pixels(n: int, height: int, width: int, zoom: int) -> None:
+    """Refuse a picture of n images, of this size with their gap, of more pixels than the limit."""
+    pixels = height * width * zoom**2
+    if n * pixels > IMAGE_PIXELS:
+        raise InputError(
+            f"a picture of {n:,} images has {n * pixels:,} pixels, more than the limit of {IMAGE_PIXELS:,}: draw at "
+            f"most {IMAGE_PIXELS // pixels:,}, or write them as .npy"
+        )
 
 
 def picture_of(x: Tensor, bounds: tuple[float, float], n: int = 64) -> Image.Image | None:

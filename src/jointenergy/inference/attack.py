@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -9,7 +10,7 @@ from torch import Tensor
 
 from jointenergy.errors import InputError
 from jointenergy.inference.density import label_log_probs
-from jointenergy.inputs import check_count, is_number
+from jointenergy.inputs import check_count, check_number
 from jointenergy.kernels.base import gradient_of
 from jointenergy.models import Box, JointModel
 
@@ -30,7 +31,8 @@ def attack(model: JointModel, x: Tensor, *, radius: float, steps: int = 20) -> A
     """
     model.check_x(x)
     check_count("the number of steps", steps)
-    if not is_number(radius) or radius <= 0:
+    radius = check_number("the radius of an attack", radius)
+    if not 0 < radius < math.inf:
         raise InputError(f"the radius of an attack must be a number above 0, got {radius}")
     if not len(model.labels):
         raise InputError("an attack changes predicted labels, and the model has none")

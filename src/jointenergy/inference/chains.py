@@ -147,6 +147,8 @@ def plan(
     if not isinstance(x_kernel, Kernel) or not x_kernel.moves_x or x_kernel.moves_y:
         raise InputError(f"x_kernel must be a kernel that moves x alone, got {x_kernel!r}")
     check_count("x_steps", x_steps)
+    if not isinstance(aids, Aids):
+        raise InputError(f"aids must be Aids, got {type(aids).__name__}")
     alone = Mover(x_kernel, None, x_steps)
     if aids.raise_noise_for:
         alone.with_more_noise(aids.noise_factor)  # raises where it cannot be done
@@ -204,11 +206,13 @@ def run_chains(
     mask: Tensor | None = None,
     aids: Aids = NONE,
     frames: Frames | None = None,
+    progress: Callable[[int], None] | None = None,
     batch_size: int | None = None,
 ) -> tuple[Tensor, Tensor]:
     """Run chains from x and y and return their final states with all labels drawn; independent of the batch size.
 
-    In `warm_up` extra steps the kernel is adapted on the first batch of chains, then fixed for all.
+    `progress` is called after each batch with the number of chains that have ended. In `warm_up` extra steps the kernel
+    is adapted on the first batch of chains, then fixed for all.
     """
     check_count("the number of steps", steps, least=0)
     size = len(x) if batch_size is None else check_count("batch_size", batch_size)
@@ -229,6 +233,8 @@ def run_chains(
         if not mover.moves_y:
             state = draw_free(target, state)
         ends.append((state.x, state.y))
+        if progress is not None:
+            progress(min(piece.stop, len(x)))
     return torch.cat([e[0] for e in ends]), torch.cat([e[1] for e in ends])
 
 

@@ -20,7 +20,7 @@ from jointenergy.inference.chains import (
     run_chains,
     why_no_log_prob,
 )
-from jointenergy.inputs import check_count
+from jointenergy.inputs import check_count, check_memory
 from jointenergy.kernels import Kernel, State
 from jointenergy.labels import MISSING, Given
 from jointenergy.models import JointModel
@@ -81,6 +81,8 @@ def convert(
         x_steps=x_steps,
         aids=aids,
     )
+    n_frames = 1 + check_count("the number of steps", steps, least=0) // every
+    check_memory(len(x) * n_frames, tuple(x.shape[1:]), "frames")
     path, at = [], []
 
     def keep(step: int, state: State) -> None:

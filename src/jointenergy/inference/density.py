@@ -44,6 +44,8 @@ def chosen_columns(model: JointModel, names: Sequence[str] | None) -> list[int]:
     """Return the columns of the chosen labels, refusing tables that are too large."""
     if isinstance(names, str):
         raise InputError(f"the chosen labels are a list of names, got the string {names!r}")
+    if names is not None and not isinstance(names, Sequence):
+        raise InputError(f"the chosen labels are a list of names, got {type(names).__name__}")
     chosen = list(model.labels) if names is None else list(names)
     columns = [model.labels.index(name) for name in chosen]
     if len(set(columns)) < len(columns):

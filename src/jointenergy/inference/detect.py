@@ -162,7 +162,7 @@ def score(
 
     Free labels are summed out. Feature-based scores ignore labels and need a `reference`.
     """
-    if name not in SCORES:
+    if name not in tuple(SCORES):  # a list has no hash
         raise InputError(f"there is no score called {name!r}: {nearest(str(name), tuple(SCORES))}")
     x = model.check_x(x)
     y = model.labels.given(given, len(x), x.device)

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from jointenergy.errors import InputError
-from jointenergy.inputs import check_count, check_positive, is_number
+from jointenergy.inputs import check_count, check_memory, check_number, check_positive
 from jointenergy.kernels.base import gradient_of, over
 from jointenergy.labels import MISSING, Given
 from jointenergy.models import Box, JointModel
@@ -46,10 +46,10 @@ def distal(
     since gradients nearly vanish where a classifier is confident about another class. Rows stop once they exceed
     `above`.
     """
-    check_count("n", n)
+    check_memory(check_count("n", n), model.event_shape or ())
     check_count("max_steps", max_steps, least=0)
     check_positive(Distal, "step_size", step_size)
-    if not (is_number(above) and 0 < above < 1):
+    if not 0 < check_number("above", above) < 1:
         raise InputError(f"above must be a probability between 0 and 1, got {above}")
     if bounds is None and isinstance(model.domain, Box):
         bounds = (model.domain.low, model.domain.high)
@@ -77,7 +77,7 @@ def distal(
             if normalize:
                 norm = gradient.flatten(1).norm(dim=1).clamp(min=torch.finfo(x.dtype).tiny)
                 gradient = gradient / over(norm, gradient)
-            there = x + step_size * gradient
+            there = x + float(step_size) * gradient
             if bounds is not None:
                 there = there.clamp(*bounds)
             x = torch.where(over(moving, x), there, x)

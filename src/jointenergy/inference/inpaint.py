@@ -11,7 +11,7 @@ from torch import Tensor
 from jointenergy import streams
 from jointenergy.errors import InputError
 from jointenergy.inference.chains import NONE, Aids, Frames, held_mask, plan, run_chains
-from jointenergy.inputs import check_count, is_number
+from jointenergy.inputs import check_count, check_memory, check_number
 from jointenergy.kernels import Kernel
 from jointenergy.labels import Given
 from jointenergy.models import JointModel
@@ -62,13 +62,14 @@ def inpaint(
     as UniformStart from noise. Free labels are summed out or resampled, and drawn for each completed row.
     """
     check_count("n_draws", n_draws)
-    if not (is_number(level) and 0 < level < 1):
+    if not 0 < check_number("level", level) < 1:
         raise InputError(f"level must lie between 0 and 1, got {level}")
     if method not in ("resample", "marginalize"):
         raise InputError(f"method must be 'resample' or 'marginalize', got {method!r}")
     mask = held_mask(x, mask)
     filled = model.check_x(x.detach() if _is_input(start) else torch.where(mask, x.detach(), 0.0))
     n = len(x)
+    check_memory(n * n_draws, tuple(x.shape[1:]))
     labels = model.labels.given(given, n, x.device).repeat(n_draws, 1)
     mover, notes = plan(
         model,

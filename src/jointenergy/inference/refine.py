@@ -10,7 +10,7 @@ from torch import Tensor
 
 from jointenergy import streams
 from jointenergy.errors import InputError
-from jointenergy.inputs import check_count
+from jointenergy.inputs import check_count, check_memory
 from jointenergy.kernels import Langevin, State, Target, last
 from jointenergy.kernels.base import Evaluation, gradient_of, known_of, log_density_at
 from jointenergy.labels import MISSING, Given
@@ -56,6 +56,7 @@ def refine(
         raise InputError("a differentiable refinement cannot run in inference mode")
     model.check_x(x)
     n = len(x)
+    check_memory(n * n_draws, tuple(x.shape[1:]))
     labels = model.labels.given(given, n, x.device)
     model.check_summable(labels)
     chain_keys = torch.cat(streams.split(_keys(n, keys, generator).to(x.device), n_draws))

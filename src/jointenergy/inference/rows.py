@@ -12,7 +12,7 @@ from torch import Tensor
 from jointenergy import streams
 from jointenergy.errors import InputError
 from jointenergy.inference.chains import held_mask
-from jointenergy.inputs import check_count
+from jointenergy.inputs import check_count, check_memory
 from jointenergy.kernels import BlockGibbs, ExactGibbs, Kernel, SingleSiteGibbs, State, Target
 from jointenergy.kernels.base import categorical_by_label
 from jointenergy.labels import ENUMERATION_LIMIT, MISSING
@@ -117,7 +117,7 @@ def label_chains(
     `keys`: neither other rows nor the pieces matter.
     """
     _check_kernel(kernel, mask)
-    check_count("the number of chains", n_chains)
+    check_memory(len(x) * check_count("the number of chains", n_chains), ())
     start = _x_start(model, x, x_start) if mask is not None else None
     keys = torch.stack(streams.split(keys, n_chains), dim=1).flatten()
     for piece in _slices(len(keys), _drawn_states(model, kernel, given)):

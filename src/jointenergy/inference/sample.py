@@ -23,7 +23,7 @@ from jointenergy.inference.chains import (
     run_chains,
     why_no_log_prob,
 )
-from jointenergy.inputs import check_count, is_number
+from jointenergy.inputs import check_count, check_memory, check_number
 from jointenergy.kernels import Kernel, State, Target
 from jointenergy.labels import ENUMERATION_LIMIT, MISSING, Given
 from jointenergy.models import JointModel
@@ -71,6 +71,7 @@ def sample(
     aids: Aids = NONE,
     batch_size: int | None = None,
     frames: Frames | None = None,
+    progress: Callable[[int], None] | None = None,
     generator: torch.Generator,
 ) -> Sampled:
     """`n` samples of p(x, free labels | given labels), for labels seen together or never.
@@ -82,16 +83,21 @@ def sample(
 
     A step moves x `x_steps` times. With `keep_best` as many more chains are run, and that share of them is kept by
     p(given | x). A buffer gives chains that have the given labels (`matched=False`: any); where it has too few, chains
-    start from `fresh`, and a note says how many. At most `batch_size` chains run at once, with the same result; in
-    `warm_up` steps before the others those that run first find the kernel's step size and scales, fixed from then on.
+    start from `fresh`, and a note says how many. At most `batch_size` chains run at once, with the same result, and
+    `progress` is called after each batch with the number of chains that have ended; in `warm_up` steps before the
+    others those that run first find the kernel's step size and scales, fixed from then on.
     """
     check_count("n, the number of samples,", n)
     if method not in get_args(Method):
         raise InputError(f"method must be one of {', '.join(map(repr, get_args(Method)))}, got {method!r}")
     if method == "select" and keep_best is None:
         keep_best = TENTH
-    if keep_best is not None and not (is_number(keep_best) and 0 < keep_best <= 1):
+    if keep_best is not None and not 0 < check_number("keep_best", keep_best) <= 1:
         raise InputError(f"keep_best must be a share above 0 and at most 1, got {keep_best}")
+    batch_size = None if batch_size is None else check_count("batch_size", batch_size)
+    if keep_best is not None:
+        check_count("n / keep_best, the number of chains,", math.ceil(n / keep_best))
+    check_memory(math.ceil(n / (keep_best or 1.0)), model.event_shape or ())
     wanted = model.labels.given(given, n, _device(model))
     group, asked = _candidates(wanted, keep_best)
     unknown = why_no_log_prob(model, asked) if bool((asked != MISSING).any()) else None
@@ -123,6 +129,7 @@ def sample(
         keys=walk_keys,
         aids=aids,
         frames=frames,
+        progress=progress,
         batch_size=batch_size,
     )
     asked = asked.to(x.device)

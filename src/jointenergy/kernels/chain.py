@@ -8,11 +8,12 @@ from dataclasses import replace
 from jointenergy.errors import InputError
 from jointenergy.inputs import check_count
 from jointenergy.kernels.base import Info, Kernel, State, Target, known_of
+from jointenergy.limits import INTEGER
 
 
 def run(kernel: Kernel, target: Target, state: State, steps: int) -> Iterator[tuple[State, Info]]:
     """A chain: the kernel repeated, (state, info) after each step. Memory does not grow with the number of steps."""
-    check_count("the number of steps", steps, least=0)
+    check_count("the number of steps", steps, least=0, most=INTEGER)
     # Looked up once for all steps: a state may have been made or changed by hand.
     known = known_of(state.y)
     if kernel.moves_y and known != "complete":

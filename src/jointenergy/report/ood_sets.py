@@ -21,7 +21,7 @@ from jointenergy.data.folders import decode, images_in
 from jointenergy.data.idx import idx_pieces
 from jointenergy.errors import InputError
 from jointenergy.runs import Run
-from jointenergy.runs.arrays import shaped, tensor_of
+from jointenergy.runs.arrays import check_finite, shaped, tensor_of
 from jointenergy.streams import seeded
 
 ARRAYS = (".npy", ".npz")
@@ -184,8 +184,9 @@ def _arrays(place: Path, run: Run, size: int) -> Iterator[Tensor]:
         x = tensor_of(array, place.name)
         if x.dtype == torch.uint8:
             x = View.of(run.bounds).of_pixels(x)
-        x = x.float()
-        if not bool(x.isfinite().all()):
+        wide, x = x, x.float()
+        check_finite(x, wide, str(place))
+        if bool(x.isnan().any()):
             raise InputError(f"{place} has NaN values: leave out those rows")
         # Pixels from 0 to 255 are a usual slip; a little noise beyond the bounds is none.
         if not bool((x - (low + high) / 2).abs().le(1.5 * (high - low)).all()):

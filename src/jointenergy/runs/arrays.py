@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from jointenergy.data import View
-from jointenergy.errors import InputError
+from jointenergy.errors import InputError, plural
 from jointenergy.labels import Given
 
 Array = Tensor | NDArray[Any]
@@ -30,8 +30,23 @@ def rows_of(x: Array, event_shape: tuple[int, ...], bounds: tuple[float, float],
     if x.dtype == torch.uint8:
         x = View.of(bounds).of_pixels(x)
     if x.is_floating_point():  # the model refuses other dtypes
-        x = x.to(like)
+        wide, x = x, x.to(like)
+        check_finite(x, wide)
     return shaped(x, event_shape)
+
+
+def check_finite(x: Tensor, wide: Tensor, name: str = "x") -> None:
+    """Refuse infinite values of x, with the largest of `wide` where they come from a conversion; NaN may pass."""
+    infinite = x.isinf()
+    if not bool(infinite.any()):
+        return
+    n, largest = int(infinite.sum()), float(wide[infinite].abs().max())
+    if math.isinf(largest):
+        raise InputError(f"{name} has {plural(n, 'infinite value')}: replace them, or leave their rows out")
+    raise InputError(
+        f"{name} has values up to {largest:.3g}, more than the {torch.finfo(x.dtype).max:.3g} that {x.dtype} can hold: "
+        "scale it"
+    )
 
 
 def shaped(x: Tensor, event_shape: tuple[int, ...]) -> Tensor:

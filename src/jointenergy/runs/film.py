@@ -11,6 +11,7 @@ from PIL import Image
 from torch import Tensor
 
 from jointenergy.data import image_grid, picture_of
+from jointenergy.data.pictures import GAP, check_pixels
 from jointenergy.errors import InputError
 from jointenergy.files.writing import write_bytes
 from jointenergy.inputs import check_count
@@ -58,21 +59,26 @@ class Film:
 
 def picture(x: Tensor, bounds: tuple[float, float], columns: int | None = None) -> Image.Image:
     """Draw rows as one picture: a grid of images, or points in a plane."""
+    check_drawable(len(x), tuple(x.shape[1:]))
     images = as_images(x)
     if images is not None:
-        zoom = max(1, math.ceil(SMALLEST / min(images.shape[2:])))
-        return image_grid(images, columns or math.ceil(math.sqrt(len(x))), bounds, zoom=zoom)
-    drawn = picture_of(x, bounds, n=len(x)) if x[0].numel() == 2 else None
-    if drawn is None:
-        raise InputError(
-            f"rows of shape {tuple(x.shape[1:])} are neither images nor points: write them as .npy instead"
-        )
+        return image_grid(images, columns or math.ceil(math.sqrt(len(x))), bounds, zoom=_zoom(images))
+    drawn = picture_of(x, bounds, n=len(x))
+    assert drawn is not None  # rows of two numbers
     return drawn
 
 
-def drawable(event_shape: tuple[int, ...]) -> bool:
-    """Return whether `picture` can draw rows of this shape."""
-    return math.prod(event_shape) == 2 or as_images(torch.empty(1, *event_shape)) is not None
+def check_drawable(n: int, event_shape: tuple[int, ...]) -> None:
+    """Refuse n rows of a shape that `picture` cannot draw."""
+    images = as_images(torch.empty(1, *event_shape))
+    if images is not None:
+        check_pixels(n, images.shape[2] + GAP, images.shape[3] + GAP, _zoom(images))
+    elif math.prod(event_shape) != 2:
+        raise InputError(f"rows of shape {event_shape} are neither images nor points: write them as .npy instead")
+
+
+def _zoom(images: Tensor) -> int:
+    return max(1, math.ceil(SMALLEST / min(images.shape[2:])))
 
 
 def as_images(x: Tensor) -> Tensor | None:

@@ -25,6 +25,7 @@ from jointenergy.files.reading import told
 from jointenergy.inference import Aids
 from jointenergy.inputs import check_count, is_number
 from jointenergy.kernels import BlockGibbs, Kernel, Langevin
+from jointenergy.limits import INTEGER, ITERATIONS
 from jointenergy.models import Box, Domain, EnergyModel, JointModel, LogitModel
 from jointenergy.networks.batch_norm import has_batch_norm
 from jointenergy.objectives import Objective, Term
@@ -166,7 +167,9 @@ def fit(
         trained = trained.eval()
     numbers = defaults.default_settings(trained, rows, view, on_gpu=where.type == "cuda")
     settings = numbers["optimizer"] if optimizer is None else optimizer
-    n_iterations = check_count("iterations", numbers["iterations"] if iterations is None else iterations)
+    n_iterations = check_count(
+        "iterations", numbers["iterations"] if iterations is None else iterations, most=ITERATIONS
+    )
     if isinstance(settings, OptimizerSettings) and ema is not None:
         settings = replace(settings, ema=ema)
     spec = defaults.default_start(trained, rows) if start is None else start
@@ -200,7 +203,7 @@ def fit(
         gradients=gradients,
         cadence=cadence or defaults.default_cadence(n_iterations),
         engine=engine,
-        seed=check_count("seed", seed, least=0),
+        seed=check_count("seed", seed, least=0, most=INTEGER),
         guarded=guard,
         adapted=kernel is None and defaults.adapts(trained, known.objective, rows),
     )

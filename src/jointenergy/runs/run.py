@@ -9,7 +9,7 @@ import copy
 import functools
 import math
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -28,9 +28,10 @@ from jointenergy.inference.compose import Factor
 from jointenergy.inference.detect import CONFIDENCE, SCORES
 from jointenergy.inference.neighbors import Features
 from jointenergy.inference.sample import Method
-from jointenergy.inputs import check_count
+from jointenergy.inputs import check_count, check_memory, check_number, check_path
 from jointenergy.kernels import BlockGibbs, ExactGibbs, GibbsWithGradients, Kernel, Langevin, State, Target, adapt
 from jointenergy.labels import MISSING, LabelSpace
+from jointenergy.limits import INTEGER
 from jointenergy.models import Box, JointModel
 from jointenergy.recipes.schema import Recipe
 from jointenergy.runs import portable
@@ -243,6 +244,7 @@ class Run:
         average over both and over all x: not for each class or region of x, and not under distribution shift. The
         held-out rows were used to choose the checkpoint; for a strict guarantee, pass unused rows.
         """
+        coverage = check_number("coverage", coverage)
         rows, labels = self._validation(x, y, f"run.conform(x, y, coverage={round(coverage, 12)})")
         fitted = inference.conform(
             self.model, rows, labels, coverage, randomized=randomized, generator=generator_of(seed)
@@ -259,17 +261,19 @@ class Run:
         rows.
         """
         rows = self._checked(x)
+        coverage = check_number("coverage", coverage)
         fitted = self.thresholds.find_conformal(coverage, randomized=randomized)
         if not fitted:
             fitted = self.conform(coverage=coverage, randomized=randomized)
         # Not the stream of `conform`: randomness must be independent of the validation rows.
-        generator = streams.seeded(check_count("seed", seed, least=0), "prediction sets")
+        generator = streams.seeded(check_count("seed", seed, least=0, most=INTEGER), "prediction sets")
         return inference.prediction_set(self.model, rows, fitted, generator=generator)
 
     # Out-of-distribution detection and abstention.
 
     def threshold(self, score: str = "log_density", quantile: float = QUANTILE) -> inference.Threshold:
         """Return the stored threshold of a score, or fit one to the held-out rows and store it in the run folder."""
+        quantile = check_number("quantile", quantile)
         found = self.thresholds.find(score, quantile)
         if found is not None:
             return found
@@ -284,6 +288,7 @@ class Run:
 
     def fit_threshold(self, x: Array, score: str = "log_density", quantile: float = QUANTILE) -> inference.Threshold:
         """Fit and store a threshold with your own validation rows, of which the share `quantile` lies below it."""
+        quantile = check_number("quantile", quantile)
         if score == CONFIDENCE:
             fitted = inference.confidence_threshold(self.model, self._checked(x), 1.0 - quantile)
         else:
@@ -297,7 +302,7 @@ class Run:
 
     def abstain(self, x: Array, *, coverage: float = 0.95, given: Labels = None) -> inference.Abstention:
         """Predict where the model is confident, MISSING elsewhere; covers the share `coverage` of held-out rows."""
-        threshold = self.threshold(CONFIDENCE, 1.0 - coverage)
+        threshold = self.threshold(CONFIDENCE, 1.0 - check_number("coverage", coverage))
         return inference.abstain(self.model, self._checked(x), threshold, given_of(given))
 
     # Samples.
@@ -317,16 +322,18 @@ class Run:
         aids: Aids | None = None,
         batch_size: int | None = None,
         frames: Frames | None = None,
+        progress: Callable[[int], None] | None = None,
         seed: int = 0,
     ) -> inference.Sampled:
         """Draw `n` samples of x and of the labels that are not given. Defaults are those of the recipe.
 
         `start` is noise, class (Gaussians of the classes; of several labels those of the first given), buffer (chains
         of training that have the given labels) or a start of your own; `frames` is called at each step, as by a
-        `Film`. The methods are those of `inference.sample`. `kernel` moves chains in place of the run's own; exact
-        ones find their step size in `warm_up` steps, which do not count among `steps`.
+        `Film`, and `progress` after each batch with the number of chains that have ended. The methods are those of
+        `inference.sample`. `kernel` moves chains in place of the run's own; exact ones find their step size in
+        `warm_up` steps, which do not count among `steps`.
         """
-        begin, notes = self._resolved_start(start, given, n)
+        begin, notes = self._resolved_start(start, given, check_count("n, the number of samples,", n))
         moves = self.sampling if kernel is None else self.sampling.moved_by(kernel)
         drawn = inference.sample(
             self.model,
@@ -345,6 +352,7 @@ class Run:
             aids=moves.aids if aids is None else aids,
             batch_size=batch_size,
             frames=frames,
+            progress=progress,
             generator=generator_of(seed),
         )
         return replace(drawn, notes=(*notes, *drawn.notes))
@@ -355,7 +363,8 @@ class Run:
         """Run `n` chains from where the run's chains start, and report acceptance, effective samples, R-hat and mode
         jumps, with advice. `kernel` moves them in place of the run's own, adapted in `warm_up` steps."""
         moves = self.sampling if kernel is None else self.sampling.moved_by(kernel)
-        given = self.labels.given(None, n)
+        given = self.labels.given(None, check_count("n, the number of chains,", n))
+        check_memory(n, self.event_shape)
         generator = generator_of(seed)
         start, _ = self._resolved_start(None, None, n)
         if isinstance(start, Buffer):
@@ -392,6 +401,10 @@ class Run:
     ) -> inference.Composed:
         """Draw `n` samples from the product of this run, under `given`, and others: runs, pairs (run, labels), or other
         labels for this run. Chains start from noise and use this run's kernel."""
+        if not isinstance(others, Sequence):
+            raise InputError(
+                f"compose takes a list of runs, pairs (run, labels) or labels, got {type(others).__name__}"
+            )
         factors = [self._as_factor(f) for f in ((self, given), *others)]
         return inference.sample_composed(
             factors,
@@ -415,12 +428,14 @@ class Run:
         seed: int = 0,
     ) -> inference.Distal:
         """Ascend log p(given | x) from noise until the model is confident, in steps of 0.01 of the range of x."""
+        if step_size is None:
+            step_size = 0.01 * (self.bounds[1] - self.bounds[0]) * math.sqrt(math.prod(self.event_shape))
         return inference.distal(
             self.model,
             n,
             given=given_of(given),
             start=self._noise_start(),
-            step_size=step_size or 0.01 * (self.bounds[1] - self.bounds[0]) * math.sqrt(math.prod(self.event_shape)),
+            step_size=step_size,
             max_steps=max_steps,
             above=above,
             normalize=True,
@@ -562,8 +577,8 @@ class Run:
                 "a run with assumed constants cannot be exported: export the original run, assume them after loading"
             )
         if half:
-            return self._rounded()._write(Path(path), half=True)
-        return self._write(Path(path))
+            return self._rounded()._write(check_path("path", path), half=True)
+        return self._write(check_path("path", path))
 
     def _write(self, path: Path, *, half: bool = False) -> Path:
         for score in (*SCORES, CONFIDENCE) if self.origin.read_data is not None else ():
@@ -621,7 +636,7 @@ class Run:
 
     def _reference_of(self, score: str) -> inference.Reference | None:
         """Compute the features of training rows, if a score needs them, once."""
-        if score not in SCORES or SCORES[score].by_features is None:
+        if score not in tuple(SCORES) or SCORES[score].by_features is None:
             return None
         if self._reference is None:
             if self.origin.read_data is None:
@@ -768,7 +783,7 @@ class Run:
         """Return the label whose classes get Gaussians, the first given of several, with notes."""
         if len(self.labels) < 2:
             return None, ()
-        y = self.labels.given(given_of(given), check_count("n, the number of samples,", n))
+        y = self.labels.given(given_of(given), n)
         names = [self.labels.names[k] for k in (y != MISSING).any(0).nonzero()[:, 0].tolist()]
         if not names:
             raise InputError(
@@ -796,7 +811,7 @@ class Run:
 
 def generator_of(seed: int) -> torch.Generator:
     """Create a random generator from a checked seed."""
-    return torch.Generator().manual_seed(check_count("seed", seed, least=0))
+    return torch.Generator().manual_seed(check_count("seed", seed, least=0, most=INTEGER))
 
 
 def diagnose(

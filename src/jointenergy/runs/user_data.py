@@ -125,13 +125,13 @@ def _numbers(x: object) -> Tensor:
         return found
     if found.is_complex():
         raise InputError(f"x must be real numbers, got {found.dtype}")
-    found = found.float()
+    found = found if found.is_floating_point() else found.float()
     if found.numel() and float(found.nan_to_num(0.0, 0.0, 0.0).abs().max()) > LARGEST:
         raise InputError(f"x has values beyond {LARGEST:g}: scale its columns")
     if bool(found.isinf().any()):
         row = int(found.isinf().flatten(1).any(1).nonzero()[0])
         raise InputError(f"x has an infinite value in row {row}: replace it, or set it to NaN if it is unknown")
-    return found
+    return found.float()
 
 
 def label_space(labels: LabelNames) -> LabelSpace:

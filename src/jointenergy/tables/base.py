@@ -18,7 +18,7 @@ from torch import Tensor
 from jointenergy import streams
 from jointenergy.data.training import TrainingData
 from jointenergy.errors import InputError
-from jointenergy.inputs import check_count
+from jointenergy.inputs import check_count, check_path
 from jointenergy.labels import MISSING
 from jointenergy.tables import diagnosis, frames, gaussians, parameters, plots, saving
 from jointenergy.tables.columns import Columns, Floats
@@ -349,12 +349,12 @@ class TableEstimator(BaseEstimator):  # type: ignore[misc]
         keeps it.
         """
         check_is_fitted(self)
-        return saving.save(self, Path(path))
+        return saving.save(self, check_path("path", path))
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
         """An estimator that `save` has written."""
-        return saving.load(cls, Path(path))
+        return saving.load(cls, check_path("path", path))
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

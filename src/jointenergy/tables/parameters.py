@@ -11,6 +11,7 @@ from sklearn.utils import check_random_state
 
 from jointenergy.errors import InputError
 from jointenergy.inputs import check_count, is_integer, is_number
+from jointenergy.limits import ITERATIONS
 
 
 def check(estimator: Any) -> None:
@@ -25,8 +26,8 @@ def check(estimator: Any) -> None:
     if estimator.early_stopping not in (True, False, "auto"):
         raise InputError(f"early_stopping must be True, False or 'auto', got {estimator.early_stopping!r}")
     if estimator.max_iter is not None:
-        check_count("max_iter", estimator.max_iter)
-    check_count("n_iter_no_change", estimator.n_iter_no_change)
+        check_count("max_iter", estimator.max_iter, most=ITERATIONS)
+    check_count("n_iter_no_change", estimator.n_iter_no_change, most=ITERATIONS)
     if not isinstance(estimator.verbose, bool) and not is_integer(estimator.verbose):
         raise InputError(f"verbose must be an integer or a boolean, got {estimator.verbose!r}")
     hidden_of(estimator.hidden_layer_sizes)

@@ -174,7 +174,7 @@ def device_of(name: str) -> torch.device:
         device = torch.device(name)
         if device.type not in ("cpu", "cuda"):
             raise RuntimeError
-    except RuntimeError:
+    except (RuntimeError, TypeError, ValueError):
         raise InputError(f"there is no device called {name!r}: use auto, cpu or cuda") from None
     if device.type == "cuda" and not torch.cuda.is_available():
         raise InputError("torch finds no GPU for --device cuda: use --device cpu")
