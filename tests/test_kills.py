@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import errno
 import os
+import resource
+import signal
 from pathlib import Path
 
 import numpy as np
@@ -112,6 +114,36 @@ def test_a_report_leaves_the_pictures_of_others_alone(run, tmp_path):
     assert other.read_bytes() == b"mine"
 
 
+@pytest.mark.parametrize(
+    "words",
+    [
+        ("sample", "RUN", "-n", "500", "--steps", "0", "--out", "PLACE/x.npy"),
+        ("sample", "RUN", "-n", "500", "--steps", "0", "--out", "PLACE/x.npz"),
+        ("sample", "RUN", "-n", "500", "--steps", "0", "--out", "PLACE/x.png"),
+        ("export", "RUN", "PLACE/x.safetensors"),
+        ("train", "digits-jem", "--out", "PLACE/x", *(word for change in TINY for word in ("--set", change))),
+    ],
+    ids=lambda words: f"{words[0]} {Path(words[-1]).suffix}",
+)
+@pytest.mark.parametrize("room", [0, 2000])
+def test_every_writer_names_the_file_that_has_no_room(words, room, run, tmp_path):
+    """Fails where a library's own words, without the number of the system's error or the file, reach the user."""
+    place = tmp_path / "place"
+    place.mkdir()
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    handler = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (room, before[1]))
+    try:
+        answer = call(*(word.replace("RUN", str(run)).replace("PLACE", str(place)) for word in words))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, handler)
+    assert answer.status == 2
+    assert f"the system refused at {place}/x" in answer.err
+    assert "File too large: " in answer.err
+    assert list(place.iterdir()) == []
+
+
 def test_the_disk_fills_during_a_sample(run, tmp_path, monkeypatch):
     full_disk(monkeypatch)
     for name in ("x.npy", "x.npz", "x.png"):
@@ -157,6 +189,17 @@ def test_two_resumes_and_two_fits_of_one_folder(run):
         with pytest.raises(InputError, match="is being written by process"):
             jointenergy.fit(torch.nn.Linear(2, 2), (x, y), folder=run)
     assert call("resume", str(run)).status == 0
+
+
+@pytest.mark.parametrize("name", [".lock", "events.jsonl", "metrics.csv", "checks.csv"])
+def test_pipes_in_a_folder_are_named(name, run):
+    text = (run / "recipe.toml").read_text()
+    (run / "recipe.toml").write_text(text.replace("iterations = 6", "iterations = 9"))
+    (run / name).unlink(missing_ok=True)
+    os.mkfifo(run / name)
+    answer = call("resume", str(run))
+    assert answer.status == 2
+    assert f"{name} is a pipe" in answer.err or f"{name} cannot be read: it is a pipe" in answer.err
 
 
 @pytest.mark.parametrize("name", [".lock", "events.jsonl", "metrics.csv"])

@@ -118,7 +118,8 @@ def save(path: Path, x: Tensor, y: Tensor, bounds: tuple[float, float], columns:
     path.parent.mkdir(parents=True, exist_ok=True)
     with waiting("writing"), whole(path) as part:
         if path.suffix.lower() == ".npy":
-            np.save(part, x.cpu().numpy())
+            with part.open("w+b") as file:  # not "wb", for which numpy writes past Python and loses the reason
+                np.save(file, x.cpu().numpy())
         elif path.suffix.lower() == ".npz":
             np.savez(part, x=x.cpu().numpy(), y=y.cpu().numpy())
         else:

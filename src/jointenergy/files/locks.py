@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import json
@@ -75,10 +76,11 @@ def _taken(folder: Path) -> IO[str]:
         if path.exists() and os.path.samestat(path.stat(), os.fstat(file.fileno())):
             break
         file.close()
-    file.truncate(0)
     command = " ".join([Path(sys.argv[0]).name, *sys.argv[1:]])[:200]
-    json.dump({"pid": os.getpid(), "host": socket.gethostname(), "command": command}, file)
-    file.flush()
+    name = json.dumps({"pid": os.getpid(), "host": socket.gethostname(), "command": command})
+    with contextlib.suppress(OSError):  # on a full disk the lock holds without a name
+        os.ftruncate(file.fileno(), 0)
+        os.write(file.fileno(), name.encode())
     return file
 
 

@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
+import re
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
+
+from safetensors import SafetensorError
+
+from jointenergy.errors import InputError
 
 
 @contextmanager
@@ -22,17 +29,33 @@ def whole(path: Path) -> Iterator[Path]:
         part.chmod(mode & 0o7777)
         sync(part)
         part.replace(path)
-    except BaseException:
+    except BaseException as error:
         with contextlib.suppress(OSError):
             part.unlink()
+        if isinstance(error, OSError | SafetensorError):
+            raise refused(path, error) from None
         raise
 
 
+def refused(path: Path, error: OSError | SafetensorError) -> OSError:
+    """Return what the system refused, with its number and the path, which libraries name in ways of their own."""
+    number = error.errno if isinstance(error, OSError) else None
+    if found := re.search(r"\(os error (\d+)\)", str(error)):
+        number = int(found[1])
+    if number is None:
+        return OSError(errno.EIO, str(error), str(path))
+    return OSError(number, os.strerror(number), str(path))
+
+
 def growing(path: Path, mode: str) -> IO[str]:
-    """Open a file to add lines to it; a link, which may lead out of the folder, is not followed."""
+    """Open a regular file to add lines to it; a link, which may lead out of the folder, is not followed."""
 
     def plain(name: str, flags: int) -> int:
-        return os.open(name, flags | os.O_NOFOLLOW, 0o666)
+        descriptor = os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK, 0o666)
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            os.close(descriptor)
+            raise InputError(f"{path} is a pipe or a device, not a regular file: remove it")
+        return descriptor
 
     return open(path, mode, newline="", encoding="utf-8", opener=plain)
 

@@ -12,7 +12,7 @@ from pydantic import ConfigDict, Field, TypeAdapter
 
 from jointenergy.data.training import TrainingData
 from jointenergy.errors import InputError
-from jointenergy.files.locks import is_free
+from jointenergy.files.locks import emptied, is_free
 from jointenergy.files.reading import told
 from jointenergy.files.schema import STRICT, Seed, Shape, read_json
 from jointenergy.files.writing import write_json, write_text
@@ -86,9 +86,14 @@ def create(
         data.event_shape,
         judged,
     )
-    world.from_first(lambda: _describe(folder, known, settings))
-    loop = Loop(trainer, folder, settings=settings_of(settings, known))
-    loop.begin()
+    try:
+        world.from_first(lambda: _describe(folder, known, settings))
+        loop = Loop(trainer, folder, settings=settings_of(settings, known))
+        loop.begin()
+    except OSError:
+        if world.first and folder.is_dir():
+            emptied(folder)  # without a checkpoint it could not be resumed
+        raise
     return loop
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from pydantic import ConfigDict, TypeAdapter
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -129,11 +129,8 @@ def write(
     tensors = {k: v.detach().cpu().clone().contiguous() for k, v in model.state_dict().items()}
     if half:
         tensors = {k: v.half() if v.is_floating_point() else v for k, v in tensors.items()}
-    try:
-        with whole(path) as part:
-            save_file(tensors, part, metadata)
-    except SafetensorError as error:
-        raise InputError(f"{path} cannot be written: {error}") from None
+    with whole(path) as part:
+        save_file(tensors, part, metadata)
     return path
 
 

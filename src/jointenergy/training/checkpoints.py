@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import errno
 import hashlib
 import os
 import re
@@ -19,7 +18,7 @@ from torch import Tensor
 
 from jointenergy.errors import InputError
 from jointenergy.files.reading import json_of, opened, shortened, told
-from jointenergy.files.writing import sync, write_json
+from jointenergy.files.writing import refused, sync, write_json
 
 TENSORS, VALUES, SUMS = "tensors.safetensors", "values.json", "sha256.json"
 BEST = "best.json"
@@ -48,7 +47,7 @@ def save(folder: Path, checkpoint: Checkpoint) -> Path:
     except (OSError, SafetensorError) as error:
         # Remove an incomplete checkpoint, which would only fill the disk.
         shutil.rmtree(temporary, ignore_errors=True)
-        raise error if isinstance(error, OSError) else OSError(errno.EIO, str(error), str(folder)) from None
+        raise refused(final, error) from None
     # A checkpoint of the same iteration may exist (rollback, damage); remove it once the new one is in place.
     old = final.with_suffix(OLD)
     if final.exists():
