@@ -121,6 +121,7 @@ def test_a_report_leaves_the_pictures_of_others_alone(run, tmp_path):
         ("sample", "RUN", "-n", "500", "--steps", "0", "--out", "PLACE/x.npz"),
         ("sample", "RUN", "-n", "500", "--steps", "0", "--out", "PLACE/x.png"),
         ("export", "RUN", "PLACE/x.safetensors"),
+        ("evaluate", "RUN", "--part", "training", "--out", "PLACE/x"),
         ("train", "digits-jem", "--out", "PLACE/x", *(word for change in TINY for word in ("--set", change))),
     ],
     ids=lambda words: f"{words[0]} {Path(words[-1]).suffix}",
@@ -141,7 +142,7 @@ def test_every_writer_names_the_file_that_has_no_room(words, room, run, tmp_path
     assert answer.status == 2
     assert f"the system refused at {place}/x" in answer.err
     assert "File too large: " in answer.err
-    assert list(place.iterdir()) == []
+    assert [file for file in place.rglob("*") if file.is_file()] == []
 
 
 def test_the_disk_fills_during_a_sample(run, tmp_path, monkeypatch):

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import subprocess
+import sys
 import zipfile
 from pathlib import Path
 
@@ -283,7 +285,6 @@ OPTIONS = [
     ("inpaint", ("--draws", "999999999")),
     ("inpaint", ("--level", "nan")),
     ("convert", ("--to", "digit")),
-    ("convert", ("--steps", "1000000", "--out", "out.png")),
     ("compose", ("-n", "1000000", "--out", "out.png")),
     ("distal", ("-n", "1000000", "--out", "out.png")),
     ("distal", ("-n", "999999999999")),
@@ -500,6 +501,12 @@ def test_labels_of_others_are_shown_and_not_obeyed(tmp_path):
         assert not set(answer.out + answer.err) & {"\x1b", "\x9b"}
         if form == ("--json",):
             assert "[/INST]\x1b[31m" in json.loads(answer.out)[0]
+
+
+@pytest.mark.parametrize("closed", [">&-", "2>&-", "<&-"])
+def test_a_closed_stream_is_no_fault(closed):
+    words = ["sh", "-c", f'"$0" -m jointenergy --version {closed}', sys.executable]
+    assert subprocess.run(words, check=False, stderr=subprocess.PIPE).stderr == b""
 
 
 def test_what_nobody_foresaw_is_a_sentence_with_the_path_of_a_traceback(monkeypatch):

@@ -25,6 +25,10 @@ GRACE = 5.0  # seconds; torchrun ends the other processes about 0.1 s after the 
 MOST_SAID = 900  # characters of an error message
 UNBROKEN = 10_000  # columns; never wrap lines in a pipe or a file
 
+for _stream in ("stdout", "stderr"):
+    if getattr(sys, _stream) is None:  # closed by the shell, as by >&-
+        setattr(sys, _stream, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
+
 console = Console(width=None if sys.stdout.isatty() else UNBROKEN)
 
 

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from jointenergy.errors import InputError
 from jointenergy.files.reading import content_of, json_of
+from jointenergy.files.writing import refused
 from jointenergy.limits import IMAGE_BYTES
 from jointenergy.report import provenance
 from jointenergy.report.ood_sets import Outside
@@ -101,8 +102,10 @@ def keep(folder: Path, key: str, section: Section | None, seconds: float) -> Non
         (part / SECTION).write_text(json.dumps({"key": key, "seconds": seconds, "section": plain}, indent=1))
         shutil.rmtree(folder, ignore_errors=True)
         part.replace(folder)
-    except BaseException:
+    except BaseException as error:
         shutil.rmtree(part, ignore_errors=True)
+        if isinstance(error, OSError):
+            raise refused(folder, error) from None
         raise
 
 
