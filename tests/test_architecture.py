@@ -35,7 +35,7 @@ FLOORS: list[set[str]] = [
     {"fusing", "input_gradients"},
 ]
 # Where less is seen than the floors would allow: labels may raise errors and nothing else.
-ONLY: dict[str, set[str]] = {"labels": {"errors", "inputs", "limits"}, "inputs": {"errors"}}
+ONLY: dict[str, set[str]] = {"labels": {"errors", "inputs", "limits"}, "inputs": {"errors", "limits"}}
 FRONT = {"__init__", "__main__"}
 
 FORBIDDEN_IMPORTS = {"torchvision", "timm", "torch_fidelity", "torchattacks", "pytorch_ood", "netcal"}

@@ -211,7 +211,7 @@ class TestQuestions:
         path = str(
             portable.write(model, origin, run.sampling, run.bounds, Thresholds(), (), tmp_path / "table.safetensors")
         )
-        with pytest.raises(InputError, match=r"are neither images nor points: write them with --out FILE\.npy"):
+        with pytest.raises(InputError, match=r"are neither images nor points: write them as \.npy instead"):
             call(place, "sample", path, "--steps", "1000000", "--out", str(tmp_path / "s.png"))
         assert call(place, "sample", path, "--steps", "2", "--out", str(tmp_path / "s.npy")).exit_code == 0
 

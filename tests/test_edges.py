@@ -309,7 +309,7 @@ BOXED = make("unconditional", torch.float32)
         (lambda: Langevin(0.1, 0.1, bounds=(0.0,)), "bounds"),
         (lambda: Langevin(0.1, 0.1, schedule=3), "PolynomialDecay"),
         (lambda: Langevin(0.1, 0.1, bounds=3.0), "bounds"),
-        (lambda: Langevin.at_temperature("a"), "positive step_size, got a"),
+        (lambda: Langevin.at_temperature("a"), "positive step_size, got 'a'"),
         (lambda: pair().tempered("a"), "inverse temperature must be positive"),
         (lambda: SPACE.from_one_hot([1]), "5 entries a row, got list"),
         (lambda: Target(3), "a target needs a JointModel, got int"),

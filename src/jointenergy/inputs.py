@@ -43,13 +43,15 @@ def is_integer(value: object) -> bool:
 
 
 def is_number(value: object) -> bool:
-    """A real number of Python or numpy; True and False are none."""
+    """A real number of Python or numpy that a float can be; True and False are none."""
+    if isinstance(value, int) and abs(value) > sys.float_info.max:
+        return False
     return isinstance(value, numbers.Real) and not isinstance(value, bool)
 
 
 def check_positive(owner: object, name: str, value: float, *, zero: bool = False) -> None:
     """One sentence for a number that must be positive, or may be zero."""
-    if not (is_number(value) and abs(value) <= sys.float_info.max and (value > 0 or (zero and value == 0))):
+    if not (is_number(value) and math.isfinite(value) and (value > 0 or (zero and value == 0))):
         wanted = "zero or positive" if zero else "positive"
         kind = owner if isinstance(owner, type) else type(owner)
         raise InputError(f"{kind.__name__} needs a finite {wanted} {name}, got {_written(value)}")
@@ -57,7 +59,7 @@ def check_positive(owner: object, name: str, value: float, *, zero: bool = False
 
 def check_number(name: str, value: float) -> float:
     """The number as a float, or one sentence about what came instead; `name` begins the sentence."""
-    if not is_number(value) or (isinstance(value, int) and abs(value) > sys.float_info.max):
+    if not is_number(value):
         raise InputError(f"{name} must be a number, got {_written(value)}")
     return float(value)
 
