@@ -1,4 +1,4 @@
-"""Film the studio: python scripts/film_studio.py opens published models in Chromium and writes docs/figures/studio.gif."""
+"""Film the studio in Chromium: python scripts/film_studio.py writes docs/figures/studio.gif."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def shoot(page: Page) -> Film:
 
 
 def main() -> None:
-    words = [sys.executable, "-m", "jointenergy", "studio", "digits-jem", "digits-gibbs", "--no-browser", "--port", PORT]
+    words = [sys.executable, "-m", "jointenergy", "studio", "digits-jem", "--no-browser", "--port", PORT]
     server = subprocess.Popen(words, stdout=subprocess.DEVNULL)
     try:
         for _ in range(200):

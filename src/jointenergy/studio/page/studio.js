@@ -12,7 +12,7 @@ const make = (tag, attributes = {}, ...children) => {
   return element;
 };
 const color = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
-const number = (v, digits = 3) => (v === null || v === undefined ? "–" : Number(v).toPrecision(digits).replace(/\.?0+$/, (m) => (m.includes(".") ? "" : m)));
+const number = (v, digits = 3) => (v === null || v === undefined ? "–" : v !== 0 && Math.abs(v) < 1e-3 ? Number(v).toExponential(1) : Number(v).toPrecision(digits).replace(/\.?0+$/, (m) => (m.includes(".") ? "" : m)));
 
 const state = { runs: [], run: null, tab: "", input: null, pad: "view", hidden: new Set(), rowsBegin: 0 };
 let toastTimer = 0;
