@@ -30,15 +30,25 @@ HUB = "hf://"
 def push(run: Run, place: Path | str, *, figures: Mapping[str, float | None] | None = None, half: bool = False) -> str:
     """Write weights, model card and checksums of a run to a folder or to the hub; return where they are.
 
-    `figures` are shown in the card. `half` rounds weights to float16. A folder must be new, empty, or of an earlier
-    push, whose files are replaced.
+    Parameters
+    ----------
+    run
+        The run, as `load` opens it.
+    place
+        A folder, or `hf://OWNER/NAME`. A folder must be new, empty, or of an earlier push, whose files are replaced.
+    figures
+        Metrics to show in the model card, by name.
+    half
+        Round weights to float16.
 
-    Example:
-        >>> import jointenergy as je, tempfile
-        >>> with tempfile.TemporaryDirectory() as folder:
-        ...     place = je.push(je.load("digits-gibbs"), folder)
-        ...     je.load(je.pull(place, f"{folder}/copy")).labels.names[0]
-        'parity'
+    Examples
+    --------
+    >>> import tempfile
+    >>> import jointenergy as je
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     place = je.push(je.load("digits-gibbs"), f"{folder}/shared")
+    ...     je.load(je.pull(place, f"{folder}/copy")).labels.names
+    ('parity', 'above_four', 'loop')
     """
     if not isinstance(run, Run):
         raise InputError(f"push takes a run, as load gives, got {type(run).__name__}")
