@@ -103,7 +103,7 @@ class Buffer(ABC):
     ) -> None:
         check_count("a buffer's capacity", capacity)
         if not (is_number(restart) and 0 <= restart <= 1):
-            raise InputError(f"restart is the share of chains that are restarted, between 0 and 1, got {restart!r}")
+            raise InputError(f"restart is the fraction of chains to restart, between 0 and 1, got {restart!r}")
         self.restart = restart
         self.bound = event_shape is not None
         if not dtype.is_floating_point:

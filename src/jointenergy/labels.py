@@ -86,7 +86,8 @@ class LabelSpace:
             n_codes += int(spec) if not isinstance(spec, Sequence) else len(spec)
             if n_codes > CLASSES:
                 raise InputError(
-                    f"label variable {name!r} makes {n_codes:,} values in all: at most {CLASSES:,} are taken"
+                    f"the label variables up to {name!r} have {n_codes:,} values, more than the {CLASSES:,} that are "
+                    "accepted: use fewer"
                 )
             value_names = tuple(map(str, spec if isinstance(spec, Sequence) else range(int(spec))))
             if len(value_names) < 2:

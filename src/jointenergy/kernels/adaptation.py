@@ -151,7 +151,7 @@ def adapt(
     if acceptance is not None and not (is_number(acceptance) and 0 < acceptance < 1):
         raise InputError(f"the acceptance rate to adapt to must lie between 0 and 1, got {acceptance}")
     if not _parts(kernel):
-        raise InputError(f"{type(kernel).__name__} has no step size that an acceptance rate could guide: use it as is")
+        raise InputError(f"{type(kernel).__name__} has no step size to adapt: use it without a warm-up")
     if scales and _scalable(kernel):
         first = steps // 3
         kernel, state, spread = _stage(kernel, target, state, first, acceptance, lengths)

@@ -117,7 +117,9 @@ class Target:
     @staticmethod
     def _check_rows(name: str, given: Tensor, rows: Tensor) -> None:
         if len(given) not in (1, len(rows)):
-            raise InputError(f"{name} has {len(given)} rows where the chains have {len(rows)}")
+            raise InputError(
+                f"{name} has {len(given)} rows for {len(rows)} chains: give one row for all, or one for each"
+            )
 
 
 @dataclass(frozen=True)
@@ -287,7 +289,7 @@ class Kernel(ABC):
         x = target.hold_x(model.check_x(x))
         y = target.hold_y(model.labels.given(y, len(x), x.device))
         if self.moves_y and len(model.labels) == 0:
-            raise InputError(f"{type(self).__name__} moves labels, and the model has none")
+            raise InputError(f"{type(self).__name__} moves labels, and the model has none: use a kernel on x alone")
         model.check_summable(target.open_labels(y) if self.moves_y else y)
         if self.adjusted:
             check_precision(self, target, x)
@@ -363,7 +365,7 @@ def check_inside(kernel: Kernel, target: Target, x: Tensor) -> None:
     if not inside.all():
         raise InputError(
             f"{type(kernel).__name__} must start inside the model's domain {target.model.domain}; "
-            f"{int((~inside).sum())} of {len(x)} chains do not"
+            f"{int((~inside).sum())} of {len(x)} chains do not: clamp x"
         )
 
 

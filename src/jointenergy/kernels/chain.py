@@ -42,7 +42,9 @@ def run(kernel: Kernel, target: Target, state: State, steps: int) -> Iterator[tu
     # Checked once for all steps: the caller may have built or changed the state.
     known = known_of(state.y)
     if kernel.moves_y and known != "complete":
-        raise InputError(f"{type(kernel).__name__} moves labels and the state misses some: make it with its own init")
+        raise InputError(
+            f"{type(kernel).__name__} moves labels, and some of the state are missing: create the state with its init"
+        )
     # Weights may have changed since the state was created: its cached evaluation is dropped.
     return run_unchecked(kernel, target, replace(state, evaluation=None, known=known, ahead=()), steps)
 

@@ -179,8 +179,8 @@ def parallel_tempering(
     part = kernel.x_kernel if isinstance(kernel, BlockGibbs) else kernel
     if not isinstance(part, MALA | HMC | MixedHMC) or part.temperature != 1.0:
         raise InputError(
-            f"rungs need an exact kernel at temperature 1, of MALA, HMC or MixedHMC, got {type(part).__name__}: "
-            "for others `annealed` gives approximate starts"
+            f"parallel tempering needs MALA, HMC or MixedHMC at temperature 1, got {part}: for other kernels "
+            "`annealed` gives approximate starts"
         )
     rungs = ladder.inverse_temperatures
     kernels = [_stretched(kernel, b) for b in rungs]

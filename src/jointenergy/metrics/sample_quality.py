@@ -110,8 +110,7 @@ def precision_and_recall(data: Tensor, samples: Tensor, k: int = NEAREST) -> Man
 
 @dataclass(frozen=True)
 class Coverage:
-    """`density`: data balls around a sample, on average and over k; `coverage`: the fraction of data balls with a sample.
-    """
+    """`density`: data balls around a sample, averaged, over k; `coverage`: the fraction of data balls with a sample."""
 
     density: float
     coverage: float

@@ -121,7 +121,7 @@ class JointModel(nn.Module, ABC):
         """Return the log-density at real-valued codes `[n, n_codes]`; at one-hot codes it is that of the labels."""
         if not self.factorized:
             raise InputError(
-                f"{type(self).__name__} has no value at real-valued label codes, so no gradient by labels: "
+                f"{type(self).__name__} has no gradient with respect to labels, because it takes no real-valued codes: "
                 "sample its labels with ExactGibbs or SingleSiteGibbs"
             )
         closed = self.label_logits(x)
@@ -240,7 +240,9 @@ class JointModel(nn.Module, ABC):
         both = (y != MISSING) & (given != MISSING) & (y != given)
         if both.any():
             row, column = (int(i) for i in both.nonzero()[0])
-            raise InputError(f"row {row} asks for a value of {self.labels.names[column]!r} other than the one given")
+            raise InputError(
+                f"y and given differ in {self.labels.names[column]!r} in row {row}: leave it out of one of them"
+            )
         self.check_summable(given)
         joined = torch.where(y == MISSING, given, y)
         return self.log_density_unchecked(x, joined) - self.log_density_unchecked(x, given)

@@ -40,7 +40,7 @@ class Related(JointModel):
     def __init__(self, model: JointModel, offsets: Tensor | None, *, assume_equal_constants: bool = False) -> None:
         wanted = model.labels.cardinalities
         if (offsets is None) != assume_equal_constants:
-            raise InputError("with_offsets needs either offsets or assume_equal_constants=True, not both and not none")
+            raise InputError("with_offsets needs either offsets or assume_equal_constants=True, and not both")
         if offsets is not None and not isinstance(offsets, Tensor):
             raise InputError(f"offsets must be a tensor of shape {wanted}, got {type(offsets).__name__}")
         if offsets is not None and (tuple(offsets.shape) != wanted or not offsets.isfinite().all()):

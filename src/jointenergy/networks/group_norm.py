@@ -54,7 +54,7 @@ class _Moments(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: FunctionCtx, by_variance: Tensor, by_mean: Tensor) -> Tensor:
-        x, mean = ctx.saved_tensors  # type: ignore[attr-defined]  # torch gives it to what it calls with
+        x, mean = ctx.saved_tensors  # type: ignore[attr-defined]  # set by torch
         count = x[0, 0].numel()
         factor = by_variance * (2.0 / count)
         summand = by_mean / count - factor * mean

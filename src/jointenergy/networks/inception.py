@@ -70,16 +70,16 @@ class Inception(nn.Module):
         wanted = network.state_dict()
         for name, tensor in wanted.items():
             if name not in found:
-                raise InputError(f"the weights of Inception lack {name}, which is one of {len(wanted)} tensors")
+                raise InputError(f"the weights of Inception lack {name}: use the published weights of 2015-12-05")
             got = found[name]
             if got.shape != tensor.shape or not got.is_floating_point():
                 raise InputError(
-                    f"{name} of Inception has shape {tuple(tensor.shape)}, and the weights have {got.dtype} of shape "
-                    f"{tuple(got.shape)}: these are other weights than those of 2015-12-05"
+                    f"{name} of Inception has shape {tuple(tensor.shape)}, got {got.dtype} of shape "
+                    f"{tuple(got.shape)}: use the published weights of 2015-12-05"
                 )
         more = sorted(found.keys() - wanted.keys())
         if more:
-            raise InputError(f"the weights hold {more[0]}, which Inception of 2015-12-05 does not have")
+            raise InputError(f"Inception has no tensor {more[0]}: use the published weights of 2015-12-05")
         network.load_state_dict({name: found[name].float() for name in wanted}, assign=True)
         return network.requires_grad_(False).eval()
 
@@ -285,7 +285,7 @@ def _renamed(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
             continue
         if name.endswith("bn.weight"):
             if not bool((tensor == 1).all()):
-                raise InputError(f"{name} scales its channels, which Inception of 2015-12-05 does not: other weights")
+                raise InputError(f"{name} is not 1 as in Inception: use the published weights of 2015-12-05")
             continue
         bare = name.rpartition("layers.")[2]
         found[NAMES_OF_PORT.get(bare, bare)] = tensor

@@ -104,7 +104,8 @@ class KLTerm(Term):
             assert others is not None
             if values.model.check_x(others).shape[1:] != last.x.shape[1:]:
                 raise InputError(
-                    f"draws.neighbors must be like x, {tuple(last.x.shape[1:])}, got {tuple(others.shape)}"
+                    f"draws.neighbors must have rows of the shape of x, {tuple(last.x.shape[1:])}, got "
+                    f"{tuple(others.shape[1:])}"
                 )
 
     def value(self, values: Values, terms: Sequence[Term]) -> Tensor:
