@@ -593,8 +593,8 @@ COMPARES = {
 REFUSED = {
     "x": (lambda m, x, y: predict(m, x[:, :2]), r"x must have shape \[n, 3\]"),
     "given": (lambda m, x, y: predict(m, x, {"colour": 1}), "there is no label called 'colour'"),
-    "a second value": (lambda m, x, y: label_log_prob(m, x, y, (y + 1) % 2), "y and given differ in"),
-    "a second value to rank": (lambda m, x, y: rank(m, x, y, y, (y + 1) % 2), "y and given differ in"),
+    "a second value": (lambda m, x, y: label_log_prob(m, x, y, (y + 1) % 2), "other than the one given"),
+    "a second value to rank": (lambda m, x, y: rank(m, x, y, y, (y + 1) % 2), "other than the one given"),
     "a label twice": (lambda m, x, y: label_table(m, x, ["size", "size"]), "chosen twice"),
     "a string for names": (lambda m, x, y: label_table(m, x, "size"), "a list of names"),
     "score": (lambda m, x, y: score(m, x, "density"), "did you mean 'log_density'"),

@@ -610,7 +610,7 @@ Y = torch.zeros(2, 3, dtype=torch.int64)
         (lambda m: m.log_density(X + float("inf")), r"NaN or infinite values in 2 row"),
         (lambda m: m.log_density(X[:0]), "empty batch"),
         (lambda m: m.label_probs(X, {"colour": 1}), "no label called 'colour': did you mean 'color'"),
-        (lambda m: m.label_log_prob(X, Y, {"size": 1}), "y and given differ in 'size' in row 0"),
+        (lambda m: m.label_log_prob(X, Y, {"size": 1}), "row 0 asks for a value of 'size' other than the one given"),
         (lambda m: m.tempered(0.0), "inverse temperature must be positive"),
         (lambda m: LogitModel(nn.Linear(D, 4), MIXED).log_density(X), r"returned shape \[2, 4\].*needs \[2, 7\]"),
         (lambda m: LogitModel(nn.Linear(D, 5), BINARY).log_density(X), r"or \[2, 3\] with one logit per binary label"),

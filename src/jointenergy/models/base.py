@@ -241,7 +241,8 @@ class JointModel(nn.Module, ABC):
         if both.any():
             row, column = (int(i) for i in both.nonzero()[0])
             raise InputError(
-                f"y and given differ in {self.labels.names[column]!r} in row {row}: leave it out of one of them"
+                f"row {row} asks for a value of {self.labels.names[column]!r} other than the one given: leave out one of "
+                "them"
             )
         self.check_summable(given)
         joined = torch.where(y == MISSING, given, y)
