@@ -241,8 +241,7 @@ class JointModel(nn.Module, ABC):
         if both.any():
             row, column = (int(i) for i in both.nonzero()[0])
             raise InputError(
-                f"row {row} asks for a value of {self.labels.names[column]!r} other than the one given: leave out one of "
-                "them"
+                f"row {row} asks for a value of {self.labels.names[column]!r} other than the one given: leave one out"
             )
         self.check_summable(given)
         joined = torch.where(y == MISSING, given, y)
