@@ -180,7 +180,7 @@ class Reals:
         sizes += [len(d.mean) for d in terms if isinstance(d.mean, tuple)]
         if len(set(sizes)) > 1:
             raise InputError(
-                f"the Gaussian references are for x of {sizes[0]} and of {sizes[-1]} entries: multiply models of one x"
+                f"the Gaussian references are for x of {sizes[0]} and {sizes[-1]} entries: multiply models of one x"
             )
         if not sizes:
             precisions = [1 / d.scale**2 for d in terms if isinstance(d.scale, float | int)]
