@@ -23,7 +23,8 @@ ROOMS = ("buffers", "errors", "kernels", "labels", "models", "networks", "object
 
 def failures(module: ModuleType) -> str:
     """What doctest reports of the examples in a module; empty if all are right."""
-    runner, reported = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS, verbose=False), []
+    runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS, verbose=False)
+    reported: list[str] = []
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         for test in doctest.DocTestFinder().find(module, module.__name__):
