@@ -159,7 +159,7 @@ def test_a_small_size_takes_short_chains_of_few_rows(monkeypatch):
 
 
 def test_pairs_of_attributes_that_are_there_have_a_figure_of_their_own(monkeypatch):
-    """The judge sees all attributes in every sample, so of the pairs asked for it sees the one of both there."""
+    """The judge sees all attributes in every sample, so of the pairs asked for it sees the pair of both present."""
     monkeypatch.setattr(run_figures, "PER_PAIR", 2)
     monkeypatch.setattr(conditional_samples, "judge_of", lambda run: lambda x: torch.ones(len(x), 2, dtype=torch.int64))
     run, test = attributes_run(2, ExactGibbs())
@@ -168,7 +168,7 @@ def test_pairs_of_attributes_that_are_there_have_a_figure_of_their_own(monkeypat
     patterns, _ = run_figures.asked_pairs(run)
     assert shown == {"consistency_pairs": pytest.approx(1 / len(patterns)), "consistency_present": 1.0}
     assert len(patterns) > 1
-    assert "both there" in remark
+    assert "two present attributes" in remark
 
 
 def test_rows_that_have_a_pair_are_judged_as_samples_of_it_are():
@@ -262,7 +262,7 @@ def test_of_many_pairs_only_attributes_that_are_there_are_asked_for(monkeypatch)
     monkeypatch.setattr(run_figures, "MANY", 1)
     _, some_pairs = run_figures.samples_of_pairs(Subject(run, test))
     assert asked == 2 * [[[0, 0], [1, 1]]] + 2 * [[[1, 1]]]  # by either method
-    assert "attributes that are both there, and their diversity" in some_pairs
+    assert "attributes that are both present, and their diversity" in some_pairs
     assert "consistency_present" not in some_pairs  # it would be the same
     assert "pairs of labels, and their diversity" in all_pairs
 

@@ -173,7 +173,7 @@ def test_a_field_that_is_emptied_is_imputed(page):
     page.get_by_label("b", exact=True).fill("")
     page.locator(".cells small", has_text="to").wait_for()
     page.get_by_label("b", exact=True).fill("word")
-    page.get_by_text("a field holds a number").wait_for()
+    page.get_by_text("a field must hold a number").wait_for()
 
 
 def test_training_is_watched(page):
