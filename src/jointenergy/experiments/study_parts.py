@@ -38,7 +38,7 @@ def fitted(
     fit: Fitting,
     prepare: Callable[[Trainer], None] = lambda _: None,
 ) -> Loop:
-    """Train a run to its end, resuming it if possible; `prepare` changes the trainer before its first checkpoint only."""
+    """Train or resume a run to its end; `prepare` changes the trainer before its first checkpoint only."""
     run = Loop(trainer, folder)
     if checkpoints.all_in(run.checkpoint_folder):
         run.resume()

@@ -327,10 +327,10 @@ function answerBox(answer) {
 }
 
 panels.ask = () => {
-  const result = make("div", { class: "card result" }, make("h2", {}, "What the model says"));
+  const result = make("div", { class: "card result" }, make("h2", {}, "Prediction"));
   const update = async () => {
     const answer = state.input && (await task("ask", inputFields()));
-    if (answer) result.replaceChildren(make("h2", {}, "What the model says"), answerBox(answer));
+    if (answer) result.replaceChildren(make("h2", {}, "Prediction"), answerBox(answer));
   };
   return { element: make("section", { class: "panel" }, result), begin: update, update };
 };
