@@ -19,6 +19,8 @@ NOT = "not "
 class Options:
     """Set the options of a data set. A set refuses options that it does not use; see `jointenergy data list`.
 
+    `grey=True` reads images in one channel.
+
     Parameters
     ----------
     image_size : (height, width) or None
@@ -28,8 +30,7 @@ class Options:
         None is the set's own.
     crop : float
         Share of the sides that "crop" keeps.
-    grey : bool
-        Whether to read images in one channel.
+
     center, scale : sequence of float
         One number per column of a table, which is read as (x - center) / scale.
     columns : sequence of str
