@@ -30,7 +30,6 @@ class Options:
         None is the set's own.
     crop : float
         Share of the sides that "crop" keeps.
-
     center, scale : sequence of float
         One number per column of a table, which is read as (x - center) / scale.
     columns : sequence of str
