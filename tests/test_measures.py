@@ -179,7 +179,7 @@ def test_rows_that_have_a_pair_are_judged_as_samples_of_it_are():
     x[3] *= -1.0  # has none of the labels that it says
     figures, remark = run_figures.rows_of_pairs(Subject(run, Dataset(x, y, run.labels, "signs")))
     assert figures == {"consistency_pairs_rows": pytest.approx((3 / 4 + 1) / 2)}
-    assert "test rows that have the pairs" in remark
+    assert "test rows with the pairs" in remark
     y = torch.full_like(y, MISSING)
     assert run_figures.rows_of_pairs(Subject(run, Dataset(x, y, run.labels, "signs"))) == ({}, "")
 
@@ -207,8 +207,8 @@ def test_pairs_that_were_held_out_are_judged_one_by_one(monkeypatch):
         check_value(name, figures[name] or 0.0)
     assert figures["consistency_novel"] == figures["consistency_novel_baseline"]
     assert figures["novel_share.given.a0_not_a1"] == figures["consistency_novel"]
-    assert "judged those" not in remark
-    assert "The model itself judged those that were held out" in run_figures.samples_of_pairs(Subject(run, test))[1]
+    assert "judged held-out pairs" not in remark
+    assert "The model itself judged held-out pairs" in run_figures.samples_of_pairs(Subject(run, test))[1]
 
 
 def test_rows_that_have_a_pair_that_was_held_out_are_judged(monkeypatch):
