@@ -159,11 +159,11 @@ def load(
     ----------
     name : str
         One of `jointenergy data list`.
-    split : "train" or "test"
-        The rows to return.
     folder : path, optional
         Folder with the files of the set, or with a sub-folder of the set's name. By default the environment variable
         JOINTENERGY_DATA. Sets that come with the library or are drawn need none.
+    split : "train" or "test"
+        The rows to return.
     seed : int
         Seed of sets that are split or drawn here.
     options : Options
@@ -172,8 +172,8 @@ def load(
     Examples
     --------
     >>> import jointenergy as je
-    >>> je.data.load("digits", "test")
-    Dataset('digits', 540 rows of (64,) torch.float32, LabelSpace({'class': 10}))
+    >>> je.data.load("digits", split="test")
+    Dataset('digits', 540 rows of (64,) torch.float32, LabelSpace({'digit': 10}))
     """
     if name not in READERS:
         raise InputError(f"there is no data set called {name!r}: {nearest(name, list(READERS))}")
