@@ -244,7 +244,7 @@ def test_attributes_are_factors_of_their_own_and_the_judge_sees_them():
 
 
 def test_a_composition_has_no_baseline():
-    with pytest.raises(InputError, match="has no baseline"):
+    with pytest.raises(InputError, match="leave --baseline out"):
         Reproduction("digits-composition", (0,), baseline=True)
 
 
