@@ -21,8 +21,6 @@ PAGES = ("CHANGELOG.md", "CONTRIBUTING.md", "CODE_OF_CONDUCT.md", "SECURITY.md")
 COPIED = ("LICENSE", "results/*.json", "results/curves/*", "examples/*.py")
 LISTED = {"Records": "records", "Decisions": "decisions"}  # sections of the navigation with all pages of a folder
 LINK = re.compile(r"\[([^]]*)\]\(([^)#\s:]+)(#[^)\s]*)?\)")
-# Pages introduce their modules themselves; module docstrings start with the name of a room.
-MODULE = re.compile(r'(doc-module">\s*<div class="doc doc-contents first">).*?(?=<div class="doc doc-children">)', re.S)
 FORMULA = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', flags=re.S)
 CLI = "reference/cli.md"
 
@@ -66,7 +64,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 
 def on_page_content(html: str, **_: Any) -> str:  # noqa: ANN401 (what mkdocs passes)
-    """Convert formulas to MathML, which browsers draw without a script; drop module docstrings of the reference."""
+    """Convert formulas to MathML, which browsers draw without a script."""
 
     def drawn(found: re.Match[str]) -> str:
         text = found[2].replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&")
@@ -74,7 +72,7 @@ def on_page_content(html: str, **_: Any) -> str:  # noqa: ANN401 (what mkdocs pa
         formula = latex2mathml.converter.convert(text.strip(), display="block" if block else "inline")
         return f'<div class="formula">{formula}</div>' if block else formula
 
-    return FORMULA.sub(drawn, MODULE.sub(r"\1", html))
+    return FORMULA.sub(drawn, html)
 
 
 def command_line() -> str:
