@@ -42,7 +42,7 @@ class Command(NamedTuple):
 
 # A test checks each line against the docstring of its function.
 COMMANDS = {
-    "demo": Command("Train", "training", "demo", "Train a JEM on 8 x 8 digits in a minute and write a report."),
+    "demo": Command("Train", "training", "demo", "Train a JEM on 8 x 8 digits in a minute or two and write a report."),
     "train": Command("Train", "training", "train", "Train a recipe into a run folder."),
     "resume": Command("Train", "training", "resume", "Resume a stopped run from its last checkpoint."),
     "recipes": Command("Train", "training", "list_recipes", "List the recipes and studies, or print a recipe."),
