@@ -24,7 +24,7 @@ from jointenergy.training.chains import Chains
 from jointenergy.training.journal import Journal
 from jointenergy.training.order import Order
 from jointenergy.training.trainer import Trainer
-from tests.kills import forked
+from tests.forks import forked
 from tests.small import JOINT, SYSTEMS, Before, accuracy, small, trained
 
 TINY = (
