@@ -23,6 +23,8 @@ import torch
 
 from jointenergy.experiments import worker
 from jointenergy.report import provenance
+from jointenergy.training import loop
+from jointenergy.training.health import Health
 from tests.forks import WorkerFork
 
 pytest_plugins = ["pytester", "tests.skips"]
@@ -133,3 +135,9 @@ def forked_workers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Seeds are trained in forks of this process, which start at once."""
     given = {name: getattr(subprocess, name) for name in ("DEVNULL", "STDOUT", "TimeoutExpired")}
     monkeypatch.setattr(worker, "subprocess", SimpleNamespace(Popen=WorkerFork, **given))
+
+
+@pytest.fixture
+def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Checks of health, most of a short run, are left out where a test is not about them: no run is healthy."""
+    monkeypatch.setattr(loop, "check_trainer", lambda _: Health(False))

@@ -25,7 +25,6 @@ from jointenergy.recipes.variants import Size
 from jointenergy.report import results
 from jointenergy.runs.loading import open_run
 from jointenergy.training import loop
-from jointenergy.training.health import Health
 from jointenergy.training.stores import FolderStore
 from tests import generated_data as generated
 from tests.small import plainly
@@ -176,14 +175,14 @@ def weights(folder: Path) -> dict[str, torch.Tensor]:
 
 @pytest.mark.parametrize("name", ALL)
 def test_a_recipe_and_its_program_train_the_same_weights_at_smoke_size(
-    name: str, files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    name: str, files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
     """An argument that the program leaves out, or draws in another order, moves every weight.
 
     A check of health is most of so short a run, and trains nothing: here plain recipes have one, at quick size all.
     """
     if ":" in name:
-        monkeypatch.setattr(loop, "check_trainer", lambda _: Health(False))
+        request.getfixturevalue("unchecked")
     run = trained(name, "smoke", tmp_path / "run", files)
     recipe = recipes.load(name, size="smoke")
     monkeypatch.chdir(tmp_path)
