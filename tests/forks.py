@@ -68,5 +68,8 @@ class WorkerFork:
             time.sleep(0.01)
         return status
 
+    def send_signal(self, kind: signal.Signals) -> None:
+        os.kill(self.pid, kind)
+
     def kill(self) -> None:
-        os.kill(self.pid, signal.SIGKILL)
+        self.send_signal(signal.SIGKILL)

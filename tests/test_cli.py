@@ -227,7 +227,7 @@ def test_a_time_is_not_measured_for_a_folder_that_is_taken(tmp_path, monkeypatch
         CliRunner().invoke(app, arguments, catch_exceptions=False)
 
 
-def test_iterations_timed_for_a_time_are_kept_and_the_run_resumes_bit_for_bit(tmp_path, monkeypatch):
+def test_iterations_timed_for_a_time_are_kept_and_the_run_resumes_bit_for_bit(tmp_path, monkeypatch, unchecked):
     # Fails where the timed iterations are trained twice, or where a resumed run follows the provisional schedule.
     monkeypatch.setattr(run_folder.InTime, "_iterations", lambda *_: 52)
     settings = recipes.load("digits-jem", ["iterations=90", "chain.steps=1", "buffer.size=200"])

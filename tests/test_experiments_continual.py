@@ -205,6 +205,7 @@ def test_one_command_writes_the_result():
         reproduce(Reproduction("digits-continual", (0, 1), overrides=TINY, name="tiny"))
 
 
+@pytest.mark.usefixtures("forked_workers")
 def test_ctrl_c_saves_and_says_how_to_go_on():
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
 
