@@ -290,8 +290,9 @@ def test_a_full_disk_is_one_sentence_and_nothing_is_lost(tmp_path):
         save(self, **keywords)
 
     def train() -> None:
-        Loop._save = fill
-        answer = call("train", "digits-jem", "--out", str(folder), "--device", "cpu", *sets)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Loop, "_save", fill)
+            answer = call("train", "digits-jem", "--out", str(folder), "--device", "cpu", *sets)
         (tmp_path / "said").write_text(answer.err)
         sys.exit(answer.status)
 
