@@ -37,7 +37,17 @@ CHECKS = {
 }
 
 
-@pytest.mark.parametrize("name", [n for n in CHECKS if n.split("-")[1] not in NOT_RUN])
+LONG = {"check_class_weight_classifiers"}  # two fits of 1,000 iterations
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(n, marks=pytest.mark.slow) if n.split("-")[1] in LONG else n
+        for n in CHECKS
+        if n.split("-")[1] not in NOT_RUN
+    ],
+)
 def test_scikit_learns_own_checks(name):
     estimator, check = CHECKS[name]
     with warnings.catch_warnings():

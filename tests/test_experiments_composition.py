@@ -174,6 +174,7 @@ class Knows(nn.Module):
         return (self.group[self.judge(x)] == y[:, 0]).float()
 
 
+@pytest.mark.usefixtures("forked_workers")
 def test_one_command_writes_the_result_and_a_stopped_one_goes_on():
     words = ["study", "digits-composition", "--seeds", "1", "--name", "tiny", *SET]
     shown = CliRunner().invoke(app, words, catch_exceptions=False)
