@@ -573,7 +573,7 @@ class Run:
 
     def _write_onnx(self, path: Path) -> Path:
         self._fit_all()
-        metadata = {
+        metadata: dict[str, object] = {
             "labels": dict(zip(self.labels.names, self.labels.values, strict=True)),
             "bounds": tuple(self.bounds),
             "fitted": self.thresholds.plain(),
