@@ -313,7 +313,10 @@ BOXED = make("unconditional", torch.float32)
         (lambda: Langevin.at_temperature(1.0, 0.0), "Langevin needs a finite positive temperature"),
         (lambda: Target(pair(), given_x=X, mask=[True]), "mask must be a boolean tensor"),
         (lambda: Target(pair(), given_y=torch.zeros(0, 3, dtype=torch.int64)), "given_y has no rows"),
-        (lambda: run(SingleSiteGibbs(), TARGET, MALA(0.1).init(TARGET, X, generator=generator()), 1), "some of the state are missing"),
+        (
+            lambda: run(SingleSiteGibbs(), TARGET, MALA(0.1).init(TARGET, X, generator=generator()), 1),
+            "some of the state are missing",
+        ),
         (lambda: ReplayBuffer(5, (D,), MIXED).store(Drawn.fresh(NAN, torch.zeros(4, 3).long())), "NaN or infinite"),
         (lambda: ReplayBuffer(5, (D,), MIXED).store(Drawn.fresh(X[:0], torch.zeros(0, 3).long())), "empty batch"),
         (lambda: ReplayBuffer(5.0, (D,), MIXED), "capacity must be an integer"),
