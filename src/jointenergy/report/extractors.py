@@ -142,8 +142,7 @@ def choose(subject: Subject) -> tuple[Extractor, tuple[str, ...]]:
         if name == "own-features":
             reasons.append(
                 "No extractor and no baseline was given, so samples are compared with the run's own features "
-                "(own-features), "
-                "which miss what the run has not learned. Give --against or --extractor."
+                "(own-features), which miss what the run has not learned. Give --against or --extractor."
             )
         return found, tuple(reasons)
     reasons.append("Samples are compared by their values (pixels), without a feature extractor.")

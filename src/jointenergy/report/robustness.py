@@ -155,9 +155,8 @@ def _says(found: Sequence[Attacked], sizes: RobustnessSizes, entries: int) -> It
     yield from map(_half, found)
     yield (
         f"Changes are measured in units of the range of x. {n} random test rows, the same for all: their share has a "
-        "95 % "
-        f"margin of up to {196 * math.sqrt(0.25 / n):.0f} points. Rows that are wrong without a change have radius 0; "
-        "rows with several labels must be right in all of them."
+        f"95 % margin of up to {196 * math.sqrt(0.25 / n):.0f} points. Rows that are wrong without a change have "
+        "radius 0; rows with several labels must be right in all of them."
     )
     yield (
         f"Every point is the minimum over all attacks run: projected gradient descent ({budget.steps} steps, "
@@ -191,8 +190,7 @@ def _says(found: Sequence[Attacked], sizes: RobustnessSizes, entries: int) -> It
             if n_closer > HIDDEN * n:
                 yield (
                     f"{_capital(each.name)}: on {n_closer} of {n} rows gradient-free attacks came closer (L2) than "
-                    "gradient "
-                    "attacks: gradients are masked, and the true radii may be even smaller."
+                    "gradient attacks: gradients are masked, and the true radii may be even smaller."
                 )
 
 
