@@ -4,31 +4,27 @@ from __future__ import annotations
 
 import importlib.util
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
+from matplotlib.ticker import PercentFormatter
 from torch import Tensor
 
 from jointenergy.data import View
 from jointenergy.kernels import Langevin
 from jointenergy.labels import MISSING
 from jointenergy.report.attack_target import NORMS, Budget, Defended, Gradient, Norm, units
+from jointenergy.report.drawings import COLORS, drawing, picture
 from jointenergy.report.predictors import predictors, prefix, shown
-from jointenergy.report.sections import Picture, Section, Subject, Suite
+from jointenergy.report.sections import Picture, Section, Subject, Suite, Table
 from jointenergy.runs import Run
+from jointenergy.runs.film import as_images
 from jointenergy.runs.run import generator_of
 
 if TYPE_CHECKING:
     from jointenergy.report.attacks import Closest
-from collections.abc import Callable
-
-from matplotlib.ticker import PercentFormatter
-
-from jointenergy.report.drawings import COLORS, drawing, picture
-from jointenergy.report.sections import Table
-from jointenergy.runs.film import as_images
 
 NAME, TITLE = "robustness", "Robustness"
 REFINED: Mapping[str, Gradient] = {"gradient": "through", "identity": "identity"}
