@@ -43,14 +43,14 @@ class EnergyL2(Term):
     name: ClassVar[str] = "energy_l2"
 
     def value(self, values: Values, terms: Sequence[Term]) -> Tensor:
-        total = values.x.new_zeros(())
-        contrasts = [t for t in terms if isinstance(t, LikelihoodTerm) and t.under != "given_x"]
-        if not contrasts:
+        total, compared = values.x.new_zeros(()), False
+        for term in terms:
+            if isinstance(term, LikelihoodTerm) and term.under != "given_x":
+                over, under = values.alike(term.over, term.under), values.at(term.under)
+                squares = over.mean(over.log_density**2) + under.mean(under.log_density**2)
+                total, compared = total + torch.where(term.applies(values), squares, 0.0).sum() / values.n, True
+        if not compared:
             raise InputError("EnergyL2 needs a likelihood term with negatives of x, such as LogPX(): add one")
-        for term in contrasts:
-            over, under = values.alike(term.over, term.under), values.at(term.under)
-            squares = over.mean(over.log_density**2) + under.mean(under.log_density**2)
-            total = total + torch.where(term.applies(values), squares, 0.0).sum() / values.n
         return total
 
 

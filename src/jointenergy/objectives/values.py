@@ -55,7 +55,7 @@ class Values:
         self.model, self.x, self.mask, self.draws = model, batch.x, batch.mask, draws
         self.complete, self.weight = batch.complete, batch.weight
         self.n = len(batch.x)
-        self.y = self.labels_of(batch)
+        self.y = self.labels_of(batch) if batch.y is None else batch.y
         self.labeled = (self.y != MISSING).any(1)
         self.labeled_only = labeled_only
         self._at: dict[DrawName, Evaluated] = {}
@@ -79,9 +79,10 @@ class Values:
 
     def exact(self, name: DrawName) -> bool:
         """Tell whether the model computes the sum at `name`. Without draws, a row's few missing labels are summed."""
-        return not needs_draws(
-            self.model, name, missing_labels=self.draws.given_xy is not None, masked_x=self.mask is not None
-        )
+        if name not in ("given_x", "given_xy"):
+            return False
+        missing = self.draws.given_xy is not None
+        return not needs_draws(self.model, name, missing_labels=missing, masked_x=self.mask is not None)
 
     def states(self, name: DrawName) -> tuple[Tensor, Tensor]:
         """Return the states x, y at which the log-densities for `name` are evaluated."""

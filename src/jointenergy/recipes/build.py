@@ -6,38 +6,10 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+from jointenergy import kernels, objectives
 from jointenergy.buffers import Buffer, ReplayBuffer, ReservoirBuffer
 from jointenergy.data.training import TrainingData
 from jointenergy.errors import InputError
-from jointenergy.kernels import (
-    HMC,
-    MALA,
-    BlockGibbs,
-    Cycle,
-    DiscreteMALA,
-    ExactGibbs,
-    GibbsWithGradients,
-    GroupGibbs,
-    Kernel,
-    LabelJump,
-    Langevin,
-    MixedHMC,
-    PathAuxiliary,
-    PolynomialDecay,
-    SingleSiteGibbs,
-    UnderdampedLangevin,
-)
-from jointenergy.objectives import (
-    EnergyL2,
-    KLTerm,
-    LogPX,
-    LogPXGivenY,
-    LogPXY,
-    LogPYGivenX,
-    Objective,
-    PseudoLikelihood,
-    frequency_weights,
-)
 from jointenergy.recipes.calls import Call, Named, made
 from jointenergy.recipes.data import view_of
 from jointenergy.recipes.networks import model_of, temperature_of
@@ -70,10 +42,10 @@ def arguments_of(recipe: Recipe, data: TrainingData) -> dict[str, Any]:
 
 def described_arguments(recipe: Recipe, data: TrainingData) -> dict[str, Any]:
     """Like `arguments_of`, with arguments that depend on the data as calls."""
-    objectives, chain = _described_objectives(recipe, data), recipe.chain
+    described, chain = _described_objectives(recipe, data), recipe.chain
     return {
-        "objective": objectives[0],
-        "label_objective": objectives[1] if len(objectives) > 1 else None,
+        "objective": described[0],
+        "label_objective": described[1] if len(described) > 1 else None,
         "kernel": kernel_of(recipe),
         "bounds": view_of(recipe.data),
         "iterations": recipe.iterations,
@@ -98,53 +70,54 @@ def described_arguments(recipe: Recipe, data: TrainingData) -> dict[str, Any]:
     }
 
 
-def kernel_of(recipe: Recipe) -> Kernel:
+def kernel_of(recipe: Recipe) -> kernels.Kernel:
     """The kernel of the recipe's chains."""
     chain, moves_x, moves_y = recipe.chain, x_kernel_of(recipe), y_kernel_of(recipe)
-    kernel = moves_x if moves_y is None else BlockGibbs(moves_y, moves_x, chain.x_steps)
+    kernel = moves_x if moves_y is None else kernels.BlockGibbs(moves_y, moves_x, chain.x_steps)
     if chain.label_jump is None:
         return kernel
     jump, unit = chain.label_jump, temperature_of(recipe)
-    return Cycle((kernel, LabelJump(jump.step_size * unit, jump.steps, jump.temperature / unit)))
+    return kernels.Cycle((kernel, kernels.LabelJump(jump.step_size * unit, jump.steps, jump.temperature / unit)))
 
 
-def y_kernel_of(recipe: Recipe) -> Kernel | None:
+def y_kernel_of(recipe: Recipe) -> kernels.Kernel | None:
     """The kernel of labels, if chains move them."""
     moves = recipe.chain.label_moves
-    kernels: dict[str, Callable[[], Kernel | None]] = {
+    by_name: dict[str, Callable[[], kernels.Kernel | None]] = {
         "none": lambda: None,
-        "exact": ExactGibbs,
-        "single-site": SingleSiteGibbs,
-        "gibbs-with-gradients": lambda: GibbsWithGradients(moves.balancing),
-        "discrete-mala": lambda: DiscreteMALA(moves.step_size),
-        "path-auxiliary": lambda: PathAuxiliary(moves.flips, moves.balancing),
-        "group-gibbs": lambda: GroupGibbs(moves.groups),
+        "exact": kernels.ExactGibbs,
+        "single-site": kernels.SingleSiteGibbs,
+        "gibbs-with-gradients": lambda: kernels.GibbsWithGradients(moves.balancing),
+        "discrete-mala": lambda: kernels.DiscreteMALA(moves.step_size),
+        "path-auxiliary": lambda: kernels.PathAuxiliary(moves.flips, moves.balancing),
+        "group-gibbs": lambda: kernels.GroupGibbs(moves.groups),
     }
-    return kernels[recipe.chain.label_kernel]()
+    return by_name[recipe.chain.label_kernel]()
 
 
-def x_kernel_of(recipe: Recipe) -> Kernel:
+def x_kernel_of(recipe: Recipe) -> kernels.Kernel:
     """The kernel of x: Langevin clamped to the data's bounds if the recipe says so, or another.
 
     If the model is f / T, its gradients are 1 / T times those of f, so step sizes are T times those of the recipe.
     """
     kernel, unit = recipe.chain.kernel, temperature_of(recipe)
     if isinstance(kernel, MALASettings):
-        return MALA(kernel.step_size * unit, kernel.temperature / unit)
+        return kernels.MALA(kernel.step_size * unit, kernel.temperature / unit)
     # Of motion the step is a time, in which x moves by the root of it.
     time = kernel.step_size * math.sqrt(unit)
     if isinstance(kernel, HMCSettings):
-        return HMC(time, kernel.leapfrog_steps, kernel.temperature / unit, kernel.jitter)
+        return kernels.HMC(time, kernel.leapfrog_steps, kernel.temperature / unit, kernel.jitter)
     if isinstance(kernel, MixedHMCSettings):
-        return MixedHMC(time, kernel.visits, kernel.leapfrog_steps, kernel.temperature / unit)
+        return kernels.MixedHMC(time, kernel.visits, kernel.leapfrog_steps, kernel.temperature / unit)
     if isinstance(kernel, UnderdampedSettings):
-        return UnderdampedLangevin(time, kernel.friction / math.sqrt(unit), kernel.temperature / unit)
-    return Langevin(
+        return kernels.UnderdampedLangevin(time, kernel.friction / math.sqrt(unit), kernel.temperature / unit)
+    decay = kernel.schedule
+    return kernels.Langevin(
         kernel.step_size * unit,
         kernel.noise_scale,
         gradient_clamp=None if kernel.gradient_clamp is None else kernel.gradient_clamp / unit,
         bounds=(recipe.data.low, recipe.data.high) if recipe.chain.clamp else None,
-        schedule=None if kernel.schedule is None else PolynomialDecay(kernel.schedule.power, kernel.schedule.offset),
+        schedule=None if decay is None else kernels.PolynomialDecay(decay.power, decay.offset),
     )
 
 
@@ -163,7 +136,7 @@ def buffer_of(recipe: Recipe) -> Buffer | None:
     return kind(recipe.buffer.size, restart=recipe.buffer.restart)
 
 
-def objectives_of(recipe: Recipe, data: TrainingData) -> tuple[Objective, ...]:
+def objectives_of(recipe: Recipe, data: TrainingData) -> tuple[objectives.Objective, ...]:
     """Create the recipe's objective, or two objectives for separate batches."""
     return tuple(objective.make() for objective in _described_objectives(recipe, data))
 
@@ -178,16 +151,16 @@ def _described_objectives(recipe: Recipe, data: TrainingData) -> list[Call]:
     if recipe.chain.label_temperature == "last":
         joint, marginal, labels = 0.0, marginal + joint, labels + recipe.chain.kernel.temperature * joint
     if weights.frequency_weights:
-        label_weights = Call(frequency_weights, Named("data.y", data.y), Named("data.labels", data.labels))
+        label_weights = Call(objectives.frequency_weights, Named("data.y", data.y), Named("data.labels", data.labels))
     smoothing = {"label_smoothing": weights.label_smoothing} if weights.label_smoothing else {}
-    classifier = Call(LogPYGivenX, weight=labels * unit, label_weights=label_weights, **smoothing)
+    classifier = Call(objectives.LogPYGivenX, weight=labels * unit, label_weights=label_weights, **smoothing)
     terms = [
-        Call(LogPX, weight=marginal * unit),
-        Call(LogPXY, weight=joint * unit),
-        Call(LogPXGivenY, weight=weights.log_p_x_given_y * unit),
-        Call(PseudoLikelihood, weight=weights.pseudo_likelihood * unit),
-        Call(EnergyL2, weight=weights.energy_l2 * unit**2),
-        Call(KLTerm, weight=weights.kl * unit, entropy_weight=weights.entropy / unit),
+        Call(objectives.LogPX, weight=marginal * unit),
+        Call(objectives.LogPXY, weight=joint * unit),
+        Call(objectives.LogPXGivenY, weight=weights.log_p_x_given_y * unit),
+        Call(objectives.PseudoLikelihood, weight=weights.pseudo_likelihood * unit),
+        Call(objectives.EnergyL2, weight=weights.energy_l2 * unit**2),
+        Call(objectives.KLTerm, weight=weights.kl * unit, entropy_weight=weights.entropy / unit),
     ]
     groups = [terms, [classifier]] if recipe.data.separate_batches else [[*terms, classifier]]
-    return [Call(Objective, tuple(t for t in group if t.kwargs["weight"] > 0)) for group in groups]
+    return [Call(objectives.Objective, tuple(t for t in group if t.kwargs["weight"] > 0)) for group in groups]

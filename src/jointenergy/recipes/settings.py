@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Annotated, Literal
+from typing import Annotated, Literal, get_args
 
 from pydantic import Field
 
@@ -146,16 +146,7 @@ Network = Annotated[
     | IgebmNetwork,
     Field(discriminator="kind"),
 ]
-NETWORKS = (
-    MLPNetwork,
-    BilinearNetwork,
-    WideResNetNetwork,
-    NFWideResNetNetwork,
-    ImageCNNNetwork,
-    GibbsJemNetwork,
-    DSpritesNetwork,
-    IgebmNetwork,
-)
+NETWORKS = get_args(get_args(Network)[0])
 
 
 @dataclass(frozen=True)
@@ -264,7 +255,7 @@ XKernel = Annotated[
     LangevinSettings | MALASettings | HMCSettings | UnderdampedSettings | MixedHMCSettings,
     Field(discriminator="kind"),
 ]
-X_KERNELS = (LangevinSettings, MALASettings, HMCSettings, UnderdampedSettings, MixedHMCSettings)
+X_KERNELS = get_args(get_args(XKernel)[0])
 
 
 @dataclass(frozen=True)

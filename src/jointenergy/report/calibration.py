@@ -226,8 +226,7 @@ def _how_measured(answers: Mapping[str, Answers], scaled: bool) -> list[str]:
     if scaled:
         says.append(
             "Temperature-scaled: log-probabilities divided by the temperature that maximizes the likelihood of "
-            "held-out "
-            "rows. It costs next to nothing, so better training should beat it."
+            "held-out rows. It costs next to nothing, so better training should beat it."
         )
     return says
 

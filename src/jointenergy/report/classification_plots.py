@@ -53,9 +53,8 @@ def reliability_diagrams(answers: Mapping[str, Answers], errors: Mapping[str, fl
         return picture(
             "reliability",
             "Reliability: each point is a bin of predictions, at its mean confidence and accuracy, with 95 % "
-            "intervals. "
-            "Points below the dashed line are overconfident, above it underconfident. The bars count predictions "
-            "(logarithmic scale): bins with few predictions say little.",
+            "intervals. Points below the dashed line are overconfident, above it underconfident. The bars count "
+            "predictions (logarithmic scale): bins with few predictions say little.",
             figure,
         )
 
@@ -111,8 +110,7 @@ def risk_against_coverage(answers: Mapping[str, Answers]) -> Picture:
         return picture(
             "risk_coverage",
             "Risk against coverage: the error rate if the model answers only its most confident predictions. A curve "
-            "that "
-            "stays at 0 for long has its errors at low confidence; a smaller area is better.",
+            "that stays at 0 for long has its errors at low confidence; a smaller area is better.",
             figure,
         )
 
@@ -142,9 +140,8 @@ def confidence_histograms(answers: Mapping[str, Answers]) -> Picture:
                 ax.legend(loc="upper left")
         return picture(
             "confidence",
-            "Confidence of right and wrong predictions (logarithmic scale). Wrong ones at the right end were made "
-            "with full "
-            "confidence.",
+            "Confidence of right and wrong predictions (logarithmic scale). Wrong ones at the right end were made with "
+            "full confidence.",
             figure,
         )
 

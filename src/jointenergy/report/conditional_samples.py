@@ -242,8 +242,7 @@ def conditional_samples(subject: Subject, sets: Sets, *, patterns: int, per: int
     if run.model.normalizer == "conditional" and not single:
         says += (
             "Each label of this model has an unknown normalizing constant, so samples given some labels with the "
-            "others "
-            "free are not drawn.",
+            "others free are not drawn.",
         )
         return Section("labels", "", says)
     own = Way("noise", "marginalize" if single or run.sampling.y_kernel is None else "resample")

@@ -41,8 +41,7 @@ def distal(subject: Subject, suite: Suite) -> Section | None:
         rows.append((name, share, middle))
     caption = (
         f"Noise moved along the gradient of log p({label} | x) until it exceeds {ABOVE:g}, {PER} per value. Images "
-        "that "
-        "still look like noise are confident mistakes of the classifier."
+        "that still look like noise are confident mistakes of the classifier."
     )
     drawn = grids("distal", caption, panels, PER, subject.run.bounds, rows=values)
     how = (

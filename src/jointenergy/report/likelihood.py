@@ -176,8 +176,7 @@ def why_not(subject: Subject, sizes: LikelihoodSizes) -> str | None:
     if recipe is None:
         return (
             f"No likelihood: {run.origin.name} was trained with cross-entropy, which does not constrain log p(x), and "
-            "has "
-            "no validation rows to choose a temperature on."
+            "has no validation rows to choose a temperature on."
         )
     if run.is_cross_entropy:
         return (
@@ -295,9 +294,8 @@ def _in_words(last: Bounds, peers: Mapping[str, float]) -> str:
     if last.lower is None:
         say = (
             f"Mean log-likelihood of a test row: at most {last.upper:.1f} nats. There is no lower bound: reverse "
-            "annealing "
-            f"from test rows gives {last.annealed:.1f}, above the upper bound, since it was too fast to sample the "
-            "model."
+            f"annealing from test rows gives {last.annealed:.1f}, above the upper bound, since it was too fast to "
+            "sample the model."
         )
     else:
         say = (
@@ -323,17 +321,14 @@ def _method(facts: Facts, last: Bounds) -> list[str]:
         f"T = {facts.own:.3g}.",
         f"Upper bound: annealed importance sampling with {effort.n_temperatures} temperatures and {effort.n_chains} "
         "chains of adjusted Langevin steps per normalizer underestimates log Z in expectation, and so overestimates "
-        "the "
-        f"likelihood; with probability {chance} % the true one is below {last.upper + last.margin:.1f} nats.",
+        f"the likelihood; with probability {chance} % the true one is below {last.upper + last.margin:.1f} nats.",
         f"Lower bound: reverse annealing from {effort.n_rows} test rows (RAISE). In expectation it is below the "
-        "likelihood under the annealing process, which matches the model only if the annealing "
-        "is slow enough.",
+        "likelihood under the annealing process, which matches the model only if the annealing is slow enough.",
     ]
     if facts.n_levels is not None:
         says.append(
             f"The data are discrete: values were dequantized uniformly in cells of 1/{facts.n_levels} of the range; "
-            "bits "
-            "per dimension refer to the discrete values."
+            "bits per dimension refer to the discrete values."
         )
     if facts.jacobian is not None:
         says.append(
@@ -408,8 +403,7 @@ def _temperatures(scan: Sequence[Bounds], chosen: float) -> Picture:
         return picture(
             "likelihood-temperature",
             "Mean log-likelihood of validation rows at each temperature, the best with slower annealing. The dotted "
-            "line "
-            "is the chosen one, where the smaller of the two is largest. The two meet if the annealing is slow "
+            "line is the chosen one, where the smaller of the two is largest. The two meet if the annealing is slow "
             "enough." + (f" Not shown, more than {FAR} nats away: T = {', '.join(left)}." if left else ""),
             figure,
         )

@@ -136,7 +136,9 @@ def long_chains(subject: Subject, sets: Sets, *, chains: int, times: int) -> Sec
     if sets.buffer is not None:
         rows = some(torch.arange(len(sets.buffer.x)), len(sets.test), torch.Generator().manual_seed(subject.seed))
         known["persistent chains"] = energy(sets.buffer.x[rows], sets.buffer.y[rows])
-    known["starts of chains"] = energy(sets.starts, _labels_of(sets, sets.starts))
+    # Starts have no labels of their own.
+    labels = sets.samples_y if len(sets.samples_y) == len(sets.starts) else sets.test_y
+    known["starts of chains"] = energy(sets.starts, labels[: len(sets.starts)])
     known["uniform noise"] = energy(sets.noise, sets.test_y)
     bounds = {"data": sets.test, "samples": sets.samples}
     metrics: dict[str, float | None] = {
@@ -206,12 +208,6 @@ def _classes(run: Run, sets: Sets, course: Course, predict: Judge | None) -> Sec
         )
         drawn = (draw_classes(course, names, groups, sets.steps, caption),)
     return Section("classes", "", tuple(says), metrics, (), drawn)
-
-
-def _labels_of(sets: Sets, x: Tensor) -> Tensor:
-    """Labels for rows that have none of their own, wherever the energy needs some."""
-    y = sets.samples_y if len(sets.samples_y) == len(x) else sets.test_y
-    return y[: len(x)]
 
 
 def _median(energy: Tensor) -> float | None:

@@ -79,7 +79,8 @@ def page(evaluation: RunEvaluation) -> str:
     shown = named.get("samples")
     hero = next((p for p in shown.pictures if not p.folded), None) if shown is not None else None
     rest = [replace(s, pictures=tuple(p for p in s.pictures if p is not hero)) for s in evaluation.sections]
-    first = [_hero(hero), *(_section(s) for s in rest if s.name == "health"), _glance(evaluation.metrics)]
+    pictures = "" if hero is None else f'<section id="pictures">\n{_picture(hero)}\n</section>'
+    first = [pictures, *(_section(s) for s in rest if s.name == "health"), _glance(evaluation.metrics)]
     sections = "\n".join([*first, *(_section(s) for s in rest if s.name != "health")])
     return f"""<!doctype html>
 <html lang="en">
@@ -102,10 +103,6 @@ def page(evaluation: RunEvaluation) -> str:
 </body>
 </html>
 """
-
-
-def _hero(drawn: Picture | None) -> str:
-    return "" if drawn is None else f'<section id="pictures">\n{_picture(drawn)}\n</section>'
 
 
 def _glance(metrics: Mapping[str, float | None]) -> str:
@@ -226,16 +223,12 @@ def _text_of(cell: Cell, decimals: int) -> str:
 def _picture(drawn: Picture) -> str:
     data = base64.b64encode(drawn.png).decode("ascii")
     caption = escape(drawn.caption)
-    width = round(_width_of(drawn.png) * SCREEN_DPI / STYLE_OF_PICTURES["savefig.dpi"])
+    pixels = int.from_bytes(drawn.png[16:20], "big")  # the width, as the head of the file says
+    width = round(pixels * SCREEN_DPI / STYLE_OF_PICTURES["savefig.dpi"])
     return (
         f'<figure><img alt="{caption}" width="{width}" src="data:image/png;base64,{data}">'
         f"<figcaption>{caption}</figcaption></figure>"
     )
-
-
-def _width_of(png: bytes) -> int:
-    """In pixels, as the head of the file says."""
-    return int.from_bytes(png[16:20], "big")
 
 
 def _about(evaluation: RunEvaluation) -> str:

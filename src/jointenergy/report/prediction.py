@@ -92,15 +92,13 @@ def _how_measured(told: Told, subject: Subject) -> list[str]:
     says = [
         f"Measured on {len(told.nll):,} test rows of {test.name}, with exact label probabilities given x. NLL is the "
         "negative log-likelihood of the true labels of a row, in nats; it penalizes confident errors. The Brier score "
-        "is "
-        "half the squared distance between probabilities and truth. Lower is better for both."
+        "is half the squared distance between probabilities and truth. Lower is better for both."
     ]
     missing = len(told.nll) * len(test.labels) - len(answers)
     if len(test.labels) > 1:
         says.append(
             "Accuracy and Brier score are over all labels of all rows; an exact match is a row whose jointly most "
-            "probable "
-            "labels are all right."
+            "probable labels are all right."
         )
     if missing:
         says.append(f"{missing:,} labels of these rows are missing and ignored.")
@@ -214,7 +212,6 @@ def _by_sampling(run: Run, subject: Subject, sizes: PredictionSizes) -> tuple[di
     seen = truth != MISSING
     sentence = (
         f"Its labels were sampled instead, on {len(rows):,} rows: the most frequent value of each among the last "
-        "states "
-        f"of {sizes.n_chains} chains of {sizes.steps} steps. This is an estimate without probabilities."
+        f"states of {sizes.n_chains} chains of {sizes.steps} steps. This is an estimate without probabilities."
     )
     return {"accuracy_by_sampling": float((chosen == truth)[seen].double().mean())}, sentence

@@ -47,8 +47,7 @@ def _unable(run: Run, subject: Subject) -> str | None:
     if run.model.normalizer == "conditional":
         return (
             "each label of its model has an unknown normalizing constant, so labels cannot be compared (relate them "
-            "with "
-            "offsets, or use run.assuming_equal_constants(), which is then marked)"
+            "with offsets, or use run.assuming_equal_constants(), which is then marked)"
         )
     if (labels.names, labels.cardinalities) != (wanted.names, wanted.cardinalities):
         return "its labels differ from those of the test rows"

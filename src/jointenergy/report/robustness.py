@@ -4,31 +4,27 @@ from __future__ import annotations
 
 import importlib.util
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import torch
+from matplotlib.ticker import PercentFormatter
 from torch import Tensor
 
 from jointenergy.data import View
 from jointenergy.kernels import Langevin
 from jointenergy.labels import MISSING
 from jointenergy.report.attack_target import NORMS, Budget, Defended, Gradient, Norm, units
+from jointenergy.report.drawings import COLORS, drawing, picture
 from jointenergy.report.predictors import predictors, prefix, shown
-from jointenergy.report.sections import Picture, Section, Subject, Suite
+from jointenergy.report.sections import Picture, Section, Subject, Suite, Table
 from jointenergy.runs import Run
+from jointenergy.runs.film import as_images
 from jointenergy.runs.run import generator_of
 
 if TYPE_CHECKING:
     from jointenergy.report.attacks import Closest
-from collections.abc import Callable
-
-from matplotlib.ticker import PercentFormatter
-
-from jointenergy.report.drawings import COLORS, drawing, picture
-from jointenergy.report.sections import Table
-from jointenergy.runs.film import as_images
 
 NAME, TITLE = "robustness", "Robustness"
 REFINED: Mapping[str, Gradient] = {"gradient": "through", "identity": "identity"}
@@ -155,9 +151,8 @@ def _says(found: Sequence[Attacked], sizes: RobustnessSizes, entries: int) -> It
     yield from map(_half, found)
     yield (
         f"Changes are measured in units of the range of x. {n} random test rows, the same for all: their share has a "
-        "95 % "
-        f"margin of up to {196 * math.sqrt(0.25 / n):.0f} points. Rows that are wrong without a change have radius 0; "
-        "rows with several labels must be right in all of them."
+        f"95 % margin of up to {196 * math.sqrt(0.25 / n):.0f} points. Rows that are wrong without a change have "
+        "radius 0; rows with several labels must be right in all of them."
     )
     yield (
         f"Every point is the minimum over all attacks run: projected gradient descent ({budget.steps} steps, "
@@ -191,8 +186,7 @@ def _says(found: Sequence[Attacked], sizes: RobustnessSizes, entries: int) -> It
             if n_closer > HIDDEN * n:
                 yield (
                     f"{_capital(each.name)}: on {n_closer} of {n} rows gradient-free attacks came closer (L2) than "
-                    "gradient "
-                    "attacks: gradients are masked, and the true radii may be even smaller."
+                    "gradient attacks: gradients are masked, and the true radii may be even smaller."
                 )
 
 

@@ -71,8 +71,7 @@ def sets_of(subject: Subject, n: int, generator: torch.Generator) -> Sets:
     if given is not None:
         says.append(
             "Each label of this model has an unknown normalizing constant, so chains are given labels with the "
-            "frequencies "
-            "of the training data; energies are those at these labels."
+            "frequencies of the training data; energies are those at these labels."
         )
     samples, samples_y, starts, seconds = _fresh(run, n, given, steps, subject.seed)
     alive = samples.isfinite().flatten(1).all(1)

@@ -173,10 +173,8 @@ def features(
     x_reference, against = _reference(subject, sets, extractor, sizes.reference)
     says = [
         f"{len(sets.samples):,} fresh chains of {sets.steps} steps, not selected, against {against}. Features are "
-        "those of "
-        f"{name} ({extractor.protocol}); distances of other extractors are not comparable. FID grows with fewer rows, "
-        "so "
-        "compare it with that of as many real rows."
+        f"those of {name} ({extractor.protocol}); distances of other extractors are not comparable. FID grows with "
+        "fewer rows, so compare it with that of as many real rows."
     ]
     reference = features_of_real(run, extractor, x_reference)
     metrics: dict[str, float | None] = {}
@@ -216,15 +214,13 @@ def features(
         table.append(("test rows", len(sets.test), *(None,) * (2 + len(MANIFOLDS)), score))
         says.append(
             "The class score is at most the number of classes, reached if every row is classified with confidence and "
-            "all "
-            "classes are equally frequent (the inception score, with the classes of this extractor)."
+            "all classes are equally frequent (the inception score, with the classes of this extractor)."
         )
     says.append(
         "Precision: the share of samples within balls around data, each reaching to the 3rd neighbor; recall: the "
-        "share of "
-        "data within balls around samples. Density and coverage use balls around data only, to the 5th neighbor: the "
-        "number "
-        "of balls that contain a sample, over 5, and the share of balls with a sample; real rows have about 1 and 0.97."
+        "share of data within balls around samples. Density and coverage use balls around data only, to the 5th "
+        "neighbor: the number of balls that contain a sample, over 5, and the share of balls with a sample; real rows "
+        "have about 1 and 0.97."
     )
     columns = (f"against {against}", "rows", f"FID ({name})", f"KID ({name})", *MANIFOLDS, "class score")
     return Section("features", "", tuple(says), metrics, (_filled_columns(columns, table),), protocols=protocols)

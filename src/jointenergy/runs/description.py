@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from jointenergy import kernels, objectives
 from jointenergy.buffers import Buffer, ReplayBuffer, ReservoirBuffer
 from jointenergy.data import ColorJitter, CorrelatedNoise, GaussianBlur, GaussianNoise, RandomCrop, RandomFlip
 from jointenergy.data.training import TrainingData
@@ -19,27 +20,7 @@ from jointenergy.data.views import DequantizeRows
 from jointenergy.errors import InputError
 from jointenergy.files.reading import json_of, shortened
 from jointenergy.files.writing import write_json
-from jointenergy.kernels import (
-    HMC,
-    MALA,
-    BlockGibbs,
-    Cycle,
-    DiscreteMALA,
-    ExactGibbs,
-    GibbsWithGradients,
-    GroupGibbs,
-    LabelJump,
-    Langevin,
-    MixedHMC,
-    PathAuxiliary,
-    PolynomialDecay,
-    PreconditionedMALA,
-    Preconditioner,
-    SingleSiteGibbs,
-    UnderdampedLangevin,
-)
 from jointenergy.models import Box, Reals
-from jointenergy.objectives import EnergyL2, KLTerm, LogPX, LogPXGivenY, LogPXY, LogPYGivenX, PseudoLikelihood
 from jointenergy.recipes.run_folder import FIT
 from jointenergy.starts import ClassGaussians, Uniform
 from jointenergy.training.settings import CadenceSettings, EngineSettings, OptimizerSettings
@@ -49,59 +30,15 @@ LISTED = 40_000  # entries of a matrix that the file says
 KNOWN: dict[str, type[Any]] = {
     kind.__name__: kind
     for kind in (
-        HMC,
-        MALA,
-        BlockGibbs,
-        Box,
-        CadenceSettings,
-        ClassGaussians,
-        ColorJitter,
-        Cycle,
-        DiscreteMALA,
-        CorrelatedNoise,
-        DequantizeRows,
-        EngineSettings,
-        EnergyL2,
-        ExactGibbs,
-        GaussianBlur,
-        GaussianNoise,
-        GibbsWithGradients,
-        GroupGibbs,
-        KLTerm,
-        LabelJump,
-        Langevin,
-        MixedHMC,
-        LogPX,
-        LogPXGivenY,
-        LogPXY,
-        LogPYGivenX,
-        OptimizerSettings,
-        PathAuxiliary,
-        PolynomialDecay,
-        PreconditionedMALA,
-        Preconditioner,
-        PseudoLikelihood,
-        RandomCrop,
-        RandomFlip,
-        Reals,
-        SingleSiteGibbs,
-        UnderdampedLangevin,
-        Uniform,
+        *(k for k in vars(kernels).values() if isinstance(k, type) and issubclass(k, kernels.Kernel)),
+        *(t for t in vars(objectives).values() if isinstance(t, type) and issubclass(t, objectives.Term)),
+        *(kernels.PolynomialDecay, kernels.Preconditioner, Box, Reals, ClassGaussians, Uniform),
+        *(ColorJitter, CorrelatedNoise, DequantizeRows, GaussianBlur, GaussianNoise, RandomCrop, RandomFlip),
+        *(CadenceSettings, EngineSettings, OptimizerSettings),
     )
 }
-"""Parts that can be rebuilt from a file by name; the user passes all others."""
-NEEDED = {
-    "family",
-    "labels",
-    "event_shape",
-    "bounds",
-    "domain",
-    "normalizer",
-    "data",
-    "objectives",
-    "density",
-    "kernel",
-}
+"""Parts that can be rebuilt from a file by name, every kernel and term among them; the user passes all others."""
+NEEDED = {"family", "labels", "event_shape", "bounds", "domain", "normalizer", "data", "objectives", "density"}
 NEEDED |= {"kernel", "start", "buffer", "iterations", "batch_size", "steps", "sampling_steps", "seed"}
 
 

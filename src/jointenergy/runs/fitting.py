@@ -546,7 +546,10 @@ def _run(loop: Loop, spec: StartSpec | XStart | Start, folder: Path | None) -> R
     model = copy.deepcopy(loop.trainer.ema)
     model.load_state_dict(under(checkpoint.tensors, "ema/"))
     path = None if folder is None else folder / "checkpoints" / name
-    store = loop.store
+    store, verdict = loop.store, loop.verdict
+    notes = [*notes, *loop.trainer.warnings]
+    if verdict is not None and not verdict.healthy:
+        notes.append(f"the run is not healthy: {'; '.join(verdict.complaints)}")
     return run_of(
         model.requires_grad_(False).eval(),
         plan,
@@ -554,13 +557,8 @@ def _run(loop: Loop, spec: StartSpec | XStart | Start, folder: Path | None) -> R
         "the run of fit" if folder is None else f"the run {folder}",
         path,
         lambda: store.load(name).tensors,
-        [*notes, *loop.trainer.warnings, *_unhealthy(loop)],
+        notes,
     )
-
-
-def _unhealthy(loop: Loop) -> list[str]:
-    verdict = loop.verdict
-    return [] if verdict is None or verdict.healthy else [f"the run is not healthy: {'; '.join(verdict.complaints)}"]
 
 
 def best_of(store: Store, whose: str) -> tuple[str, Checkpoint, list[str]]:

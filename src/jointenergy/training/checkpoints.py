@@ -38,7 +38,7 @@ class Checkpoint:
 def save(folder: Path, checkpoint: Checkpoint) -> Path:
     """Write under a temporary name, sync, rename: a crash never damages existing checkpoints."""
     folder.mkdir(parents=True, exist_ok=True)
-    final = path_of(folder, checkpoint.iteration)
+    final = folder / name_of(checkpoint.iteration)
     temporary = folder / f".{final.name}.{os.getpid()}.part"
     shutil.rmtree(temporary, ignore_errors=True)
     temporary.mkdir()
@@ -109,11 +109,6 @@ def checksum(path: Path) -> str:
     """Return the checksum of a checkpoint's tensors, which identifies its weights."""
     with told(f"the checkpoint {path} is damaged: {SUMS} cannot be read"):
         return str(json_of(path / SUMS)[TENSORS])
-
-
-def path_of(folder: Path, iteration: int) -> Path:
-    """Return the path of an iteration's checkpoint."""
-    return folder / name_of(iteration)
 
 
 def name_of(iteration: int) -> str:

@@ -8,20 +8,12 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from jointenergy import kernels
 from jointenergy.buffers import ReplayBuffer
 from jointenergy.data import CorrelatedNoise
 from jointenergy.data.covariances import covariance_of
 from jointenergy.data.training import TrainingData
 from jointenergy.data.views import View
-from jointenergy.kernels import (
-    BlockGibbs,
-    ExactGibbs,
-    GibbsWithGradients,
-    Kernel,
-    Langevin,
-    PreconditionedMALA,
-    Preconditioner,
-)
 from jointenergy.labels import MISSING
 from jointenergy.models import JointModel, Reals
 from jointenergy.objectives import EnergyL2, LogPX, LogPYGivenX, Objective
@@ -55,7 +47,7 @@ def unit_of(data: TrainingData, bounds: View) -> float:
     return min(half, spread) if spread > 0 else half
 
 
-def default_kernel(model: JointModel, objective: Objective, data: TrainingData, bounds: View) -> Kernel:
+def default_kernel(model: JointModel, objective: Objective, data: TrainingData, bounds: View) -> kernels.Kernel:
     """Return Langevin scaled to x: at temperature 1 for a table, at a low temperature in a box, as in the papers.
 
     The columns of a table are correlated, and classes are narrow: moves follow the covariance within classes, and moves
@@ -64,22 +56,22 @@ def default_kernel(model: JointModel, objective: Objective, data: TrainingData, 
     If the objective has a joint density, moves of labels alternate with moves of x.
     """
     unit, box, kind = unit_of(data, bounds), (bounds[0], bounds[1]), kind_of(model)
-    langevin: Kernel
+    langevin: kernels.Kernel
     if correlated(model, data):
         noised = within_classes(data) + default_noise(data).root.cpu().double().square()  # of uncorrelated columns
         if adapts(model, objective, data):
-            langevin = PreconditionedMALA(STEP, Preconditioner(torch.linalg.inv(noised).to(data.x)))
+            langevin = kernels.PreconditionedMALA(STEP, kernels.Preconditioner(torch.linalg.inv(noised).to(data.x)))
         else:
-            langevin = Langevin.at_temperature(0.5 * float(torch.linalg.eigvalsh(noised)[0]))  # diverges at 2
+            langevin = kernels.Langevin.at_temperature(0.5 * float(torch.linalg.eigvalsh(noised)[0]))  # diverges at 2
     elif kind == "table":
-        langevin = Langevin.at_temperature(0.02 * unit**2)
+        langevin = kernels.Langevin.at_temperature(0.02 * unit**2)
     elif kind == "small":
-        langevin = Langevin(0.5 * unit**2, 0.1 * unit, bounds=box)
+        langevin = kernels.Langevin(0.5 * unit**2, 0.1 * unit, bounds=box)
     else:
-        langevin = Langevin(0.5 * unit**2, 0.02 * unit, gradient_clamp=1.0 / unit, bounds=box)
+        langevin = kernels.Langevin(0.5 * unit**2, 0.02 * unit, gradient_clamp=1.0 / unit, bounds=box)
     if not any(term.name == "log_p_xy" for term in objective.terms):
         return langevin
-    return BlockGibbs(ExactGibbs() if model.can_sum() else GibbsWithGradients(), langevin)
+    return kernels.BlockGibbs(kernels.ExactGibbs() if model.can_sum() else kernels.GibbsWithGradients(), langevin)
 
 
 def default_start(model: JointModel, data: TrainingData) -> StartSpec:

@@ -9,8 +9,8 @@ from __future__ import annotations
 import math
 import statistics
 from collections import deque
-from dataclasses import asdict, dataclass, field
-from typing import Any, Literal
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple
 
 WARMUP = 40  # looks before comparisons with the run's own history
 HISTORY = 100  # looks in the history
@@ -49,7 +49,7 @@ class Signals:
 
     @property
     def finite(self) -> bool:
-        return all(math.isfinite(v) for v in asdict(self).values())
+        return all(map(math.isfinite, vars(self).values()))
 
     @property
     def gap(self) -> float:
@@ -65,6 +65,15 @@ class Judgment:
     reason: str = ""
 
 
+class Symptom(NamedTuple):
+    """A symptom of trouble: whether a step shows it, the reason in a sentence, and after how many looks it counts."""
+
+    name: str
+    shown: bool
+    reason: str
+    patience: int = PATIENCE
+
+
 @dataclass
 class Guard:
     """Monitors the signals of a run; `judge` is called at every look, in order."""
@@ -75,59 +84,51 @@ class Guard:
     levels: deque[float] = field(default_factory=lambda: deque(maxlen=HISTORY))
 
     def judge(self, s: Signals) -> Judgment:
-        """Return fine, lagging, or trouble with its reason. A sign must last, since one bad value may be chance."""
+        """Return fine, lagging, or trouble with its reason. A symptom must last, since one bad value may be chance."""
         self.seen += 1
-        if not s.finite:
-            return self._last("not finite", True, PATIENCE, "loss, gradient or log-densities are not finite")
-        self._last("not finite", False, PATIENCE, "")
-        warm = self.seen > WARMUP
+        unsound = Symptom("not finite", not s.finite, "loss, gradient or log-densities are not finite")
+        for symptom in [unsound] if unsound.shown else [unsound, *self._symptoms(s)]:
+            count = self.counts.get(symptom.name, 0)
+            count = count + 1 if symptom.shown else max(count - 1, 0)
+            lasting = count >= symptom.patience
+            self.counts[symptom.name] = 0 if lasting else count
+            if lasting:
+                return Judgment("lagging" if symptom.name == "lag" else "trouble", symptom.reason)
+        return Judgment("fine")
+
+    def _symptoms(self, s: Signals) -> list[Symptom]:
+        """List the symptoms in finite signals, and add these to the history."""
+        warm, gap = self.seen > WARMUP, s.gap
         norms = list(self.norms) if len(self.norms) > WARMUP // 2 else [math.inf]
         recent, long = statistics.median(norms[-RECENT:]), statistics.median(norms)
         times = NORM_JUMP if s.gradient_norm > NORM_JUMP * recent else NORM_RISE
         level = statistics.median(self.levels) if len(self.levels) > WARMUP // 2 else s.f_data
-        jump = max(LEVEL_JUMP * s.f_data_spread, LEVEL_LEAST)
-        signs = [
-            ("gap", abs(s.gap) > GAP_TROUBLE, f"f(data) and f(samples) are {s.gap:+.1f} standard deviations apart"),
-            ("sick", s.sick > SICK_SHARE, f"{s.sick:.0%} of the chains diverged"),
-            (
-                "norm",
-                s.gradient_norm > min(NORM_JUMP * recent, NORM_RISE * long),
-                f"the gradient norm is {s.gradient_norm:.3g}, {times:.0f} times its median",
-            ),
-            (
-                "level",
-                abs(s.f_data - level) > jump,
-                f"f(data) jumped from {level:.1f} to {s.f_data:.1f}",
-            ),
-            ("frozen", s.movement < FROZEN, "the chains do not move"),
-            ("diversity", s.spread < DIVERSITY, f"the chains have collapsed (spread {s.spread:.2f} of the data's)"),
-            ("bounds", s.at_bounds > AT_BOUNDS, f"{s.at_bounds:.0%} more values at the bounds than in the data"),
-        ]
+        risen = s.gradient_norm > min(NORM_JUMP * recent, NORM_RISE * long)
+        jumped = abs(s.f_data - level) > max(LEVEL_JUMP * s.f_data_spread, LEVEL_LEAST)
         # Suspicious values do not enter the history, or they would soon look normal.
-        suspect = {name for name, bad, _ in signs if bad}
-        if "norm" not in suspect:
+        if not risen:
             self.norms.append(s.gradient_norm)
-        if "level" not in suspect:
+        if not jumped:
             self.levels.append(s.f_data)
-        for name, bad, reason in signs:
-            judgment = self._last(name, bad and warm, PATIENCE, reason)
-            if judgment.verdict == "trouble":
-                return judgment
-        lagging = warm and GAP_LAG < s.gap <= GAP_TROUBLE
-        judgment = self._last("lag", lagging, PATIENCE * 2, "the chains lag behind the data")
-        return Judgment("lagging", judgment.reason) if judgment.verdict == "trouble" else Judgment("fine")
+        rise = f"the gradient norm is {s.gradient_norm:.3g}, {times:.0f} times its median"
+        collapse = f"the chains have collapsed (spread {s.spread:.2f} of the data's)"
+        bounds = f"{s.at_bounds:.0%} more values at the bounds than in the data"
+        apart = f"f(data) and f(samples) are {gap:+.1f} standard deviations apart"
+        return [
+            Symptom("gap", warm and abs(gap) > GAP_TROUBLE, apart),
+            Symptom("sick", warm and s.sick > SICK_SHARE, f"{s.sick:.0%} of the chains diverged"),
+            Symptom("norm", warm and risen, rise),
+            Symptom("level", warm and jumped, f"f(data) jumped from {level:.1f} to {s.f_data:.1f}"),
+            Symptom("frozen", warm and s.movement < FROZEN, "the chains do not move"),
+            Symptom("diversity", warm and s.spread < DIVERSITY, collapse),
+            Symptom("bounds", warm and s.at_bounds > AT_BOUNDS, bounds),
+            Symptom("lag", warm and GAP_LAG < gap <= GAP_TROUBLE, "the chains lag behind the data", PATIENCE * 2),
+        ]
 
     def restore(self, state: dict[str, Any]) -> None:
         """Restore the history after a rollback, and reset all signs."""
         self.load_state_dict(state)
         self.counts.clear()
-
-    def _last(self, name: str, bad: bool, patience: int, reason: str) -> Judgment:
-        self.counts[name] = self.counts.get(name, 0) + 1 if bad else max(self.counts.get(name, 0) - 1, 0)
-        if self.counts[name] >= patience:
-            self.counts[name] = 0
-            return Judgment("trouble", reason)
-        return Judgment("fine")
 
     def state_dict(self) -> dict[str, Any]:
         return {

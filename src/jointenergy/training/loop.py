@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import copy
-import functools
 import json
 import math
 import time
-from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Annotated, Any
@@ -27,7 +25,6 @@ from jointenergy.training.guard import Guard, Judgment, Signals
 from jointenergy.training.health import Health
 from jointenergy.training.journal import Journal, checked
 from jointenergy.training.recovery import FIRST, MAX_TRIES, Recovery, raise_steps
-from jointenergy.training.step import Outcome
 from jointenergy.training.stores import FolderStore, MemoryStore, Store
 from jointenergy.training.trainer import Trainer
 
@@ -191,7 +188,7 @@ class Loop:
             self._confirm()
         finally:
             self._tell_events()
-        self._call(lambda callback: callback.on_end(self))
+        self._call("on_end")
 
     def set_iterations(self, iterations: int, settings: dict[str, Any]) -> None:
         """Change the total between two iterations; the run is saved with it at once."""
@@ -204,10 +201,12 @@ class Loop:
     def _iterate(self) -> None:
         trainer, cadence = self.trainer, self.trainer.plan.cadence
         while not self.ended:
-            self._tell_events()
+            if self._untold:
+                self._tell_events()
             began = time.perf_counter()
             self.confirmed = None
-            self._call(lambda callback: callback.before_step(self))
+            if self.callbacks:
+                self._call("before_step")
             outcome = loss, moved, norm = trainer.step()
             judgment, watched = Judgment("fine"), trainer.iteration % WATCH == 0
             if moved is not None and watched:
@@ -222,7 +221,8 @@ class Loop:
                 if engine.said is not None:
                     self._event("engine", engine.said)
                     engine.said = None
-            self._call(functools.partial(_told_step, self, outcome))
+            if self.callbacks:
+                self._call("on_step", outcome)
             if self.guarded and watched and self._react(judgment):
                 continue
             if trainer.iteration % cadence.log == 0:
@@ -234,7 +234,8 @@ class Loop:
             if checked and self._check():
                 continue
             # All processes agree to stop at the same iteration.
-            stopping = (self.world.size == 1 or watched) and self.world.any(self.stop, trainer.data.x.device)
+            alone = self.world.size == 1
+            stopping = self.stop if alone else watched and self.world.any(self.stop, trainer.data.x.device)
             if checked or stopping or trainer.iteration % cadence.checkpoint == 0:
                 self._save(checked=checked)
             if stopping:
@@ -334,7 +335,7 @@ class Loop:
         self.health = self.world.from_first(lambda: check_trainer(trainer)) if trainer.uses_chains else None
         found = {"iteration": trainer.iteration, "accuracy": self.accuracy}
         self.journal.row("checks", found if self.health is None else {**found, **self.health.values()})
-        self._call(lambda callback: callback.on_check(self))
+        self._call("on_check")
         if self.health is None:
             return False
         evidence.picture(self.folder, trainer, f"iteration-{trainer.iteration:08d}")
@@ -419,7 +420,7 @@ class Loop:
     def _log(self, values: dict[str, float]) -> None:
         row = {"iteration": self.trainer.iteration, **values, **self._shown, "steps": self.trainer.chains.steps}
         self.journal.row("metrics", {**row, "seconds": round(self.seconds, 3)})
-        self._call(lambda callback: callback.on_log(self, {**row, "accuracy": self.accuracy}))
+        self._call("on_log", {**row, "accuracy": self.accuracy})
 
     def _event(self, kind: str, sentence: str, **values: Any) -> None:  # noqa: ANN401 (JSON)
         if kind in INTERVENTIONS:
@@ -430,26 +431,17 @@ class Loop:
     def _tell_events(self) -> None:
         """Report events between iterations, so that the run can be saved if a callback fails."""
         while self._untold:
-            event = self._untold.pop(0)
-            self._call(functools.partial(_told_event, self, event))
+            self._call("on_event", self._untold.pop(0))
 
-    def _call(self, tell: Callable[[Callback], None]) -> None:
-        """Call the callbacks; if one fails, save the run before raising its error."""
+    def _call(self, method: str, *values: object) -> None:
+        """Call a method of the callbacks; if one fails, save the run before raising its error."""
         try:
             for callback in self.callbacks:
-                tell(callback)
+                getattr(callback, method)(self, *values)
         except Exception:
             if self.world.size == 1:  # with more processes the others would wait forever
                 self._save(checked=False)
             raise
-
-
-def _told_step(loop: Loop, outcome: Outcome, callback: Callback) -> None:
-    callback.on_step(loop, outcome)
-
-
-def _told_event(loop: Loop, event: Event, callback: Callback) -> None:
-    callback.on_event(loop, event)
 
 
 def _health(values: dict[str, Any] | None) -> Health | None:

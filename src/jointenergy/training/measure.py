@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import nullcontext
 
 import torch
 from torch import Tensor
@@ -40,12 +41,15 @@ class Look:
         trainer = self.trainer
         self.seen = loss, moved, norm
         trainer.feeds[0].look_ahead()
-        parts = trainer.without_failing_compiler(self.engine if trainer.engine.replays else self._body)
+        if trainer.plain:
+            parts = self._body()
+        else:
+            parts = trainer.without_failing_compiler(self.engine if trainer.engine.replays else self._body)
         trainer.world.mean([parts])
         return Signals(*parts.tolist())
 
     def _body(self) -> Tensor:
-        with torch.no_grad(), frozen(self.trainer.model):
+        with torch.no_grad(), frozen(self.trainer.model) if self.trainer.batch_statistics else nullcontext():
             return _signals(self.trainer, *self.seen)
 
 

@@ -71,6 +71,7 @@ class Trainer:
         self.update = Update(plan, self.model, self.ema, world)
         self.missing = bool((self.data.y == MISSING).any())
         self.parts = self._parts()
+        self.feeds = [part.feed for part in self.parts]
         self.needs = plan.needs
         self.chains = self._chains()
         self.completions = Completions(self.data, plan.kernel, plan.completion_steps, self.needs, world)
@@ -135,10 +136,6 @@ class Trainer:
         return chains
 
     @property
-    def feeds(self) -> list[Feed]:
-        return [part.feed for part in self.parts]
-
-    @property
     def recordable(self) -> bool:
         """Whether a step never synchronizes with the device. It does with completions or given labels, which search for
         rows; sums by enumeration with partly missing labels; several processes; or a user's optimizer, which the host
@@ -153,8 +150,8 @@ class Trainer:
 
     def step(self) -> Outcome:
         """One iteration."""
-        for part in self.parts:
-            part.feed.advance()
+        for feed in self.feeds:
+            feed.advance()
         self.update.begin(self.iteration, self.learning_rate_scale)
         outcome = step(self) if self.plain else self.without_failing_compiler(self._engine_step)
         self.iteration += 1
