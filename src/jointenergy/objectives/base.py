@@ -8,7 +8,9 @@ from typing import Literal, final
 import torch
 from torch import Tensor
 
-DrawName = Literal["negatives", "given_x", "given_y", "given_xy", "last_step", "neighbors"]
+DrawName = Literal[
+    "negatives", "given_x", "given_y", "given_xy", "last_step", "neighbors", "noised", "renoised", "noise"
+]
 """The fields of `Draws`, as objectives ask for them."""
 
 
@@ -65,6 +67,19 @@ class Samples:
 
 @final
 @dataclass(frozen=True, eq=False)
+class NoiseDraws:
+    """Draws of a known noise density, as many for each row of the batch, and its log-density at them and at the rows.
+
+    States come row by row. A label that a row misses is MISSING in its states too, and summed out of the noise.
+    """
+
+    states: Samples
+    log_density: Tensor  # [m]
+    log_density_of_rows: Tensor  # [n]
+
+
+@final
+@dataclass(frozen=True, eq=False)
 class Draws:
     """What kernels drew for a batch; an objective's `needs` says which of these it cannot do without.
 
@@ -74,6 +89,9 @@ class Draws:
     - `given_xy`: row i given what is observed of both: the completed positives of equation 8 of the mixed joint EBM.
     - `last_step`: chains whose last Langevin step was recomputed, so that x has a graph to the weights.
     - `neighbors`: other samples x, to which `last_step` measures its distance.
+    - `noised`: row i with Gaussian noise added, the labels of the row.
+    - `renoised`: row i with Gaussian noise added twice, several times, row by row, the labels of the row.
+    - `noise`: draws of a noise density that is known, several for each row.
 
     What is given is held: it has the batch's values. Free labels that persist from visit to visit of a data row make
     `given_x` and `given_xy` less biased; keeping them is the caller's part. All but `last_step` enter as constants.
@@ -85,6 +103,9 @@ class Draws:
     given_xy: Samples | None = None
     last_step: Samples | None = None
     neighbors: Tensor | None = None
+    noised: Samples | None = None
+    renoised: Samples | None = None
+    noise: NoiseDraws | None = None
 
 
 @final

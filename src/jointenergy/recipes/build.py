@@ -28,12 +28,15 @@ from jointenergy.kernels import (
     UnderdampedLangevin,
 )
 from jointenergy.objectives import (
+    DenoisingScoreMatching,
+    EnergyDiscrepancy,
     EnergyL2,
     KLTerm,
     LogPX,
     LogPXGivenY,
     LogPXY,
     LogPYGivenX,
+    NoiseContrastiveEstimation,
     Objective,
     PseudoLikelihood,
     frequency_weights,
@@ -186,6 +189,18 @@ def _described_objectives(recipe: Recipe, data: TrainingData) -> list[Call]:
         Call(LogPXY, weight=joint * unit),
         Call(LogPXGivenY, weight=weights.log_p_x_given_y * unit),
         Call(PseudoLikelihood, weight=weights.pseudo_likelihood * unit),
+        Call(
+            DenoisingScoreMatching,
+            weight=weights.denoising_score_matching * unit,
+            noise_scale=weights.noise_scale,
+        ),
+        Call(NoiseContrastiveEstimation, weight=weights.noise_contrastive_estimation * unit, n_noise=weights.n_noise),
+        Call(
+            EnergyDiscrepancy,
+            weight=weights.energy_discrepancy * unit,
+            n_noise=weights.n_noise,
+            noise_scale=weights.noise_scale,
+        ),
         Call(EnergyL2, weight=weights.energy_l2 * unit**2),
         Call(KLTerm, weight=weights.kl * unit, entropy_weight=weights.entropy / unit),
     ]

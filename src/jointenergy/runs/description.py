@@ -39,7 +39,18 @@ from jointenergy.kernels import (
     UnderdampedLangevin,
 )
 from jointenergy.models import Box, Reals
-from jointenergy.objectives import EnergyL2, KLTerm, LogPX, LogPXGivenY, LogPXY, LogPYGivenX, PseudoLikelihood
+from jointenergy.objectives import (
+    DenoisingScoreMatching,
+    EnergyDiscrepancy,
+    EnergyL2,
+    KLTerm,
+    LogPX,
+    LogPXGivenY,
+    LogPXY,
+    LogPYGivenX,
+    NoiseContrastiveEstimation,
+    PseudoLikelihood,
+)
 from jointenergy.recipes.run_folder import FIT
 from jointenergy.starts import ClassGaussians, Uniform
 from jointenergy.training.settings import CadenceSettings, EngineSettings, OptimizerSettings
@@ -60,7 +71,9 @@ KNOWN: dict[str, type[Any]] = {
         DiscreteMALA,
         CorrelatedNoise,
         DequantizeRows,
+        DenoisingScoreMatching,
         EngineSettings,
+        EnergyDiscrepancy,
         EnergyL2,
         ExactGibbs,
         GaussianBlur,
@@ -75,6 +88,7 @@ KNOWN: dict[str, type[Any]] = {
         LogPXGivenY,
         LogPXY,
         LogPYGivenX,
+        NoiseContrastiveEstimation,
         OptimizerSettings,
         PathAuxiliary,
         PolynomialDecay,
