@@ -128,7 +128,8 @@ def main() -> None:
             first = first or (speed, changes)
             wrong = "" if off < TOLERANCE else " !"
             cells = [f"{distance:g}", name, f"{speed:,.0f}", f"{speed / first[0]:.2f}", f"{changes:,.0f}"]
-            rows.append([*cells, f"{changes / first[1]:.1f}", f"{changed:.2f}", f"{off:.3f}{wrong}"])
+            ahead = f"{changes / first[1]:.1f}" if first[1] else "-"
+            rows.append([*cells, ahead, f"{changed:.2f}", f"{off:.3f}{wrong}"])
     head = ["distance", "kernel", "effective/s", "x block gibbs", "changes/s", "x block gibbs", "in 100 steps"]
     head.append("shares off by")
     print(table(head, rows))
@@ -137,7 +138,8 @@ def main() -> None:
             f"{arguments.chains} chains of {arguments.steps} steps from exact draws, {DIMENSION} dimensions, one "
             f"thread, float32, CPU time; three classes with shares {SHARES}, so many standard deviations apart. "
             "Effective samples are of the class, the least of the three indicators; where hardly any chain changes "
-            "class they count the starts, and changes of class tell more. Adapted kernels were warmed up before the clock began."
+            "class they count the starts, and changes of class tell more. Adapted kernels were warmed "
+            "up before the clock began."
         )
         result = results.measured(
             "chains-mixed",
