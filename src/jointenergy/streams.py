@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import itertools
 import math
 from typing import NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from jointenergy.fusing import constant, fused
@@ -42,6 +44,7 @@ def _constant(value: int) -> Tensor:
 
 
 _FIRST_CHILD = _constant(_CHILD)
+_FIRST_CHILD_WORD = np.uint64(_CHILD % (1 << 64))
 _TENSORS = tuple((_constant(shift), _constant(mask), _constant(factor)) for shift, mask, factor in _ROUNDS)
 _WORDS = tuple((np.uint64(shift), np.uint64(factor % (1 << 64))) for shift, _, factor in _ROUNDS)
 
@@ -54,12 +57,15 @@ def _mix(z: Tensor) -> Tensor:
         return z
     if z.device.type != "cpu":
         return _mix_signed(z)
-    words = z.numpy().view(np.uint64)  # unsigned, which torch does not shift: half the time
+    _mix_words(z.numpy().view(np.uint64))  # unsigned, which torch does not shift: half the time
+    return z
+
+
+def _mix_words(words: NDArray[np.uint64]) -> None:
     for places, times in _WORDS[:-1]:
         words ^= words >> places
         words *= times
     words ^= words >> _WORDS[-1][0]
-    return z
 
 
 def _mix_signed(z: Tensor) -> Tensor:
@@ -179,25 +185,29 @@ def first_drawn(ahead: tuple[DrawnNoise, ...], keys: Tensor, x: Tensor, *, adjus
 def noise_ahead(keys: Tensor, x: Tensor, steps: int) -> tuple[DrawnNoise, ...]:
     """What `next_normal_like` gives `steps` times in a row, the values of all of them in one pass."""
     path, n = _path(keys, steps), x[0].numel()
-    values = _normal_of(_bits(torch.cat(path[:-1]), (n + 1) // 2), n, x.dtype).view(steps, *x.shape)
-    return tuple(map(DrawnNoise, path[:-1], path[1:], values.unbind()))
+    values = _normal_of(_bits(path[:-1].flatten(), (n + 1) // 2), n, x.dtype).view(steps, *x.shape)
+    following = path[1:].unbind()
+    return tuple(map(DrawnNoise, (keys, *following), following, values.unbind()))
 
 
 def proposals_ahead(keys: Tensor, x: Tensor, steps: int) -> tuple[DrawnNoise, ...]:
     """For `steps` times in a row what three parts give: keys to go on with, noise, and the number to decide by."""
     path, n = _path(keys, steps), x[0].numel()
-    _, noise, accept = split(torch.cat(path[:-1]), 3)
+    _, noise, accept = split(path[:-1].flatten(), 3)
     values = _normal_of(_bits(noise, (n + 1) // 2), n, x.dtype).view(steps, *x.shape)
     logs = log_uniform(accept, torch.promote_types(x.dtype, torch.float32)).view(steps, -1)
-    return tuple(map(DrawnNoise, path[:-1], path[1:], values.unbind(), accept.view(steps, -1).unbind(), logs.unbind()))
+    following, decide = path[1:].unbind(), accept.view(steps, -1).unbind()
+    return tuple(map(DrawnNoise, (keys, *following), following, values.unbind(), decide, logs.unbind()))
 
 
-def _path(keys: Tensor, steps: int) -> list[Tensor]:
-    """The keys, and those to go on with after each of the steps."""
-    path = [keys]
-    for _ in range(steps):
-        path.append(_mix(path[-1] + _FIRST_CHILD))
-    return path
+def _path(keys: Tensor, steps: int) -> Tensor:
+    """The keys, and those to go on with after each of the steps, `[steps + 1, n]`; all on the CPU."""
+    words = np.empty((steps + 1, len(keys)), np.uint64)
+    words[0] = keys.numpy().view(np.uint64)
+    for now, after in itertools.pairwise(words):
+        np.add(now, _FIRST_CHILD_WORD, out=after)
+        _mix_words(after)
+    return torch.from_numpy(words.view(np.int64))
 
 
 def log_uniform(keys: Tensor, dtype: torch.dtype) -> Tensor:

@@ -19,9 +19,9 @@ from jointenergy.kernels.base import (
     Target,
     check_inside,
     choose,
+    chosen,
     evaluate_x,
     metropolis,
-    over,
 )
 from jointenergy.kernels.motion import DiagonalMetric
 
@@ -92,7 +92,7 @@ class MALA(Kernel):
         there = evaluate_x(target, proposed)
         log_ratio = self.log_acceptance(target, proposed.x, there, state.x, here)
         accept, acceptance = metropolis(drawn.accept, log_ratio, drawn.log_uniforms)
-        x = torch.where(over(accept, state.x), proposed.x, state.x)
+        x = chosen(accept, proposed.x, state.x)
         info = Info(
             log_density=here.log_density,
             gradient=here.gradient,
