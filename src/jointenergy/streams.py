@@ -182,6 +182,15 @@ def first_drawn(ahead: tuple[DrawnNoise, ...], keys: Tensor, x: Tensor, *, adjus
     return ahead[0] if ahead[0].values.dtype == x.dtype else None
 
 
+def proposal(ahead: tuple[DrawnNoise, ...], keys: Tensor, x: Tensor) -> DrawnNoise:
+    """What a step that accepts or rejects draws: as it was drawn ahead, or now."""
+    drawn = first_drawn(ahead, keys, x, adjusted=True)
+    if drawn is not None:
+        return drawn
+    following, noise, accept = split(keys, 3)
+    return DrawnNoise(keys, following, normal_like(noise, x), accept)
+
+
 def noise_ahead(keys: Tensor, x: Tensor, steps: int) -> tuple[DrawnNoise, ...]:
     """What `next_normal_like` gives `steps` times in a row, the values of all of them in one pass."""
     path, n = _path(keys, steps), x[0].numel()

@@ -77,10 +77,7 @@ class MALA(Kernel):
         return (gain / self.temperature).masked_fill(~target.model.domain.contains(to), -torch.inf)
 
     def step(self, target: Target, state: State) -> tuple[State, Info]:
-        drawn = streams.first_drawn(state.ahead, state.keys, state.x, adjusted=True)
-        if drawn is None:
-            keys, noise_key, accept_key = streams.split(state.keys, 3)
-            drawn = streams.DrawnNoise(state.keys, keys, streams.normal_like(noise_key, state.x), accept_key)
+        drawn = streams.proposal(state.ahead, state.keys, state.x)
         assert drawn.accept is not None
         here, noise = evaluate_x(target, state), target.moving(drawn.values)
         slope = self.drift(here.gradient)
