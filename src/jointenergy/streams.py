@@ -62,10 +62,11 @@ def _mix(z: Tensor) -> Tensor:
 
 
 def _mix_words(words: NDArray[np.uint64]) -> None:
+    shifted = np.empty_like(words)
     for places, times in _WORDS[:-1]:
-        words ^= words >> places
+        words ^= np.right_shift(words, places, out=shifted)
         words *= times
-    words ^= words >> _WORDS[-1][0]
+    words ^= np.right_shift(words, _WORDS[-1][0], out=shifted)
 
 
 def _mix_signed(z: Tensor) -> Tensor:
