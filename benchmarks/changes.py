@@ -87,7 +87,7 @@ def measure(
     return {
         "changes_per_100_steps": 100 * float(changed.mean()),
         "changes_per_second": float(changed.sum()) / seconds,
-        "chains_that_changed": float((walk[:, -1] != first).any(1).double().mean()),
+        "labels_changed": float((walk[:, -1] != first).any(1).double().mean()),
     }
 
 
@@ -127,14 +127,14 @@ def main() -> None:
             for metric, value in measure(model, kernel, adapted, plan.data, seed, sizes).items():
                 found.setdefault(f"{metric}.{name.replace(', ', '-').replace(' ', '-')}", []).append(value)
         moved = tempered(law, plan.data, seed, (arguments.chains, arguments.steps))
-        found.setdefault("chains_that_changed.parallel-tempering", []).append(moved)
-    metrics = "changes_per_100_steps", "changes_per_second", "chains_that_changed"
+        found.setdefault("labels_changed.parallel-tempering", []).append(moved)
+    metrics = "changes_per_100_steps", "changes_per_second", "labels_changed"
     cells = []
     for name in named:
         place = name.replace(", ", "-").replace(" ", "-")
         often, speed, share = (statistics.mean(found[f"{metric}.{place}"]) for metric in metrics)
         cells.append([name, f"{often:.2f}", f"{speed:,.0f}", f"{share:.2f}"])
-    share = statistics.mean(found["chains_that_changed.parallel-tempering"])
+    share = statistics.mean(found["labels_changed.parallel-tempering"])
     cells.append(["parallel tempering", "-", "-", f"{share:.2f}"])
     print(table(["kernel", "changes in 100 steps", "changes/s", "ended elsewhere"], cells))
     if arguments.write:

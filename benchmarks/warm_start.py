@@ -80,11 +80,11 @@ def measure(share: float, iterations: int, every: int, seed: int) -> dict[str, f
     found: dict[str, float | None] = {
         "accuracy": float((probabilities.argmax(1) == test.y[:, 0]).float().mean()),
         "healthy": float(health.healthy),
-        "distance": health.distance,
+        "health.distance": health.distance,
         "training_cpu_seconds": clock.seconds,
     }
     at, seconds = clock.healthy or (None, None)
-    return found | {"iterations_to_healthy": at, "cpu_seconds_to_healthy": seconds}
+    return found | {"healthy_after_steps": at, "healthy_after_cpu_seconds": seconds}
 
 
 def main() -> None:
@@ -101,10 +101,10 @@ def main() -> None:
     began = time.perf_counter()
     found: dict[str, list[float | None]] = {}
     for seed in range(arguments.seeds):  # in turns
-        for name, share in (("chains-alone", 0.0), ("score-matching-first", arguments.share)):
+        for whose, share in (("others.chains-alone.", 0.0), ("", arguments.share)):
             for metric, value in measure(share, arguments.iterations, arguments.every, seed).items():
-                found.setdefault(f"{metric}.{name}", []).append(value)
-            print(f"seed {seed}, {name} measured", file=sys.stderr)
+                found.setdefault(whose + metric, []).append(value)
+            print(f"seed {seed}, share of score matching {share:g} measured", file=sys.stderr)
     rows = []
     for metric, values in found.items():
         known = [v for v in values if v is not None]
@@ -113,7 +113,7 @@ def main() -> None:
     print(table(["figure", "mean", "seeds"], rows))
     if arguments.write:
         notes = (
-            f"{RECIPE} with {arguments.iterations} iterations in all: by chains alone, and with the first "
+            f"{RECIPE} with {arguments.iterations} iterations in all: by chains alone (others), and with the first "
             f"{arguments.share:.0%} by denoising score matching (noise_scale 0.2, the temperature of the chains) and "
             "log p(y | x); each part has the recipe's schedule of learning rates. Checks every "
             f"{arguments.every} iterations; seconds are of one thread's CPU time, without checks. Test rows are "
