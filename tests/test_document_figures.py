@@ -204,3 +204,11 @@ def test_figures_of_kernels_of_x_and_labels_are_what_their_file_says():
         for column, (metric, distance) in columns.items():
             found = mean(file, f"{metric}.distance-{distance}.{OF_BOTH[row['kernel of x and labels']]}")
             assert row[column] == printed(found / 1000, like=row[column])
+
+
+def test_the_trained_chains_of_the_samplers_page_are_those_of_their_file():
+    file, text = result("chains-trained"), " ".join(SAMPLERS.read_text().split())
+    assert f"change them {mean(file, 'changes_per_100_steps.own-chains'):.0f} times in 100 steps" in text
+    exact = [m for m in file.metrics if m.startswith("changes_per_100_steps.") and not m.endswith("own-chains")]
+    assert len(exact) == 5
+    assert all(mean(file, m) == 0 for m in exact)  # "no exact kernel changed any label"
