@@ -136,7 +136,8 @@ def _factor(rows: Tensor, least: float, domain: Domain) -> Tensor:
     away = rows.double() - rows.double().mean(0)
     covariance = away.mT @ away / len(rows)
     covariance.diagonal().add_(least**2)
-    return torch.linalg.cholesky(covariance).to(rows.dtype)
+    factor: Tensor = torch.linalg.cholesky(covariance)
+    return factor.to(rows.dtype)
 
 
 @final
