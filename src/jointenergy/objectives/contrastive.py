@@ -1,4 +1,4 @@
-"""objectives: rows told from noise: noise contrastive estimation and energy discrepancy, no chains."""
+"""objectives: rows distinguished from noise: noise contrastive estimation and energy discrepancy, no chains."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from jointenergy.objectives.values import Values
 
 @dataclass(frozen=True)
 class ContrastiveTerm(NoiseTerm):
-    """Minus the log-probability by which a row is told from `n_noise` states of noise, each as probable before.
+    """Minus the log-probability of picking a row among it and `n_noise` states of noise.
 
     A constant of f is in all of them and cancels: there is no normalizer to be learned. The expected gradient is zero
     at the law of the data with any number of states.
@@ -50,9 +50,9 @@ class ContrastiveTerm(NoiseTerm):
 class NoiseContrastiveEstimation(ContrastiveTerm):
     """Noise contrastive estimation in its ranking form (Ma and Collins 2018), of log p(x, y) of what is observed.
 
-    Each row is told from draws of a noise density q(x, y), fitted to the data by Gaussians: of the classes where there
-    is one label, of all rows beside frequencies of labels elsewhere. What counts is f - log q. The log-normalizer
-    cancels, where the binary form (Gutmann and Hyvarinen 2010) has to learn it.
+    Rows are compared with draws of a noise density q(x, y), fitted to the data: one Gaussian for each class where there
+    is one label, one Gaussian and the frequencies of labels elsewhere. The classifier's logit is f - log q. The
+    log-normalizer cancels; the binary form (Gutmann and Hyvarinen 2010) has to learn it.
     """
 
     name: ClassVar[str] = "noise_contrastive_estimation"
@@ -88,9 +88,10 @@ class NoiseContrastiveEstimation(ContrastiveTerm):
 class EnergyDiscrepancy(ContrastiveTerm):
     """Energy discrepancy (Schröder et al. 2023), stabilized with w = 1, of p(x) given the labels of each row.
 
-    A row is told from `n_noise` others that could have been noised to the same point: noise of `noise_scale` is added
-    once, then once more for each of them. No gradient by x and no fitted noise. As in score matching, levels between
-    labels are left open, which a term of labels such as `LogPYGivenX` sets. In a box noise is reflected at the walls.
+    A row is compared with `n_noise` others that could have been noised to the same point: noise of `noise_scale` is
+    added once, then once more for each of them. It needs no gradient by x and no fitted noise. As in score matching,
+    levels between labels are left open, which a term of labels such as `LogPYGivenX` sets. In a box noise is reflected
+    at the walls.
     """
 
     noise_scale: float = 0.2
