@@ -88,8 +88,8 @@ class TestScoreMatching:
         nodes, weights = legendre(300, *((-1.0, 1.0) if domain is BOX else (-5.0, 5.0)))
         x, noised = self.points.repeat_interleave(300)[:, None], nodes.repeat(3)[:, None]
         chance = self.shares.repeat_interleave(300) * weights.repeat(3) * log_step(noised, x, drawn, domain)[:, 0].exp()
-        model = EnergyModel(Blurred(self.points, self.shares, scale or self.scale, domain), domain=domain)
-        model = model if temperature == 1.0 else model.tempered(temperature)
+        blurred = EnergyModel(Blurred(self.points, self.shares, scale or self.scale, domain), domain=domain)
+        model = blurred if temperature == 1.0 else blurred.tempered(temperature)
         term = DenoisingScoreMatching(noise_scale=noise_scale or self.scale, temperature=temperature)
         batch = Batch(x, weight=len(x) * chance)
         return slopes(term, model, batch, Draws(noised=Samples(noised)))
@@ -126,7 +126,8 @@ class TestScoreMatching:
             def forward(self, x, code):
                 return (code * (self.level + log_step(x, self.mean, 0.5, Reals()))).sum(1)
 
-        model = PairModel(Classes(), LabelSpace({"class": 2}))
+        classes = Classes()
+        model = PairModel(classes, LabelSpace({"class": 2}))
         y = torch.arange(2).repeat_interleave(300)[:, None]
         x, noised = mean[y], nodes.repeat(2)[:, None]
         chance = share[y[:, 0]] * weights.repeat(2) * log_step(noised, x, 0.5, Reals())[:, 0].exp()
@@ -134,7 +135,7 @@ class TestScoreMatching:
         term = DenoisingScoreMatching(noise_scale=0.5)
         assert float(slopes(term, model, batch, Draws(noised=Samples(noised))).abs().max()) < 1e-9
         with torch.no_grad():
-            model.head.level.add_(double(0.5, -0.5))
+            classes.level.add_(double(0.5, -0.5))
         changed = float(slopes(term, model, batch, Draws(noised=Samples(noised))).abs().max())
         assert changed > 1e-3 if missing else changed < 1e-9
 
@@ -262,7 +263,9 @@ def test_a_step_has_its_density_and_score(domain):
 def test_energy_discrepancy_noises_twice():
     batch = Batch(torch.zeros(20_000, 1, dtype=torch.float64))
     source = NoiseSource(Reals(), torch.Generator().manual_seed(0))
-    x = EnergyDiscrepancy(n_noise=2, noise_scale=0.3).draw(Draws(), batch, source).renoised.x.view(-1, 2)
+    found = EnergyDiscrepancy(n_noise=2, noise_scale=0.3).draw(Draws(), batch, source).renoised
+    assert found is not None
+    x = found.x.view(-1, 2)
     spread = torch.cov(x.T)
     assert float(spread[0, 0]) == pytest.approx(2 * 0.3**2, rel=0.05)
     assert float(spread[0, 1]) == pytest.approx(0.3**2, rel=0.05)  # both from one noised point
