@@ -155,7 +155,7 @@ def publish(name: str, rows: Sequence[Row], memory: Mapping[int, float], minutes
     written = [results.measured(name, figures, seeds=repeats, minutes=minutes, command=words, notes=notes)]
     if name == "chains":  # memory has a number of chains of its own
         peaks = {f"peak_mib.steps-{steps}": [value] for steps, value in memory.items()}
-        said = "The most memory of a process that ran all six kernels for so many steps, 20 chains each."
+        said = "The most memory of a process that ran all these kernels for so many steps, 20 chains each."
         written.append(results.measured("chains-memory", peaks, seeds=[0], minutes=minutes, command=words, notes=said))
     for result in written:
         print(f"written to {results.write(result)}")
@@ -198,7 +198,7 @@ def main() -> None:
         "Not offered: Gibbs-With-Gradients by torchebm and blackjax; torchebm's MALA is its HMC with one leapfrog step."
     )
     memory = {steps: peak_mib(steps) for steps in MEMORY_STEPS}
-    print("Memory of all six kernels: " + ", ".join(f"{m:.1f} MiB after {s:,} steps" for s, m in memory.items()))
+    print("Memory of all kernels: " + ", ".join(f"{m:.1f} MiB after {s:,} steps" for s, m in memory.items()))
     if arguments.write:
         notes = (
             f"{arguments.chains} chains, {torch.get_num_threads()} thread(s), float32, {arguments.repeats} repeats in "

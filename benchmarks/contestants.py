@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from targets import Case, Gaussian, Lattice, LatticeHead
+from targets import LEAPFROG_STEPS, Case, Gaussian, Lattice, LatticeHead
 from torch import Tensor, nn
 
-from jointenergy.kernels import MALA, GibbsWithGradients, Kernel, Langevin, Target, last
+from jointenergy.kernels import HMC, MALA, GibbsWithGradients, Kernel, Langevin, Target, last
 from jointenergy.labels import LabelSpace
 from jointenergy.models import EnergyModel, PairModel
 
@@ -53,7 +53,11 @@ def jointenergy(case: Case, start: Tensor, seed: int) -> list[Contestant]:
         state = kernel.init(target, torch.zeros(len(start), 1), start, generator=g)
         return [Contestant("jointenergy", state, lambda s, n: last(kernel, target, s, n), lambda s: s.y)]
     target = Target(EnergyModel(case.target))
-    kernel = Langevin.at_temperature(case.step_size) if case.kernel == "langevin" else MALA(case.step_size)
+    kernel = {
+        "langevin": lambda: Langevin.at_temperature(case.step_size),
+        "mala": lambda: MALA(case.step_size),
+        "hmc": lambda: HMC(case.step_size, LEAPFROG_STEPS, jitter=False),  # as the peers' have none
+    }[case.kernel]()
     state = kernel.init(target, start, generator=g)
     return [Contestant("jointenergy", state, lambda s, n: last(kernel, target, s, n), lambda s: s.x)]
 
@@ -65,8 +69,9 @@ def ebmkit(case: Case, start: Tensor, seed: int) -> list[Contestant]:
     torch.manual_seed(seed)  # it draws from the global generator
     at = case.target
     if not isinstance(at, Lattice):
-        kind = ebm.samplers.LangevinDynamics if case.kernel == "langevin" else ebm.samplers.MALA
-        sampler, energy = kind(step_size=case.step_size), Energy(at)
+        kinds = {"langevin": ebm.samplers.LangevinDynamics, "mala": ebm.samplers.MALA, "hmc": ebm.samplers.HMC}
+        more = {"leapfrog_steps": LEAPFROG_STEPS} if case.kernel == "hmc" else {}
+        sampler, energy = kinds[case.kernel](step_size=case.step_size, **more), Energy(at)
         return [Contestant("ebmkit", start, lambda s, n: sampler.sample(energy, s, steps=n))]
     grid = start.view(-1, at.height, at.width)
     if at.colors == 2:
@@ -94,9 +99,10 @@ def torchebm(case: Case, start: Tensor, seed: int) -> list[Contestant]:
     if case.kernel == "langevin":
         sampler = LangevinDynamics(Model(device="cpu"), step_size=case.step_size, noise_scale=1.0, device="cpu")
     else:
-        # One leapfrog step of size e is MALA with step size e^2 / 2, with the same acceptance.
-        step = math.sqrt(2.0 * case.step_size)
-        sampler = HamiltonianMonteCarlo(Model(device="cpu"), step_size=step, n_leapfrog_steps=1, device="cpu")
+        # One leapfrog step of size e is MALA's move with step size e^2 / 2, and has its acceptance.
+        hmc = case.kernel == "hmc"
+        step, leaps = (case.step_size, LEAPFROG_STEPS) if hmc else (math.sqrt(2.0 * case.step_size), 1)
+        sampler = HamiltonianMonteCarlo(Model(device="cpu"), step_size=step, n_leapfrog_steps=leaps, device="cpu")
     g = torch.Generator().manual_seed(seed)
     return [Contestant("torchebm", start, lambda s, n: sampler.sample(x=s, n_steps=n, generator=g))]
 
@@ -119,9 +125,14 @@ def blackjax(case: Case, start: Tensor, seed: int) -> list[Contestant]:
         sgld = library.sgld(lambda x, _: gradient(x))
         step, first = (lambda key, x: sgld.step(key, x, None, case.step_size)), position
     else:
-        mala = library.mala(log_density, case.step_size)
-        step = lambda key, s: jax.vmap(mala.step)(jax.random.split(key, len(start)), s)[0]  # noqa: E731 (one of two)
-        first = jax.vmap(mala.init)(position)
+        unit = jnp.ones(position.shape[1])
+        exact = (
+            library.hmc(log_density, case.step_size, unit, LEAPFROG_STEPS)
+            if case.kernel == "hmc"
+            else library.mala(log_density, case.step_size)
+        )
+        step = lambda key, s: jax.vmap(exact.step)(jax.random.split(key, len(start)), s)[0]  # noqa: E731 (one of two)
+        first = jax.vmap(exact.init)(position)
 
     def scan(carry: tuple[Any, Any], n: int) -> tuple[Any, Any]:
         def one(c: tuple[Any, Any], _: None) -> tuple[tuple[Any, Any], None]:

@@ -13,6 +13,8 @@ import torch
 from torch import Tensor, nn
 
 DIMENSION = 100
+LEAPFROG_STEPS = 5
+"""Of HMC, whose step here is one trajectory."""
 TOLERANCE = 0.03
 """Largest relative error of a distribution: above the sampling error at these sizes, below that of one wrong factor in
 a step."""
@@ -159,8 +161,10 @@ def cases() -> list[Case]:
     return [
         Case("langevin", gaussian, 0.05),
         Case("mala", gaussian, 0.05),
+        Case("hmc", gaussian, 0.2),
         Case("langevin", network, 0.1),
         Case("mala", network, 0.1),
+        Case("hmc", network, 0.2),
         Case("gwg", ising),
         Case("gwg", potts),
     ]

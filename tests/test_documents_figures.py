@@ -148,3 +148,67 @@ def test_the_defaults_of_fit_do_what_the_files_say():
         assert row["logistic regression"] == printed(mean(measured, "baseline.accuracy"), row["logistic regression"])
         assert row["ECE"] == printed(mean(measured, "ece"), row["ECE"])
         assert row["healthy"] == ("yes" if mean(measured, "healthy") == 1.0 else "no")
+
+
+SAMPLERS = ROOT / "docs" / "how-to" / "samplers.md"
+OF_X = {
+    "`MALA`": "mala",
+    "`MALA`, adapted": "mala-adapted",
+    "`HMC`": "hmc",
+    "`HMC`, adapted": "hmc-adapted",
+    "`Langevin`, biased": "langevin-biased",
+    "`UnderdampedLangevin`, biased": "underdamped-biased",
+}
+OF_LABELS = {
+    "`SingleSiteGibbs`": "single-site-gibbs",
+    "`GibbsWithGradients`": "gibbs-with-gradients",
+    '`GibbsWithGradients("barker")`': "gibbs-with-gradients-barker",
+    "`PathAuxiliary(8)`": "path-auxiliary-8-flips",
+    "`DiscreteMALA`": "discrete-mala",
+    "`DiscreteMALA`, adapted": "discrete-mala-adapted",
+}
+OF_BOTH = {
+    "`BlockGibbs`, exact labels": "block-gibbs",
+    "`BlockGibbs`, Gibbs-With-Gradients": "block-gibbs-gradients",
+    "`BlockGibbs`, adapted": "block-gibbs-adapted",
+    "`MixedHMC`, adapted": "mixed-hmc-adapted",
+    "`LabelJump`, 1 step": "label-jump-1-step",
+    "`LabelJump`, 8 steps": "label-jump-8-steps",
+    "`LabelJump`, 32 steps": "label-jump-32-steps",
+}
+
+
+@pytest.mark.parametrize(
+    ("column", "target", "names"), [("kernel of x", "gaussian", OF_X), ("kernel of labels", "ising", OF_LABELS)]
+)
+def test_figures_of_samplers_are_what_their_file_says(column, target, names):
+    rows = table_with(SAMPLERS, column)
+    assert [row[column] for row in rows] == list(names)
+    for row in rows:
+        said = row["effective samples, thousands a second"]
+        found = mean(result("samplers"), f"effective_samples_per_second.{target}.{names[row[column]]}")
+        assert said == printed(found / 1000, like=said)
+
+
+def test_figures_of_kernels_of_x_and_labels_are_what_their_file_says():
+    rows, file = table_with(SAMPLERS, "kernel of x and labels"), result("chains-mixed")
+    assert [row["kernel of x and labels"] for row in rows] == list(OF_BOTH)
+    changes, effective = "class_changes_per_second", "effective_samples_per_second"
+    columns = {
+        "class changes, thousands a second, 2 apart": (changes, 2),
+        "4 apart": (changes, 4),
+        "6 apart": (changes, 6),
+        "effective samples, thousands a second, 2 apart": (effective, 2),
+    }
+    for row in rows:
+        for column, (metric, distance) in columns.items():
+            found = mean(file, f"{metric}.distance-{distance}.{OF_BOTH[row['kernel of x and labels']]}")
+            assert row[column] == printed(found / 1000, like=row[column])
+
+
+def test_the_trained_chains_of_the_samplers_page_are_those_of_their_file():
+    file, text = result("chains-trained"), " ".join(SAMPLERS.read_text().split())
+    assert f"change them {mean(file, 'changes_per_100_steps.own-chains'):.0f} times in 100 steps" in text
+    exact = [m for m in file.metrics if m.startswith("changes_per_100_steps.") and not m.endswith("own-chains")]
+    assert len(exact) == 5
+    assert all(mean(file, m) == 0 for m in exact)  # "no exact kernel changed any label"

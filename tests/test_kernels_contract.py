@@ -20,7 +20,7 @@ from jointenergy.kernels import (
     last,
     run,
 )
-from jointenergy.kernels.base import metropolis
+from jointenergy.kernels.base import chosen, metropolis
 from jointenergy.labels import MISSING, LabelSpace
 from jointenergy.models import Box, ConditionalModel, EnergyModel, LogitModel
 from jointenergy.networks import MLP
@@ -599,3 +599,16 @@ class TestLabelsAndXFromOnePass:
         network.seen = 0
         last(kernel, target, state, 10)
         assert network.seen == 21  # two a step, and one of the first, which has yet to learn that there is no other way
+
+
+@pytest.mark.parametrize("shape", [(3, 4), (40, 300), (200, 8, 8), (5, 300_000)], ids=str)
+def test_rows_are_chosen_alike_at_any_size(shape):
+    """By a condition or by their index: the same rows, bit by bit, NaN of a rejected proposal left behind."""
+    g = torch.Generator().manual_seed(0)
+    current, proposed = torch.randn(2, *shape, generator=g).unbind()
+    accept = torch.rand(shape[0], generator=g) < 0.5
+    proposed[~accept] = torch.nan
+    found = chosen(accept, proposed, current)
+    assert all(
+        torch.equal(row, (a if yes else b)) for row, yes, a, b in zip(found, accept, proposed, current, strict=True)
+    )

@@ -21,7 +21,7 @@ from jointenergy.kernels import (
     tempering,
 )
 from jointenergy.labels import LabelSpace
-from jointenergy.models import PairModel, Reals
+from jointenergy.models import JointModel, PairModel, Reals
 from tests.checks import ALPHA, chi_square, histogram
 from tests.exact import Grid, index_of, joint_toy
 from tests.tables import make
@@ -29,22 +29,79 @@ from tests.test_kernels_exact import sharpened
 from tests.test_kernels_mixed import Classes
 
 
-def test_every_swap_is_in_detailed_balance():
-    """The joint law of two rungs times the acceptance, both ways, with the reference term; labels as in the states."""
+class Swapped(JointModel):
+    """A model that swaps compare in place of the rungs' own: a mutant of which f a swap takes."""
+
+    def __init__(self, model, f):
+        super().__init__(model.labels, domain=model.domain)
+        self.f = f
+
+    def log_density_unchecked(self, x, y):
+        return self.f(x, y)
+
+
+def imbalance(cold, hot, monkeypatch, ratio=None, compared=None):
+    """How far the two flows of a swap are apart, in nats, over pairs of states; and how far it moves the joint law.
+
+    Exact, float64: a grid of 5 points x with all labels, on a rung each; the log-ratio is what the swap decides by.
+    """
     model = make("pair, reference")
+    with torch.no_grad():
+        for p in model.parameters():
+            p.mul_(2.0)
+    labels = model.labels.enumerate()
     g = torch.Generator().manual_seed(0)
-    x = [torch.randn(200, 3, generator=g, dtype=torch.float64) for _ in range(2)]
-    y = [torch.stack([torch.randint(c, (200,), generator=g) for c in model.labels.cardinalities], 1) for _ in range(2)]
-    f = [model.log_density(a, b).detach() for a, b in zip(x, y, strict=True)]
-    for cold, hot in ((1.0, 0.5), (0.3, 0.29), (1.0, 1e-3)):
-        tempered = [
-            [model.tempered(b).log_density(a, c).detach() for a, c in zip(x, y, strict=True)] for b in (cold, hot)
-        ]
-        flows = []
-        for here, there in ((0, 1), (1, 0)):
-            accept = tempering.swap_log_ratio(cold, hot, f[here], f[there]).clamp(max=0)
-            flows.append(tempered[0][here] + tempered[1][there] + accept)
-        assert float((flows[0] - flows[1]).abs().max()) < 1e-10
+    points = 1.5 * torch.randn(5, 3, generator=g, dtype=torch.float64)
+    x, y = points.repeat_interleave(len(labels), 0), labels.repeat(5, 1)
+    n = len(x)
+    rungs = [model.tempered(b).log_density(x, y).detach().log_softmax(0) for b in (cold, hot)]
+    here, there = torch.cartesian_prod(torch.arange(n), torch.arange(n)).T
+    target = Target(model if compared is None else Swapped(model, lambda x, y: compared(model, x, y)))
+    kernel = BlockGibbs(ExactGibbs(), MALA(0.1))
+    states = [kernel.init(Target(model), x[i], y[i], generator=g) for i in (here, there)]
+    seen = []
+
+    def decided(key, log_ratio):
+        seen.append(log_ratio)
+        return torch.zeros(len(log_ratio), dtype=torch.bool), log_ratio
+
+    monkeypatch.setattr(tempering, "metropolis", decided)
+    if ratio is not None:
+        monkeypatch.setattr(tempering, "swap_log_ratio", ratio)
+    tempering._swap(target, cold, hot, *states)
+    accept = seen[0].view(n, n).clamp(max=0)
+    law = rungs[0][:, None] + rungs[1][None, :]
+    flow = (law + accept).exp()
+    moved = law.exp() - flow + flow.T
+    return float((law + accept - (law + accept).T).abs().max()), float((moved - law.exp()).abs().sum())
+
+
+LADDERS = ((1.0, 0.5), (0.3, 0.29), (1.0, 1e-3))
+
+
+@pytest.mark.parametrize(("cold", "hot"), LADDERS)
+def test_every_swap_is_in_detailed_balance(cold, hot, monkeypatch):
+    """The joint law of two rungs times the acceptance, both ways, with the reference term, and labels of the states."""
+    apart, moved = imbalance(cold, hot, monkeypatch)
+    assert apart < 1e-10
+    assert moved < 1e-12
+
+
+MUTANTS = {
+    "flipped": {"ratio": lambda c, h, a, b: (c - h) * (a - b)},
+    "always": {"ratio": lambda c, h, a, b: 0 * a},
+    "half": {"ratio": lambda c, h, a, b: (c - h) * (b - a) / 2},
+    "by the colder rung alone": {"ratio": lambda c, h, a, b: c * (b - a)},
+    "labels summed out": {"compared": lambda m, x, y: m.log_density(x).detach()},
+    "no reference term": {"compared": lambda m, x, y: m.log_density(x, y).detach() - m.domain.log_reference(x)},
+}
+
+
+@pytest.mark.parametrize("mutant", MUTANTS)
+def test_swap_mutants_are_out_of_balance(mutant, monkeypatch):
+    apart, moved = imbalance(1.0, 0.5, monkeypatch, **MUTANTS[mutant])
+    assert apart > 0.1
+    assert moved > 1e-3
 
 
 def test_the_two_ladders_are_different():

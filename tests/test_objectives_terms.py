@@ -21,11 +21,14 @@ from jointenergy.objectives import (
     Batch,
     Draws,
     EnergyL2,
+    FittedNoise,
     KLTerm,
     LogPX,
     LogPXGivenY,
     LogPXY,
     LogPYGivenX,
+    NoiseSource,
+    NoiseTerm,
     Objective,
     Samples,
     preset,
@@ -36,6 +39,16 @@ from tests.test_objectives import World, all_patterns, batch_of, gradients, one_
 KL = "negatives last_step neighbors"
 
 __all__ = ["one_thread"]  # a fixture for all tests here
+
+
+def with_noise(objective, model, batch, draws):
+    """The draws with the noise that terms without chains compare rows with."""
+    fitted = FittedNoise.fit(chains(20, D, seed=3), torch.zeros(20, 3, dtype=torch.int64), model.labels, model.domain)
+    source = NoiseSource(model.domain, torch.Generator().manual_seed(0), fitted)
+    for term in objective.terms:
+        if isinstance(term, NoiseTerm):
+            draws = term.draw(draws, batch, source)
+    return draws
 
 
 class NoWaiting(TorchDispatchMode):
@@ -319,7 +332,11 @@ class TestContract:
         draws = world.draws(batch)
         x = chains(4, D) + 0.0 * next(model.parameters()).sum()
         last = Samples(x, torch.zeros(4, 3, dtype=torch.int64))
-        draws = replace(draws, last_step=last, neighbors=chains(4, D, seed=9))
+        draws = with_noise(preset(name), model, batch, replace(draws, last_step=last, neighbors=chains(4, D, seed=9)))
+        if masked and any(term.needs_complete_x for term in preset(name).terms):
+            with pytest.raises(InputError, match="needs complete x"):
+                preset(name)(model, batch, draws)
+            return
         inputs = [batch.x, batch.y, draws.given_x.x, draws.given_xy.y, draws.negatives.weight, *model.parameters()]
         before = [t.detach().clone() for t in inputs]
         with untouched_random_state():
@@ -341,6 +358,7 @@ class TestContract:
         last = Samples(x + 0.0 * next(model.parameters()).sum(), y)
         given_y = Samples(x, y, weight, torch.arange(4))
         draws = Draws(Samples(x, y, weight), given_y=given_y, last_step=last, neighbors=chains(4, D, seed=9))
+        draws = with_noise(preset(name), model, Batch(x, y), draws)
         preset(name).unchecked(model, Batch(x, y), draws)  # small constants are made once
         with NoWaiting():
             preset(name).unchecked(model, Batch(x, y), draws).total.backward()

@@ -40,6 +40,11 @@ SETTINGS = {
     "short-run chains": ("digits-jem", "buffer.kind=none"),
     "batch statistics": ("mnist-jem", "model.allow_batch_statistics=true", NORMED),
     "logits of pixels": ("mnist-mixed",),
+    "no chains": (
+        "digits-jem",
+        *("objective.log_p_x=0.0", "objective.energy_l2=0.0", "objective.denoising_score_matching=1.0"),
+        *("objective.noise_contrastive_estimation=0.5", "objective.energy_discrepancy=0.5", "objective.n_noise=3"),
+    ),
 }
 
 

@@ -463,7 +463,7 @@ def test_the_guards_events_are_told(folder, tmp_path):
 def test_a_baseline_has_no_health(baseline):
     told = health.health(suite.subject_of(open_run(baseline)), "quick")
     assert "healthy" not in told.metrics
-    assert "trained without chains" in told.says[0]
+    assert "trained without a density of x" in told.says[0]
 
 
 def test_a_table_with_short_rows_is_refused():

@@ -517,7 +517,7 @@ class TestBatchStatistics:
     [
         (("objective=gem",), "or 'jem'"),
         (NO_LABEL_TERMS, "all likelihood terms have weight 0"),
-        (("objective.log_p_x=0", "objective.kl=1"), "need a density term"),
+        (("objective.log_p_x=0", "objective.kl=1"), "need a term with chains"),
         (("objective.entropy=1",), r"set objective\.kl as well"),
         (("optimizer.name=adam",), "set optimizer.name = 'adamw'"),
         (("data.separate_batches=true", "objective.log_p_y_given_x=0"), "set it to false"),

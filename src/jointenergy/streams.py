@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import itertools
 import math
 from typing import NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from jointenergy.fusing import constant, fused
@@ -42,6 +44,7 @@ def _constant(value: int) -> Tensor:
 
 
 _FIRST_CHILD = _constant(_CHILD)
+_FIRST_CHILD_WORD = np.uint64(_CHILD % (1 << 64))
 _TENSORS = tuple((_constant(shift), _constant(mask), _constant(factor)) for shift, mask, factor in _ROUNDS)
 _WORDS = tuple((np.uint64(shift), np.uint64(factor % (1 << 64))) for shift, _, factor in _ROUNDS)
 
@@ -54,12 +57,16 @@ def _mix(z: Tensor) -> Tensor:
         return z
     if z.device.type != "cpu":
         return _mix_signed(z)
-    words = z.numpy().view(np.uint64)  # unsigned shifts, which torch lacks: half the time
-    for places, times in _WORDS[:-1]:
-        words ^= words >> places
-        words *= times
-    words ^= words >> _WORDS[-1][0]
+    _mix_words(z.numpy().view(np.uint64))  # unsigned, which torch does not shift: half the time
     return z
+
+
+def _mix_words(words: NDArray[np.uint64]) -> None:
+    shifted = np.empty_like(words)
+    for places, times in _WORDS[:-1]:
+        words ^= np.right_shift(words, places, out=shifted)
+        words *= times
+    words ^= np.right_shift(words, _WORDS[-1][0], out=shifted)
 
 
 def _mix_signed(z: Tensor) -> Tensor:
@@ -176,28 +183,41 @@ def first_drawn(ahead: tuple[DrawnNoise, ...], keys: Tensor, x: Tensor, *, adjus
     return ahead[0] if ahead[0].values.dtype == x.dtype else None
 
 
+def proposal(ahead: tuple[DrawnNoise, ...], keys: Tensor, x: Tensor) -> DrawnNoise:
+    """What a step that accepts or rejects draws: as it was drawn ahead, or now."""
+    drawn = first_drawn(ahead, keys, x, adjusted=True)
+    if drawn is not None:
+        return drawn
+    following, noise, accept = split(keys, 3)
+    return DrawnNoise(keys, following, normal_like(noise, x), accept)
+
+
 def noise_ahead(keys: Tensor, x: Tensor, steps: int) -> tuple[DrawnNoise, ...]:
     """Do the same as `steps` calls of `next_normal_like`, with all values in one pass."""
     path, n = _path(keys, steps), x[0].numel()
-    values = _normal_of(_bits(torch.cat(path[:-1]), (n + 1) // 2), n, x.dtype).view(steps, *x.shape)
-    return tuple(map(DrawnNoise, path[:-1], path[1:], values.unbind()))
+    values = _normal_of(_bits(path[:-1].flatten(), (n + 1) // 2), n, x.dtype).view(steps, *x.shape)
+    following = path[1:].unbind()
+    return tuple(map(DrawnNoise, (keys, *following), following, values.unbind()))
 
 
 def proposals_ahead(keys: Tensor, x: Tensor, steps: int) -> tuple[DrawnNoise, ...]:
     """Draw for `steps` steps of an adjusted kernel: next keys, noise, and the numbers of the accept steps."""
     path, n = _path(keys, steps), x[0].numel()
-    _, noise, accept = split(torch.cat(path[:-1]), 3)
+    _, noise, accept = split(path[:-1].flatten(), 3)
     values = _normal_of(_bits(noise, (n + 1) // 2), n, x.dtype).view(steps, *x.shape)
     logs = log_uniform(accept, torch.promote_types(x.dtype, torch.float32)).view(steps, -1)
-    return tuple(map(DrawnNoise, path[:-1], path[1:], values.unbind(), accept.view(steps, -1).unbind(), logs.unbind()))
+    following, decide = path[1:].unbind(), accept.view(steps, -1).unbind()
+    return tuple(map(DrawnNoise, (keys, *following), following, values.unbind(), decide, logs.unbind()))
 
 
-def _path(keys: Tensor, steps: int) -> list[Tensor]:
-    """Return the keys, and the next keys after each of the steps."""
-    path = [keys]
-    for _ in range(steps):
-        path.append(_mix(path[-1] + _FIRST_CHILD))
-    return path
+def _path(keys: Tensor, steps: int) -> Tensor:
+    """The keys, and those to go on with after each of the steps, `[steps + 1, n]`; all on the CPU."""
+    words = np.empty((steps + 1, len(keys)), np.uint64)
+    words[0] = keys.numpy().view(np.uint64)
+    for now, after in itertools.pairwise(words):
+        np.add(now, _FIRST_CHILD_WORD, out=after)
+        _mix_words(after)
+    return torch.from_numpy(words.view(np.int64))
 
 
 def log_uniform(keys: Tensor, dtype: torch.dtype) -> Tensor:

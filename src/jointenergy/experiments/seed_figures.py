@@ -67,9 +67,9 @@ def figures_of(
         remarks.append(f"Seed {seed.number} diverged: {whose}.")
     device = next(run.trainer.ema.parameters()).device.type
     opened = open_run(seed.run, data=data_folder, device=device)
-    # A run with chains is evaluated at its end; a baseline, which judges others, at its best on held-out rows.
+    # A density is evaluated at its end; a baseline, which judges others, at its best on held-out rows.
     subject = Subject(
-        opened.with_weights_of(run.trainer.ema) if run.trainer.uses_chains else opened,
+        opened.with_weights_of(run.trainer.ema) if run.trainer.plan.of_density else opened,
         dataset_of(settings.data, data_folder, "test"),
         None if judge is None else open_run(judge, data=data_folder, device=device),
         seed=seed.number,
@@ -83,7 +83,7 @@ def figures_of(
         remarks += [remark] if remark else []
     elif run_figures.tells_labels(subject):
         taken = {"accuracy": None, "nll": None, "ece": None}
-    if run.trainer.uses_chains:
+    if run.trainer.plan.of_density:
         taken["healthy"] = float(not diverged and run.verdict is not None and run.verdict.healthy)
         if run.verdict is not None and not diverged:
             taken |= run_figures.signs_of(run.verdict)

@@ -19,9 +19,9 @@ from jointenergy.kernels.base import (
     Target,
     check_inside,
     choose,
+    chosen,
     evaluate_x,
     metropolis,
-    over,
 )
 from jointenergy.kernels.motion import DiagonalMetric, Place, Walls, check_walls, kinetic, leapfrog
 
@@ -105,16 +105,21 @@ class HMC(Kernel):
         return (gain / self.temperature).masked_fill(~target.model.domain.contains(end.x), -torch.inf)
 
     def step(self, target: Target, state: State) -> tuple[State, Info]:
-        keys, velocity_key, accept_key = streams.split(state.keys, 3)
+        drawn = streams.proposal(state.ahead, state.keys, state.x)
+        assert drawn.accept is not None
         here = evaluate_x(target, state)
-        velocity = target.moving(streams.normal_like(velocity_key, state.x)) * math.sqrt(self.temperature)
+        velocity = target.moving(drawn.values) * math.sqrt(self.temperature)
         end = self.trajectory(target, state, velocity, here, self.length(state.step))
         log_ratio = self.log_acceptance(target, end, Place(state.x, velocity, here))
-        accept, acceptance = metropolis(accept_key, log_ratio)
-        x = torch.where(over(accept, state.x), end.x, state.x)
+        accept, acceptance = metropolis(drawn.accept, log_ratio, drawn.log_uniforms)
+        x = chosen(accept, end.x, state.x)
         info = Info(here.log_density, here.gradient, x_acceptance=acceptance, reached=(end.x, end.velocity))
-        later = replace(state, x=x, keys=keys, step=state.step + 1, evaluation=choose(accept, end.seen, here))
-        return later, info
+        later = replace(state, x=x, keys=drawn.following, step=state.step + 1, ahead=state.ahead[1:])
+        return replace(later, evaluation=choose(accept, end.seen, here)), info
+
+    def look_ahead(self, state: State, steps: int) -> State:
+        steps = streams.steps_ahead(state.x, steps)
+        return replace(state, ahead=streams.proposals_ahead(state.keys, state.x, steps)) if steps else state
 
 
 def van_der_corput(n: int) -> float:

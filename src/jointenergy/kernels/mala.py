@@ -19,9 +19,9 @@ from jointenergy.kernels.base import (
     Target,
     check_inside,
     choose,
+    chosen,
     evaluate_x,
     metropolis,
-    over,
 )
 from jointenergy.kernels.motion import DiagonalMetric
 
@@ -104,10 +104,7 @@ class MALA(Kernel):
         return (gain / self.temperature).masked_fill(~target.model.domain.contains(to), -torch.inf)
 
     def step(self, target: Target, state: State) -> tuple[State, Info]:
-        drawn = streams.first_drawn(state.ahead, state.keys, state.x, adjusted=True)
-        if drawn is None:
-            keys, noise_key, accept_key = streams.split(state.keys, 3)
-            drawn = streams.DrawnNoise(state.keys, keys, streams.normal_like(noise_key, state.x), accept_key)
+        drawn = streams.proposal(state.ahead, state.keys, state.x)
         assert drawn.accept is not None
         here, noise = evaluate_x(target, state), target.moving(drawn.values)
         slope = self.drift(here.gradient)
@@ -119,7 +116,7 @@ class MALA(Kernel):
         there = evaluate_x(target, proposed)
         log_ratio = self.log_acceptance(target, proposed.x, there, state.x, here)
         accept, acceptance = metropolis(drawn.accept, log_ratio, drawn.log_uniforms)
-        x = torch.where(over(accept, state.x), proposed.x, state.x)
+        x = chosen(accept, proposed.x, state.x)
         info = Info(
             log_density=here.log_density,
             gradient=here.gradient,

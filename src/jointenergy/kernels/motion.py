@@ -65,7 +65,7 @@ def drift(target: Target, x: Tensor, velocity: Tensor, size: Tensor | float, wal
 
     This is the exact flow of a free particle: volume-preserving and reversible.
     """
-    moved, domain = x + size * velocity, target.model.domain
+    moved, domain = plus(x, velocity, size), target.model.domain
     if walls == "reflect" and isinstance(domain, Box):
         width = domain.high - domain.low
         place = (moved - domain.low) / width
@@ -90,13 +90,19 @@ def leapfrog(
     walls: Walls,
 ) -> Place:
     """Make `steps` leapfrog steps from the state, whose evaluation is `here`."""
-    scale, x = scale_of(metric, state.x), state.x
-    for _ in range(steps):
-        velocity = velocity + (0.5 * step_size) * scale * here.gradient
-        x, velocity = drift(target, x, velocity, step_size * scale, walls)
+    size, x = step_size * scale_of(metric, state.x), state.x
+    velocity = plus(velocity, here.gradient, 0.5 * size)
+    for left in range(steps, 0, -1):
+        x, velocity = drift(target, x, velocity, size, walls)
         here = evaluate_x(target, State(x, state.y, state.keys, known=state.known))
-        velocity = velocity + (0.5 * step_size) * scale * here.gradient
+        # The second half of this step's kick and the first half of the next one's.
+        velocity = plus(velocity, here.gradient, size if left > 1 else 0.5 * size)
     return Place(x, velocity, here)
+
+
+def plus(x: Tensor, change: Tensor, size: Tensor | float) -> Tensor:
+    """x + size * change in one pass."""
+    return torch.addcmul(x, change, size) if isinstance(size, Tensor) else torch.add(x, change, alpha=size)
 
 
 def kinetic(velocity: Tensor) -> Tensor:

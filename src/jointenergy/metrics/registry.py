@@ -111,6 +111,7 @@ NAMES: dict[str, Range] = {
     "likelihood_temperature": DISTANCE,
     "likelihood_effective_share": FRACTION,
     "healthy": YES_OR_NO,
+    "labels_changed.<kernel>": FRACTION,
     "health.<sign>": REAL,
     "health.<set>.<sign>": REAL,
     **{f"clinic_{what}.<way>.<strength>": COUNT for what in ("runs", "healthy", "undecided")},

@@ -49,6 +49,13 @@ class Box:
     def log_reference(self, x: Tensor) -> Tensor:
         return x.new_zeros(len(x))
 
+    def reflected(self, x: Tensor) -> Tensor:
+        """x with what lies beyond a wall mirrored there, as often as it takes."""
+        width = self.high - self.low
+        # Rounding may step over a bound.
+        folded = self.low + width - ((x - self.low).remainder(2 * width) - width).abs()
+        return folded.clamp(self.low, self.high)
+
     def tempered(self, inverse_temperature: float) -> Box:
         return self
 

@@ -1,10 +1,24 @@
-"""objectives: likelihood terms, regularizers, and weighted sums of them."""
+"""objectives: likelihood terms, terms without chains, regularizers, and weighted sums of them."""
 
-from jointenergy.objectives.base import Batch, DrawName, Draws, Loss, Samples
+from jointenergy.objectives.base import Batch, DrawName, Draws, Loss, NoiseDraws, Samples
+from jointenergy.objectives.contrastive import EnergyDiscrepancy, NoiseContrastiveEstimation
+from jointenergy.objectives.noise import FittedNoise, NoiseSource, NoiseTerm
 from jointenergy.objectives.objective import Objective, Term
-from jointenergy.objectives.presets import IGEBM, JEM, PRESETS, CrossEntropy, GibbsJEM, Mixed, preset
+from jointenergy.objectives.presets import (
+    IGEBM,
+    JEM,
+    NCE,
+    PRESETS,
+    CrossEntropy,
+    Discrepancy,
+    GibbsJEM,
+    Mixed,
+    ScoreMatching,
+    preset,
+)
 from jointenergy.objectives.pseudo_likelihood import PseudoLikelihood
 from jointenergy.objectives.regularizers import EnergyL2, KLTerm
+from jointenergy.objectives.score_matching import DenoisingScoreMatching
 from jointenergy.objectives.terms import (
     LabelWeights,
     LikelihoodTerm,
@@ -20,12 +34,17 @@ from jointenergy.objectives.values import Values
 __all__ = [
     "IGEBM",
     "JEM",
+    "NCE",
     "PRESETS",
     "Batch",
     "CrossEntropy",
+    "DenoisingScoreMatching",
+    "Discrepancy",
     "DrawName",
     "Draws",
+    "EnergyDiscrepancy",
     "EnergyL2",
+    "FittedNoise",
     "GibbsJEM",
     "KLTerm",
     "LabelWeights",
@@ -37,9 +56,14 @@ __all__ = [
     "LogPYGivenX",
     "Loss",
     "Mixed",
+    "NoiseContrastiveEstimation",
+    "NoiseDraws",
+    "NoiseSource",
+    "NoiseTerm",
     "Objective",
     "PseudoLikelihood",
     "Samples",
+    "ScoreMatching",
     "Term",
     "Values",
     "frequency_weights",

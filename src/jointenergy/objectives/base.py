@@ -8,7 +8,9 @@ from typing import Literal, final
 import torch
 from torch import Tensor
 
-DrawName = Literal["negatives", "given_x", "given_y", "given_xy", "last_step", "neighbors"]
+DrawName = Literal[
+    "negatives", "given_x", "given_y", "given_xy", "last_step", "neighbors", "noised", "renoised", "noise"
+]
 """The fields of `Draws`."""
 
 
@@ -100,6 +102,19 @@ class Samples:
 
 @final
 @dataclass(frozen=True, eq=False)
+class NoiseDraws:
+    """Draws of a known noise density, as many for each row of the batch, and its log-density at them and at the rows.
+
+    States come row by row. A label that a row misses is MISSING in its states too, and summed out of the noise.
+    """
+
+    states: Samples
+    log_density: Tensor  # [m]
+    log_density_of_rows: Tensor  # [n]
+
+
+@final
+@dataclass(frozen=True, eq=False)
 class Draws:
     """What kernels drew for a batch. An objective's `needs` tells which fields it requires.
 
@@ -120,6 +135,12 @@ class Draws:
         Chains with their last Langevin step recomputed, so that x has a graph to the weights.
     neighbors
         Other samples of x, to which the entropy term of `KLTerm` measures distances.
+    noised
+        Each row with Gaussian noise added, with the labels of the row.
+    renoised
+        Each row with Gaussian noise added twice, several times, with the labels of the row.
+    noise
+        Samples of a known noise density, several for each row.
 
     Examples
     --------
@@ -136,6 +157,9 @@ class Draws:
     given_xy: Samples | None = None
     last_step: Samples | None = None
     neighbors: Tensor | None = None
+    noised: Samples | None = None
+    renoised: Samples | None = None
+    noise: NoiseDraws | None = None
 
 
 @final

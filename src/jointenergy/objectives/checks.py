@@ -24,6 +24,9 @@ MEANINGS: dict[DrawName, str] = {
     "given_xy": "the rows completed given all that is observed of them",
     "last_step": "chains with their last Langevin step recomputed",
     "neighbors": "other samples of x to measure distances to",
+    "noised": "the rows with Gaussian noise added",
+    "renoised": "the rows with Gaussian noise added twice, several times each",
+    "noise": "draws of a noise density for each row, with its log-densities",
 }
 
 
@@ -82,6 +85,9 @@ def checked_draws(model: JointModel, draws: Draws) -> Draws:
         given_xy=checked("given_xy"),
         last_step=checked("last_step"),
         neighbors=draws.neighbors,
+        noised=checked("noised"),
+        renoised=checked("renoised"),
+        noise=draws.noise,
     )
 
 
@@ -90,6 +96,7 @@ def check_draws(term: Term, values: Values) -> None:
     model, y = values.model, values.y
     if model.normalizer == "conditional" and {"negatives", "given_x"} & set(term.draws):
         model.check_summable(torch.full_like(y, MISSING))
+    check_complete_x(term, masked_x=values.mask is not None)
     used = torch.where(values.labeled[:, None], y, 0) if term.labeled_only else y
     missing = not model.can_sum(used)
     for name in sorted(term.needs(model, missing_labels=missing, masked_x=values.mask is not None)):
@@ -102,6 +109,12 @@ def check_draws(term: Term, values: Values) -> None:
             model.check_summable(values.states(name)[1])
         elif name == "negatives" and values.samples(name).row is not None:
             raise InputError("draws.negatives do not belong to rows of the batch: leave out their `row`")
+
+
+def check_complete_x(term: Term, *, masked_x: bool) -> None:
+    """A term that has no meaning for masked x says so."""
+    if masked_x and term.needs_complete_x:
+        raise InputError(f"the term {term.name!r} needs complete x: leave it out for rows with masked x")
 
 
 def _check_aligned(name: DrawName, values: Values) -> None:

@@ -14,7 +14,7 @@ from torch import Tensor
 from jointenergy.errors import InputError
 from jointenergy.models import JointModel
 from jointenergy.objectives.base import Batch, DrawName, Draws, Loss
-from jointenergy.objectives.checks import check_draws, checked_batch, checked_draws
+from jointenergy.objectives.checks import check_complete_x, check_draws, checked_batch, checked_draws
 from jointenergy.objectives.values import Values
 
 
@@ -47,6 +47,12 @@ class Term(ABC):
     """All draws that the term can use; `needs` returns those that a given model requires."""
     labeled_only: ClassVar[bool] = False
     """Whether the term skips rows without labels."""
+    of_density: ClassVar[bool] = True
+    """Whether the term trains a density of x, whose samples can be judged; terms of labels alone do not."""
+    needs_complete_x: ClassVar[bool] = False
+    """Whether the term has no meaning for rows with masked x."""
+    differentiates_x: ClassVar[bool] = False
+    """Whether the term differentiates f by x, so that its gradient differentiates the network twice."""
 
     def __post_init__(self) -> None:
         check_weight(self, "weight", self.weight)
@@ -130,6 +136,8 @@ class Objective:
 
     def needs(self, model: JointModel, *, missing_labels: bool = True, masked_x: bool = False) -> frozenset[DrawName]:
         """Return the draws that a batch requires; see `Term.needs`."""
+        for term in self.terms:
+            check_complete_x(term, masked_x=masked_x)
         return frozenset().union(
             *(t.needs(model, missing_labels=missing_labels, masked_x=masked_x) for t in self.terms)
         )
@@ -162,6 +170,16 @@ class Objective:
             total = total + (-term.weight if term.maximized else term.weight) * value
             parts[term.name] = value.detach()
         return Loss(total, parts)
+
+    @property
+    def of_density(self) -> bool:
+        """Whether a term trains a density of x."""
+        return any(t.of_density for t in self.terms)
+
+    @property
+    def differentiates_x(self) -> bool:
+        """Whether a term differentiates the network twice."""
+        return any(t.differentiates_x for t in self.terms)
 
     @functools.cached_property
     def _labeled_only(self) -> set[DrawName]:

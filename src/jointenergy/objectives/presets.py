@@ -1,4 +1,4 @@
-"""objectives: the objectives of the papers."""
+"""objectives: the objectives of the papers, and those without chains."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ from collections.abc import Callable
 
 from jointenergy.errors import InputError
 from jointenergy.labels import nearest
+from jointenergy.objectives.contrastive import EnergyDiscrepancy, NoiseContrastiveEstimation
 from jointenergy.objectives.objective import Objective
 from jointenergy.objectives.regularizers import EnergyL2, KLTerm
+from jointenergy.objectives.score_matching import DenoisingScoreMatching
 from jointenergy.objectives.terms import LogPX, LogPXGivenY, LogPXY, LogPYGivenX
 
 
@@ -73,12 +75,30 @@ def CrossEntropy() -> Objective:  # noqa: N802
     return Objective((LogPYGivenX(),))
 
 
+def ScoreMatching() -> Objective:  # noqa: N802
+    """Denoising score matching of p(x | y) (Vincent 2011) + log p(y | x): JEM without chains."""
+    return DenoisingScoreMatching() + LogPYGivenX()
+
+
+def NCE() -> Objective:  # noqa: N802 (the method's name)
+    """Noise contrastive estimation of log p(x, y) (Gutmann and Hyvarinen 2010; Ma and Collins 2018), no chains."""
+    return Objective((NoiseContrastiveEstimation(),))
+
+
+def Discrepancy() -> Objective:  # noqa: N802
+    """Energy discrepancy of p(x | y) (Schröder et al. 2023) + log p(y | x), no chains."""
+    return EnergyDiscrepancy() + LogPYGivenX()
+
+
 PRESETS: dict[str, Callable[[], Objective]] = {
     "jem": JEM,
     "gibbs-jem": GibbsJEM,
     "mixed": Mixed,
     "igebm": IGEBM,
     "baseline": CrossEntropy,
+    "score-matching": ScoreMatching,
+    "nce": NCE,
+    "energy-discrepancy": Discrepancy,
 }
 
 

@@ -9,7 +9,6 @@ from typing import ClassVar, final
 import torch
 from torch import Tensor
 
-from jointenergy.errors import InputError
 from jointenergy.labels import MISSING
 from jointenergy.objectives.objective import Term
 from jointenergy.objectives.values import Values
@@ -45,11 +44,11 @@ class PseudoLikelihood(Term):
     name: ClassVar[str] = "pseudo_likelihood"
     maximized: ClassVar[bool] = True
     labeled_only: ClassVar[bool] = True
+    of_density: ClassVar[bool] = False
+    needs_complete_x: ClassVar[bool] = True
 
     def check(self, values: Values) -> None:
         values.model.check_summable(torch.full_like(values.y, MISSING))
-        if values.mask is not None:
-            raise InputError("the pseudo-likelihood of labels needs complete x: leave it out for rows with masked x")
 
     def value(self, values: Values, terms: Sequence[Term]) -> Tensor:
         y, total = values.y.clamp(min=0), values.x.new_zeros(values.n)

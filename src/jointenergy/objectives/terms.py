@@ -185,6 +185,7 @@ class LogPYGivenX(LikelihoodTerm):
     over: ClassVar[DrawName] = "given_xy"
     under: ClassVar[DrawName] = "given_x"
     labeled_only: ClassVar[bool] = True
+    of_density: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
         super().__post_init__()

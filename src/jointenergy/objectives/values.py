@@ -148,6 +148,22 @@ class Values:
         return Evaluated(self.closed.bias + self.all_log_sums.sum(1), _as_it_is)
 
     @functools.cached_property
+    def of_rows(self) -> Tensor:
+        """The log-densities of the batch with its own labels; see `of_states`."""
+        if self.model.factorized and self.model.normalizer == "joint":
+            return self.closed.bias + self.log_sums(self.y).sum(1)
+        return self.of_states(self.x, self.y)
+
+    def of_states(self, x: Tensor, y: Tensor) -> Tensor:
+        """The log-densities at x with labels that miss what those of the batch miss, which is summed out.
+
+        A conditional model has no such sum: there a missing label is 0, in rows that no term may use.
+        """
+        if self.complete:
+            return self.model.log_density_of_complete(x, y)
+        return self.model.log_density_unchecked(x, y if self.model.normalizer == "joint" else y.clamp(min=0))
+
+    @functools.cached_property
     def closed(self) -> LabelLogits:
         """The closed form of a factorized model at the batch: one forward pass serves all terms."""
         return self.model.label_logits(self.x)

@@ -159,6 +159,22 @@ def _described_objectives(recipe: Recipe, data: TrainingData) -> list[Call]:
         Call(objectives.LogPXY, weight=joint * unit),
         Call(objectives.LogPXGivenY, weight=weights.log_p_x_given_y * unit),
         Call(objectives.PseudoLikelihood, weight=weights.pseudo_likelihood * unit),
+        Call(
+            objectives.DenoisingScoreMatching,
+            weight=weights.denoising_score_matching * unit,
+            noise_scale=weights.noise_scale,
+        ),
+        Call(
+            objectives.NoiseContrastiveEstimation,
+            weight=weights.noise_contrastive_estimation * unit,
+            n_noise=weights.n_noise,
+        ),
+        Call(
+            objectives.EnergyDiscrepancy,
+            weight=weights.energy_discrepancy * unit,
+            n_noise=weights.n_noise,
+            noise_scale=weights.noise_scale,
+        ),
         Call(objectives.EnergyL2, weight=weights.energy_l2 * unit**2),
         Call(objectives.KLTerm, weight=weights.kl * unit, entropy_weight=weights.entropy / unit),
     ]

@@ -176,7 +176,7 @@ class InTime(Callback):
         each = (time.perf_counter() - self.warm) / MEASURED
         before = time.perf_counter()
         measure.accuracy(loop.trainer)
-        if loop.trainer.uses_chains:
+        if loop.trainer.plan.of_density:
             check_trainer(loop.trainer)
         now = time.perf_counter()
         each += (now - before) / self.settings.cadence.check

@@ -108,14 +108,24 @@ def _check(recipe: Recipe) -> None:
     if not recipe.data.low < recipe.data.high:
         raise InputError(f"data.low must be below data.high, got {recipe.data.low} and {recipe.data.high}")
     _check_pixels(recipe)
-    density = objective.log_p_x + objective.log_p_xy + objective.log_p_x_given_y
-    joint = objective.log_p_x + objective.log_p_y_given_x + objective.log_p_xy
-    if density + objective.log_p_y_given_x + objective.pseudo_likelihood == 0:
+    sampled = objective.log_p_x + objective.log_p_xy + objective.log_p_x_given_y
+    density = objective.of_density
+    of_labels = objective.log_p_y_given_x + objective.pseudo_likelihood
+    joint = objective.log_p_x + objective.log_p_xy + objective.noise_contrastive_estimation + of_labels
+    if density + of_labels == 0:
         raise InputError("all likelihood terms have weight 0: give one, such as objective.log_p_x = 1")
     if objective.pseudo_likelihood > 0 and family in ("unconditional", "conditional"):
         raise InputError("objective.pseudo_likelihood compares labels: use a model family 'logits' or 'pair'")
-    if density == 0 and objective.kl + objective.energy_l2 > 0:
-        raise InputError("objective.kl and objective.energy_l2 need a density term, such as log_p_x")
+    if sampled == 0 and objective.kl + objective.energy_l2 > 0:
+        raise InputError("objective.kl and objective.energy_l2 need a term with chains, such as log_p_x")
+    compared = density - sampled
+    if compared > 0 and recipe.chain.kernel.temperature == 0:
+        raise InputError(
+            "chains without noise have temperature 0 and no density to be trained without chains: set "
+            "chain.kernel.noise_scale"
+        )
+    if compared > 0 and recipe.data.missing_x > 0:
+        raise InputError("terms without chains need complete x: set data.missing_x = 0, or use log_p_x")
     if objective.entropy > 0 and objective.kl == 0:
         raise InputError("objective.entropy is a part of the KL term: set objective.kl as well")
     if recipe.optimizer.name == "adam" and recipe.optimizer.weight_decay > 0:
@@ -167,18 +177,18 @@ def _check(recipe: Recipe) -> None:
         raise InputError("chain.augment_every needs something in chain.augment, such as ['flip']")
     if recipe.data.missing_x > 0 and (recipe.data.augment or recipe.chain.augment):
         raise InputError("rows with masked x cannot be augmented: set data.missing_x = 0, or remove the augmentation")
-    if objective.log_p_x_given_y > 0 and density > objective.log_p_x_given_y and recipe.chain.label_kernel == "none":
+    if objective.log_p_x_given_y > 0 and sampled > objective.log_p_x_given_y and recipe.chain.label_kernel == "none":
         raise InputError(
             "log_p_x_given_y with another density term needs chains that move labels: set chain.label_kernel"
         )
     if joint == 0 and family in ("logits", "pair"):
         raise InputError(
-            "log_p_x_given_y alone leaves one unknown normalizer per label: set model.family = 'conditional', or "
+            "a term of p(x | y) alone leaves one unknown normalizer per label: set model.family = 'conditional', or "
             "add objective.log_p_y_given_x"
         )
     if family == "conditional" and joint > 0:
         raise InputError("a conditional model only has p(x | y): use objective.log_p_x_given_y and no other term")
-    if family == "unconditional" and joint + objective.log_p_x_given_y > objective.log_p_x:
+    if family == "unconditional" and of_labels + objective.log_p_xy + objective.log_p_x_given_y > 0:
         raise InputError("an unconditional model only has p(x): use objective.log_p_x and no other term")
 
 

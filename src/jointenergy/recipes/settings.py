@@ -168,10 +168,13 @@ class ModelSettings(Strict):
 class ObjectiveSettings(Strict):
     """Weights of likelihood terms and regularizers; terms of weight zero are omitted.
 
-    `pseudo_likelihood` is the sum over labels of log p(label | x, the other labels), which needs no chains. `entropy`
-    weighs the nearest-neighbor entropy inside the KL term. `frequency_weights` lets each value of a label
-    count alike in log p(y | x), however rare it is. `label_smoothing` is the share of a label's weight in log p(y | x)
-    that all its values have alike.
+    `pseudo_likelihood` is the sum over labels of log p(label | x, the other labels). It needs no chains, and so do
+    `denoising_score_matching` and `energy_discrepancy`, of p(x | y), and `noise_contrastive_estimation`, of p(x, y):
+    these train f / T, which the chains of the recipe sample. `noise_scale` is the noise of the first two, in units of
+    x; `n_noise` is how many states of noise a row is compared with in the last two. `entropy` weighs the
+    nearest-neighbor entropy inside the KL term. `frequency_weights` lets each value of a label count alike in
+    log p(y | x), however rare it is. `label_smoothing` is the share of a label's weight in log p(y | x) that all its
+    values have alike.
     """
 
     log_p_x: NotNegative = 1.0
@@ -179,11 +182,22 @@ class ObjectiveSettings(Strict):
     log_p_xy: NotNegative = 0.0
     log_p_x_given_y: NotNegative = 0.0
     pseudo_likelihood: NotNegative = 0.0
+    denoising_score_matching: NotNegative = 0.0
+    noise_contrastive_estimation: NotNegative = 0.0
+    energy_discrepancy: NotNegative = 0.0
+    noise_scale: Positive = 0.2
+    n_noise: Count = 8
     energy_l2: NotNegative = 0.0
     kl: NotNegative = 0.0
     entropy: NotNegative = 0.0
     frequency_weights: bool = False
     label_smoothing: Share = 0.0
+
+    @property
+    def of_density(self) -> float:
+        """The weights of the terms that train a density of x, added up."""
+        with_chains = self.log_p_x + self.log_p_xy + self.log_p_x_given_y
+        return with_chains + self.denoising_score_matching + self.noise_contrastive_estimation + self.energy_discrepancy
 
 
 @dataclass(frozen=True)

@@ -114,7 +114,8 @@ def fit(
         The range (low, high) of x. uint8 pixels are scaled to it. A `data.View` with levels is the range of the logits
         of dequantized pixels.
     objective
-        `JEM()`, `GibbsJEM()`, `Mixed()`, `IGEBM()`, `CrossEntropy()` or a weighted sum of terms.
+        `JEM()`, `GibbsJEM()`, `Mixed()`, `IGEBM()`, `CrossEntropy()`, without chains `ScoreMatching()`, `NCE()` or
+        `Discrepancy()`, or a weighted sum of terms.
     label_objective
         Terms computed on separate, augmented batches: usually `LogPYGivenX()`.
     kernel, clamp, steps, sampling_steps
@@ -342,7 +343,8 @@ def _model_of(
 ) -> tuple[JointModel, tuple[int, ...], str, str]:
     """Wrap a network as a model, with x in the first shape that it accepts."""
     # Training p(x | y) only leaves an unknown normalizer for each label.
-    alone = objective is not None and {t.name for t in objective.terms} <= {"log_p_x_given_y", "energy_l2", "kl"}
+    open_levels = {"log_p_x_given_y", "denoising_score_matching", "energy_discrepancy", "energy_l2", "kl"}
+    alone = objective is not None and {t.name for t in objective.terms} <= open_levels
     labels = rows.labels
     # Cast the copy to float32, like x.
     network = network.float().cpu().eval()
@@ -437,9 +439,7 @@ def _description(
         "tensors": {name: list(t.shape) for name, t in plan.model.state_dict().items()},
         "data": description.digest(plan.data),
         "objectives": [[description.describe(t) for t in o.terms] for o in plan.objectives],
-        "density": any(
-            t.name not in ("log_p_y_given_x", "pseudo_likelihood") for o in plan.objectives for t in o.terms
-        ),
+        "density": plan.of_density,
         "kernel": description.describe(plan.kernel),
         "start": description.describe(spec),
         "buffer": description.describe(plan.buffer),
@@ -598,7 +598,7 @@ def run_of(
         plan.seed,
         None,
         checkpoint,
-        density=any(t.name not in ("log_p_y_given_x", "pseudo_likelihood") for o in plan.objectives for t in o.terms),
+        density=plan.of_density,
         read_data=lambda: data,
         make_plan=lambda _: plan,
         read_tensors=read_tensors,

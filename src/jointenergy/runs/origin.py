@@ -60,7 +60,6 @@ class Origin:
         checkpoint: Path | None = None,
     ) -> Origin:
         """Create the origin of a run trained by a recipe; data are read only when needed."""
-        weights = recipe.objective
         return cls(
             name,
             labels,
@@ -70,7 +69,7 @@ class Origin:
             seed,
             data_folder,
             checkpoint,
-            density=bool(weights.log_p_x + weights.log_p_xy + weights.log_p_x_given_y),
+            density=recipe.objective.of_density > 0,
             read_data=lambda: data_of(recipe, data_folder, device, seed),
             make_plan=lambda data: plan_of(recipe, data, seed),
             read_tensors=None if checkpoint is None else lambda: checkpoints.load(checkpoint).tensors,

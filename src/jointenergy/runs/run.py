@@ -559,9 +559,9 @@ class Run:
         The same check as in training, with the recipe's chains and the persistent chains of the loaded checkpoint.
         """
         plan = self.origin.plan
-        if not plan.uses_chains:
-            raise InputError(f"{self.origin.name} was trained without chains, so its health is undefined")
-        return check(plan, self.model, None if plan.buffer is None else self.buffer)
+        if not plan.of_density:
+            raise InputError(f"{self.origin.name} was trained without a density of x, so its health is undefined")
+        return check(plan, self.model, None if plan.buffer is None or not plan.uses_chains else self.buffer)
 
     def export(self, path: Path | str, *, half: bool = False) -> Path:
         """Write the run to one file: `.safetensors` for `jointenergy.load`, or `.onnx` for other programs.

@@ -66,7 +66,7 @@ class Printed(Callback):
 
     def on_end(self, loop: Loop) -> None:
         verdict = loop.verdict
-        if verdict is None or not loop.trainer.uses_chains:
+        if verdict is None:
             return
         state = "healthy" if verdict.healthy else f"not healthy: {'; '.join(verdict.complaints)}"
         print(f"[{self.name}] the run is {state}")

@@ -273,7 +273,7 @@ def check_trainer(trainer: Trainer) -> Health:
     """Check the health of the averaged weights with the current chains."""
     chains = trainer.chains
     plan = replace(trainer.plan, kernel=chains.kernel, steps=chains.steps)
-    return check(plan, trainer.ema, chains.buffer, iteration=trainer.iteration)
+    return check(plan, trainer.ema, chains.buffer if plan.uses_chains else None, iteration=trainer.iteration)
 
 
 def _finite(*tensors: Tensor) -> bool:

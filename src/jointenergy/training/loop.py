@@ -332,7 +332,7 @@ class Loop:
         """Measure accuracy and health; return whether the run was rolled back."""
         trainer = self.trainer
         self.accuracy = self.world.from_first(lambda: measure.accuracy(trainer))
-        self.health = self.world.from_first(lambda: check_trainer(trainer)) if trainer.uses_chains else None
+        self.health = self.world.from_first(lambda: check_trainer(trainer)) if trainer.plan.of_density else None
         found = {"iteration": trainer.iteration, "accuracy": self.accuracy}
         self.journal.row("checks", found if self.health is None else {**found, **self.health.values()})
         self._call("on_check")
@@ -350,7 +350,7 @@ class Loop:
         reason = self.health.complaints[0]
         self._event("unhealthy", reason)
         # If only long chains drift, training chains were too short: use more steps, without a rollback.
-        if self.guarded and not ended and self.health.drifting and self._raise_steps(reason):
+        if self.guarded and not ended and trainer.uses_chains and self.health.drifting and self._raise_steps(reason):
             return False
         # One bad check may be chance, except at the end of a run.
         if not self.guarded or self.best_score is None or (self.unhealthy < 2 and not ended and not self.health.lost):
@@ -362,7 +362,7 @@ class Loop:
     def _confirm(self) -> None:
         """Check the best weights again at the end, with chains that did not select them."""
         trainer = self.trainer
-        if self.confirmed is not None or self.best_score is None or not trainer.uses_chains:
+        if self.confirmed is not None or self.best_score is None or not trainer.plan.of_density:
             return
         best = self.world.from_first(self.store.best)
         if best is None:
@@ -383,12 +383,14 @@ class Loop:
             buffer.load_state_dict(state.under(tensors, "ranks/0/buffer/"))
         kernel = with_step_size(trainer.chains.kernel, step_size)
         plan = replace(trainer.plan, kernel=kernel, steps=trainer.chains.steps)
-        return check(plan, model, buffer, iteration=trainer.iteration, stream="confirm")
+        return check(
+            plan, model, buffer if trainer.uses_chains else None, iteration=trainer.iteration, stream="confirm"
+        )
 
     def _save(self, *, checked: bool) -> None:
         """Save a checkpoint; if its health was just checked, it may become the best or a rollback target."""
         trainer = self.trainer
-        healthy = checked and (not trainer.uses_chains or (self.health is not None and self.health.healthy))
+        healthy = checked and (not trainer.plan.of_density or (self.health is not None and self.health.healthy))
         better = healthy and (self.best_score is None or self.score >= self.best_score)
         if better:
             self.best_score = self.score

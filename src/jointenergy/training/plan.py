@@ -23,7 +23,7 @@ from jointenergy.kernels import Kernel, Langevin
 from jointenergy.kernels.base import Known
 from jointenergy.labels import MISSING
 from jointenergy.models import Box, JointModel
-from jointenergy.objectives import DrawName, Objective
+from jointenergy.objectives import DrawName, NoiseTerm, Objective
 from jointenergy.starts import (
     FrequencyLabels,
     LabelStart,
@@ -108,6 +108,11 @@ class Plan:
     def uses_chains(self) -> bool:
         return bool(self.needs & {"negatives", "given_y"})
 
+    @property
+    def of_density(self) -> bool:
+        """Whether a density of x is trained, by chains or without them."""
+        return any(o.of_density for o in self.objectives)
+
     def scored(self, y: Tensor) -> tuple[Tensor, Known]:
         """Return the labels at which data and chains are compared: summed out, unless chains have given labels or the
         sum is intractable. Also return which of them are missing, if that is known statically."""
@@ -179,7 +184,8 @@ def make_plan(
         return [GaussianNoise(by, clamp=box)] if by > 0 else []
 
     augmented = (*before, *changes, *noised(noise if classifier_noise is None else classifier_noise))
-    objectives = (objective,) if label_objective is None else (objective, label_objective)
+    asked = (objective,) if label_objective is None else (objective, label_objective)
+    objectives = tuple(_at_temperature(o, kernel) for o in asked)
     settings = optimizer if isinstance(optimizer, OptimizerSettings) else None
     return Plan(
         model=model,
@@ -235,7 +241,7 @@ def _start(
     start = Uniform() if start is None else start
     clamp = clamped(kernel, model)
     x_start = start.bind(data.x, data.y, data.labels, bounds, clamp=clamp) if isinstance(start, StartSpec) else start
-    conditional = any("given_y" in term.draws for term in objective.terms)
+    conditional = model.normalizer == "conditional" or any("given_y" in term.draws for term in objective.terms)
     if not kernel.moves_y and not conditional and not keep_labels:
         return Start(x_start, MissingLabels(data.labels))
     label_start: LabelStart = UniformLabels(data.labels)
@@ -244,6 +250,18 @@ def _start(
     if 0 < keep_labels < 1:
         label_start = SomeLabels(label_start, keep_labels)
     return Start(x_start, label_start)
+
+
+def _at_temperature(objective: Objective, kernel: Kernel) -> Objective:
+    """Give terms that compare rows with noise the temperature at which the kernel samples, if they have none."""
+    if not any(isinstance(t, NoiseTerm) and t.temperature is None for t in objective.terms):
+        return objective
+    temperature = getattr(getattr(kernel, "x_kernel", kernel), "temperature", 1.0)
+    if temperature == 0:
+        raise InputError(
+            "chains without noise have temperature 0 and no density: give the terms of the objective a temperature"
+        )
+    return Objective(tuple(t.at(temperature) if isinstance(t, NoiseTerm) else t for t in objective.terms))
 
 
 def clamped(kernel: Kernel, model: JointModel) -> bool:

@@ -32,6 +32,8 @@ def step(trainer: Trainer) -> Outcome:
         batch, draws = part.feed.batch(), Draws()
         for name in part.completed:
             draws = trainer.complete(draws, name, batch, part.feed.rows)
+        for term in part.noised:
+            draws = term.draw(draws, batch, trainer.noise)
         for name in part.moved:
             moved = trainer.move(batch if name == "given_y" else None, len(batch.x))
             draws = trainer.draws_of(moved, name, draws, part.needs)

@@ -19,7 +19,7 @@ from jointenergy.labels import MISSING
 from jointenergy.models import JointModel
 from jointenergy.networks.accelerated import can_hold, hold, together
 from jointenergy.networks.batch_norm import has_batch_norm
-from jointenergy.objectives import Batch, DrawName, Draws, Loss, Objective, Samples
+from jointenergy.objectives import Batch, DrawName, Draws, FittedNoise, Loss, NoiseSource, NoiseTerm, Objective, Samples
 from jointenergy.streams import seeded
 from jointenergy.training.chains import TUNE, Chains, Moved
 from jointenergy.training.completions import Completions
@@ -33,6 +33,7 @@ from jointenergy.training.step import Outcome, step
 from jointenergy.training.update import Update
 
 ALONE = World()
+NOISE_ROWS = 10_000  # that the noise density of contrastive terms is fitted to, at most
 FILLED_AT_ONCE = 1000  # chains per batch when filling a new buffer, to limit memory
 T = TypeVar("T")
 
@@ -48,6 +49,8 @@ class ObjectivePart:
     """Rows of data with missing entries completed."""
     moved: tuple[DrawName, ...]
     """Chains."""
+    noised: tuple[NoiseTerm, ...]
+    """Terms that compare rows with noise."""
 
 
 class Trainer:
@@ -74,6 +77,7 @@ class Trainer:
         self.feeds = [part.feed for part in self.parts]
         self.needs = plan.needs
         self.chains = self._chains()
+        self.noise = NoiseSource(self.model.domain, self.chains.generator, self._fitted_noise())
         self.completions = Completions(self.data, plan.kernel, plan.completion_steps, self.needs, world)
         self.iteration, self.attempt = 0, 0
         self.learning_rate_scale = 1.0
@@ -108,7 +112,8 @@ class Trainer:
             feed = Feed(self.data, changes, plan.batch_size, plan.seed, self.world, name, labeled=labeled)
             completed = tuple(n for n in ("given_x", "given_xy") if n in needs)
             moved = tuple(n for n in ("given_y", "negatives") if n in needs)
-            parts.append(ObjectivePart(objective, feed, needs, completed, moved))
+            noised = tuple(t for t in objective.terms if isinstance(t, NoiseTerm))
+            parts.append(ObjectivePart(objective, feed, needs, completed, moved, noised))
         return parts
 
     def _chains(self) -> Chains:
@@ -135,6 +140,18 @@ class Trainer:
                 buffer.store(fresh, generator=generator)
         return chains
 
+    def _fitted_noise(self) -> FittedNoise | None:
+        """Fit the noise density of contrastive terms to the rows as the objective sees them."""
+        if "noise" not in self.needs:
+            return None
+        data, generator = self.data, seeded(self.plan.seed, "noise density", device=self.data.x.device)
+        rows = torch.randperm(len(data.x), generator=seeded(self.plan.seed, "noise density", "rows"))[:NOISE_ROWS]
+        rows = rows.to(data.x.device)
+        x = data.x[rows]
+        for change in self.plan.changes[0]:
+            x = change(x, generator=generator)
+        return FittedNoise.fit(x, data.y[rows], data.labels, self.model.domain)
+
     @property
     def recordable(self) -> bool:
         """Whether a step never synchronizes with the device. It does with completions or given labels, which search for
@@ -146,6 +163,7 @@ class Trainer:
         one_pass = self.plan.gradients is None or isinstance(self.plan.gradients, SharpnessAware)
         own = self.plan.make_optimizer is None and one_pass and self.plan.ema_of is None
         own = own and not self.plan.adapted  # each step size would be a recording of its own
+        own = own and not any(part.noised for part in self.parts)
         return self.world.size == 1 and own and not self.needs & {"given_x", "given_xy", "given_y"} and sums
 
     def step(self) -> Outcome:
@@ -232,7 +250,8 @@ class Trainer:
         with together(self.fast, points) if points else nullcontext():
             for objective, batch, draws in compared:
                 # Unchecked: a non-finite batch gives a non-finite loss, and the step is skipped.
-                losses.append(objective.unchecked(self.fast, batch, draws))
+                model = self.twice if objective.differentiates_x else self.fast
+                losses.append(objective.unchecked(model, batch, draws))
         if (prior := self.plan.optimizer.weight_prior) is not None:
             squares = torch.stack([(p**2).sum() for p in self.update.parameters]).sum()
             losses.append(Loss(squares / (2.0 * prior**2 * len(self.data.x)), {}))

@@ -1,0 +1,159 @@
+"""benchmarks: how often chains of a trained joint model change labels, by kernel.
+
+python benchmarks/changes.py [--run digits-gibbs] [--chains 64] [--steps 200] [--repeats 3] [--write] prints a table;
+--write publishes results/chains-trained.json from a clean tree. --run is a published model or a run folder. Chains
+begin at rows of its data with their labels, one thread, CPU time. The law is f / T for x and labels together, T that of
+the run's own chains; these, at T for x and 1 for labels, are measured beside it, and replicas on a ladder up to 20 T.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import time
+
+import torch
+from rounds import count, in_a_sentence, table
+from torch import Tensor
+
+import jointenergy as je
+from jointenergy.data.training import TrainingData
+from jointenergy.kernels import (
+    MALA,
+    BlockGibbs,
+    Cycle,
+    ExactGibbs,
+    GibbsWithGradients,
+    Kernel,
+    LabelJump,
+    Ladder,
+    MixedHMC,
+    Target,
+    adapt,
+    last,
+    parallel_tempering,
+    run,
+    rungs_needed,
+)
+from jointenergy.labels import MISSING
+from jointenergy.models import JointModel
+from jointenergy.report import provenance, results
+
+STEP = 1e-3
+WARM_UP = 150
+HOTTEST = 0.05  # inverse temperature of the hottest rung, where the law's own is 1
+
+
+def kernels(own: Kernel) -> dict[str, tuple[Kernel, bool, bool]]:
+    """Each with whether it is adapted, and whether it samples f / T rather than f."""
+    block = BlockGibbs(ExactGibbs(), MALA(STEP))
+    return {
+        "own chains": (own, False, False),
+        "block gibbs, adapted": (block, True, True),
+        "block gibbs, gradients, adapted": (BlockGibbs(GibbsWithGradients(), MALA(STEP)), True, True),
+        "mixed hmc, adapted": (MixedHMC(0.03, 3, 3), True, True),
+        "label jump, 8 steps": (Cycle((block, LabelJump(STEP, 8))), False, True),
+        "label jump, 32 steps": (Cycle((block, LabelJump(STEP, 32))), False, True),
+    }
+
+
+def started(rows: TrainingData, n: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
+    """Rows of data that have all their labels."""
+    complete = (rows.y != MISSING).all(1).nonzero()[:, 0]
+    chosen = complete[torch.randperm(len(complete), generator=generator)[:n]]
+    return rows.x[chosen], rows.y[chosen]
+
+
+def measure(
+    model: JointModel, kernel: Kernel, adapted: bool, rows: TrainingData, seed: int, sizes: tuple[int, int]
+) -> dict[str, float]:
+    """Changes of any label, in 100 steps of a chain and in a second of all chains."""
+    chains, steps = sizes
+    target, g = Target(model), torch.Generator().manual_seed(seed)
+    state = kernel.init(target, *started(rows, chains, g), generator=g)
+    first = state.y
+    if adapted:
+        kernel, state = adapt(kernel, target, state, WARM_UP)
+    else:
+        state = last(kernel, target, state, WARM_UP // 10)
+    path = [state.y]
+    began = time.process_time()
+    for later, _ in run(kernel, target, state, steps):
+        path.append(later.y)
+    seconds = time.process_time() - began
+    walk = torch.stack(path, 1)
+    changed = (walk[:, 1:] != walk[:, :-1]).any(2).double()
+    return {
+        "changes_per_100_steps": 100 * float(changed.mean()),
+        "changes_per_second": float(changed.sum()) / seconds,
+        "labels_changed": float((walk[:, -1] != first).any(1).double().mean()),
+    }
+
+
+def tempered(model: JointModel, rows: TrainingData, seed: int, sizes: tuple[int, int]) -> float:
+    """The share of chains that end with other labels, with replicas on as many rungs as the dimension needs."""
+    chains, steps = sizes
+    g = torch.Generator().manual_seed(seed)
+    x, y = started(rows, chains, g)
+    ladder = Ladder.geometric(rungs_needed(x[0].numel(), HOTTEST), HOTTEST)
+    block = BlockGibbs(ExactGibbs(), MALA(STEP))
+    end = parallel_tempering(block, Target(model), x, ladder, steps=steps, generator=g).cold.y
+    return float((end != y).any(1).double().mean())
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--run", default="digits-gibbs")
+    parser.add_argument("--chains", type=count, default=64)
+    parser.add_argument("--steps", type=count, default=200)
+    parser.add_argument("--repeats", type=count, default=3)
+    parser.add_argument("--write", action="store_true")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    if arguments.write:
+        provenance.commit()  # before the work, not after it
+    began = time.perf_counter()
+    trained = je.load(arguments.run)
+    plan = trained.origin.plan
+    temperature = getattr(getattr(plan.kernel, "x_kernel", plan.kernel), "temperature", 1.0)
+    law = trained.model.tempered(1.0 / temperature)
+    found: dict[str, list[float]] = {}
+    named = kernels(plan.kernel)
+    for seed in range(arguments.repeats):  # in turns
+        for name, (kernel, adapted, exact) in named.items():
+            sizes = arguments.chains, arguments.steps
+            model = law if exact else trained.model
+            for metric, value in measure(model, kernel, adapted, plan.data, seed, sizes).items():
+                found.setdefault(f"{metric}.{name.replace(', ', '-').replace(' ', '-')}", []).append(value)
+        moved = tempered(law, plan.data, seed, (arguments.chains, arguments.steps))
+        found.setdefault("labels_changed.parallel-tempering", []).append(moved)
+    metrics = "changes_per_100_steps", "changes_per_second", "labels_changed"
+    cells = []
+    for name in named:
+        place = name.replace(", ", "-").replace(" ", "-")
+        often, speed, share = (statistics.mean(found[f"{metric}.{place}"]) for metric in metrics)
+        cells.append([name, f"{often:.2f}", f"{speed:,.0f}", f"{share:.2f}"])
+    share = statistics.mean(found["labels_changed.parallel-tempering"])
+    cells.append(["parallel tempering", "-", "-", f"{share:.2f}"])
+    print(table(["kernel", "changes in 100 steps", "changes/s", "ended elsewhere"], cells))
+    if arguments.write:
+        notes = (
+            f"Changes of any label in chains of {arguments.run} from rows of its data: {arguments.chains} chains of "
+            f"{arguments.steps} steps, one thread, CPU time. The law is f / T for x and labels, T = {temperature:g}; "
+            "'own chains' move x at T and labels at 1, which has no joint law. Adapted kernels were warmed up "
+            "before. Replicas go up to 20 T. Weights of mnist-mixed and dsprites-mixed were not at hand."
+        )
+        result = results.measured(
+            "chains-trained",
+            found,
+            seeds=range(arguments.repeats),
+            minutes=(time.perf_counter() - began) / 60,
+            command=["python", *sys.argv],
+            notes=notes,
+        )
+        print(f"written to {results.write(result)}")
+
+
+if __name__ == "__main__":
+    in_a_sentence(main)
