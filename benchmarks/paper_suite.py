@@ -1,8 +1,9 @@
 """benchmarks: the measures of Grathwohl et al. (2020) of a run and its baseline: attacks, OOD, distal images.
 
 python benchmarks/paper_suite.py RUN BASELINE --name digits-jem [--ood NAME=PLACE] [--refinements 0 1 10] [--write]. The
-budget is that of `jointenergy evaluate --suite paper`; attacks without gradients are made only without refinement. What
-each attack found is kept in --folder, so that a benchmark that was stopped goes on, and more refinements can follow.
+budget is that of `jointenergy evaluate --suite paper`; attacks without gradients are made with --gradient-free, and only
+without refinement. What each attack found is kept in --folder, so that a benchmark that was stopped goes on, and more
+refinements can follow.
 --write publishes results/NAME-paper.json and results/NAME-paper-baseline.json, from a clean tree; --figures DIR draws
 the curves of robust accuracy there.
 """
@@ -50,7 +51,7 @@ def attacks_of(subject: Subject, sizes: RobustnessSizes, folder: Path) -> Iterat
         run, path = subject.classifiers()[name], folder / f"{name}-{steps}.safetensors"
         if not path.exists():
             began = time.process_time()
-            own = replace(sizes, boundary_steps=0) if steps else sizes
+            own = sizes if steps == 0 else replace(sizes, boundary_steps=0)
             found = attacked(name, run, rows, starts, steps=steps, sizes=own, seed=subject.seed)
             folder.mkdir(parents=True, exist_ok=True)
             kept = {f"{a}.{norm}": radius for a, by in found.radii.items() for norm, radius in by.items()}
@@ -76,6 +77,7 @@ def main() -> None:
     parser.add_argument("--name", required=True)
     parser.add_argument("--ood", action="append", default=[], metavar="NAME=PLACE")
     parser.add_argument("--refinements", type=int, nargs="+", default=[0, 1, 10])
+    parser.add_argument("--gradient-free", action="store_true")
     parser.add_argument("--folder", type=Path, default=Path("runs/paper"))
     parser.add_argument("--figures", type=Path)
     parser.add_argument("--write", action="store_true")
@@ -93,6 +95,8 @@ def main() -> None:
         assert section is not None
         figures |= section.metrics
     sizes = replace(SIZES["paper"], refinements=tuple(arguments.refinements))
+    if not arguments.gradient_free:
+        sizes = replace(sizes, boundary_steps=0)
     found = list(attacks_of(subject, sizes, arguments.folder))
     figures |= metrics_of(found, sizes.radii)
     for name, value in figures.items():
@@ -111,10 +115,13 @@ def main() -> None:
 def publish(name: str, figures: Mapping[str, float | None], sizes: RobustnessSizes, n_rows: int, began: float) -> Path:
     budget = sizes.budget
     attacks = (
-        f"{n_rows} test rows; gradient descent with {budget.steps} steps and {budget.restarts} restarts at each "
-        f"radius; without refinement also the boundary attack ({sizes.boundary_steps} steps) and the pointwise attack; minimum "
-        "over all"
+        f"{n_rows} test rows; projected gradient descent with {budget.steps} steps and {budget.restarts} restarts at "
+        "each radius, the best kept"
     )
+    if sizes.boundary_steps:
+        attacks += (
+            f"; without refinement also the boundary attack ({sizes.boundary_steps} steps) and the pointwise attack"
+        )
     result = results.measured(
         name,
         {metric: [value] for metric, value in figures.items()},

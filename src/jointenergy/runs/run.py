@@ -541,12 +541,14 @@ class Run:
     def health(self) -> Health:
         """Check the health of the run on held-out rows: numbers, and sentences in `complaints`.
 
-        The same check as in training, with the recipe's chains and the persistent chains of the loaded checkpoint.
+        The same check as in training, with the recipe's chains and the persistent chains of the loaded checkpoint. An
+        exported file has no persistent chains: they are not checked, and a warning says so.
         """
         plan = self.origin.plan
         if not plan.uses_chains:
             raise InputError(f"{self.origin.name} was trained without chains, so its health is undefined")
-        return check(plan, self.model, None if plan.buffer is None else self.buffer)
+        kept = plan.buffer is not None and self.origin.read_tensors is not None
+        return check(plan, self.model, self.buffer if kept else None)
 
     def export(self, path: Path | str, *, half: bool = False) -> Path:
         """Write weights, labels and what was fitted to validation rows to one safetensors file.
