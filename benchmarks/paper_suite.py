@@ -1,8 +1,8 @@
 """benchmarks: the measures of Grathwohl et al. (2020) of a run and its baseline: attacks, OOD, distal images.
 
 python benchmarks/paper_suite.py RUN BASELINE --name digits-jem [--ood NAME=PLACE] [--refinements 0 1 10] [--write]. The
-budget is that of `jointenergy evaluate --suite paper`; attacks without gradients are made with --gradient-free, and only
-without refinement. What each attack found is kept in --folder, so that a benchmark that was stopped goes on, and more
+budget is that of `jointenergy evaluate --suite paper`. --gradient-free adds attacks without gradients, where there is no
+refinement. What each attack found is kept in --folder, so that a benchmark that was stopped goes on, and more
 refinements can follow.
 --write publishes results/NAME-paper.json and results/NAME-paper-baseline.json, from a clean tree; --figures DIR draws
 the curves of robust accuracy there.
@@ -48,10 +48,11 @@ def attacks_of(subject: Subject, sizes: RobustnessSizes, folder: Path) -> Iterat
     rows, starts = chosen_rows(subject, sizes)
     wanted = [("run", 0), ("baseline", 0), *(("run", steps) for steps in sizes.refinements if steps)]
     for name, steps in wanted:
-        run, path = subject.classifiers()[name], folder / f"{name}-{steps}.safetensors"
+        own = sizes if steps == 0 else replace(sizes, boundary_steps=0)
+        run, free = subject.classifiers()[name], "-gradient-free" * bool(own.boundary_steps)
+        path = folder / f"{name}-{steps}{free}.safetensors"
         if not path.exists():
             began = time.process_time()
-            own = sizes if steps == 0 else replace(sizes, boundary_steps=0)
             found = attacked(name, run, rows, starts, steps=steps, sizes=own, seed=subject.seed)
             folder.mkdir(parents=True, exist_ok=True)
             kept = {f"{a}.{norm}": radius for a, by in found.radii.items() for norm, radius in by.items()}
