@@ -1,7 +1,7 @@
 """benchmarks: the measures of Grathwohl et al. (2020) of a run and its baseline: attacks, OOD, distal images.
 
 python benchmarks/paper_suite.py RUN BASELINE --name digits-jem [--ood NAME=PLACE] [--refinements 0 1 10] [--write]. The
-budget is that of `jointenergy evaluate --suite paper`. --gradient-free adds attacks without gradients, where there is no
+budget is that of `jointenergy evaluate --suite paper`. --gradient-free adds attacks without gradients to those without
 refinement. What each attack found is kept in --folder, so that a benchmark that was stopped goes on, and more
 refinements can follow.
 --write publishes results/NAME-paper.json and results/NAME-paper-baseline.json, from a clean tree; --figures DIR draws
