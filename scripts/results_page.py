@@ -281,7 +281,7 @@ def page(text: str, found: Mapping[str, Result]) -> str:
     parts = {paper: table(paper, found) for paper, _ in RECIPES.values()}
     parts |= {f"scores {name}": scores(found[name]) for name in ("digits-jem", "mnist-jem")}
     parts["tasks"] = tasks(found["digits-jem-tasks"])
-    attacked = {"`digits-jem`": found["digits-jem-paper"], "cross-entropy alone": found["digits-jem-paper-baseline"]}
+    attacked = {"JEM": found["digits-jem-paper"], "cross-entropy alone": found["digits-jem-paper-baseline"]}
     parts |= {f"attacks {norm}": attacks(attacked, norm) for norm in ("linf", "l2")}
 
     def made(match: re.Match[str]) -> str:
