@@ -1,4 +1,4 @@
-"""benchmarks: what `growth` varies: one recipe for images and two for labels, one number of them along each axis."""
+"""benchmarks: the axes of `growth`: one recipe for images and two for labels, of which one number varies."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ LABELS = (4, 8, 16, 32, 64, 128, 256, 512, 784)
 
 @dataclass(frozen=True)
 class Plan:
-    """The sizes along each axis, what is held fixed on the others, and how long a look takes."""
+    """Hold the sizes along each axis, the fixed values of the others, and the length of a measurement."""
 
     sizes: Mapping[str, tuple[int, ...]]
     network: tuple[int, int] = (10, 1)  # depth and width of the wide residual network
@@ -40,7 +40,7 @@ class Plan:
     engine: Mapping[str, str] = field(default_factory=lambda: MappingProxyType({}))
 
     def says(self) -> str:
-        """What is held fixed, in words."""
+        """Describe the fixed values."""
         depth, width = self.network
         return (
             f"Images: JEM, WideResNet-{depth}-{width}, 3 x {self.side} x {self.side}, batch {self.batch}, "
@@ -60,7 +60,7 @@ CPU = Plan(
         "data-rows": ROWS,
     }
 )
-# A GPU is filled by more. Not compiled: one compilation for each of fifty sizes would take the better part of an hour.
+# A GPU takes larger sizes. Not compiled: fifty compilations would take most of an hour.
 CUDA = Plan(
     {**CPU.sizes, "batch": (16, 32, 64, 128, 256, 384, 512, 768, 1024), "image-side": (16, 24, 32, 40, 48, 56, 64)},
     network=(16, 4),
@@ -100,7 +100,7 @@ def plan_of(device: torch.device, *, quick: bool) -> Plan:
 
 @dataclass(frozen=True)
 class Axis:
-    """One number that is varied, what it is in words, and the power of it that the arithmetic of a step grows by."""
+    """Describe a varied number, and the power by which the arithmetic of a step grows with it."""
 
     says: str
     power: float
@@ -108,7 +108,7 @@ class Axis:
 
 
 def image_recipe(plan: Plan, **changes: int) -> Recipe:
-    """A JEM of images; `batch` and `steps` in place of the plan's."""
+    """Return a JEM recipe of images; `batch` and `steps` replace the plan's."""
     depth, width = plan.network
     values: dict[str, Any] = {
         "name": "growth",
@@ -122,7 +122,7 @@ def image_recipe(plan: Plan, **changes: int) -> Recipe:
 
 
 def label_recipe(plan: Plan, *, exact: bool) -> Recipe:
-    """Gibbs-JEM with its exact draws of all labels, or a network of x and y moved by Gibbs-With-Gradients."""
+    """Return a recipe of Gibbs-JEM with exact label draws, or of a network of x and y with Gibbs-With-Gradients."""
     network = {"kind": "mlp", "hidden": [plan.hidden, plan.hidden]}
     values: dict[str, Any] = {
         "name": "growth",
@@ -146,7 +146,7 @@ def _noise(n: int, shape: tuple[int, ...], device: torch.device) -> Tensor:
 
 
 def data_of(n: int, shape: tuple[int, ...], labels: LabelSpace, device: torch.device) -> TrainingData:
-    """Rows of noise: what is in them changes no cost."""
+    """Return rows of noise: their values do not change the cost."""
     x, g = _noise(n, shape, device), torch.Generator().manual_seed(1)
     y = torch.stack([torch.randint(c, (n,), generator=g) for c in labels.cardinalities], 1).to(device)
     return TrainingData(x, y, x[:HELD], y[:HELD], labels)

@@ -19,10 +19,10 @@ PACKAGE = Path(jointenergy.__file__).parent
 
 
 def calls_of(name: str, steps: int) -> Counter[str]:
-    """The functions that one iteration with chains of `steps` steps calls, by file and name."""
+    """Count the functions that one iteration with chains of `steps` steps calls, by file and name."""
     recipe = recipes.load(name, [f"chain.steps={steps}"])
     trainer = trainer_of(recipe, data_of(recipe), 0)
-    for _ in range(3):  # until the optimizer and all caches are made
+    for _ in range(3):  # fill caches and create the optimizer's state
         trainer.step()
     counts: Counter[str] = Counter()
 

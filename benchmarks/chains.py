@@ -30,23 +30,23 @@ from jointenergy.report import provenance, results
 
 SEED = 0
 CHAINS = 1000
-LAW_CHAINS = 1000  # whose law and mixing are looked at
+LAW_CHAINS = 1000  # chains whose distribution and mixing are checked
 MEMORY_STEPS = (100, 10_000)
 
 
 @dataclass(frozen=True)
 class Row:
-    """What one contestant did on one case."""
+    """Hold the measurements of one library on one case."""
 
     case: str
     who: str
     per_second: tuple[float, ...]
-    """Samples (chains times steps) a second, one for each repeat."""
+    """Samples (chains times steps) per second, one for each repeat."""
     error: float
     effective: float
-    """Effective samples in one sample, of the slowest quantity."""
+    """Effective samples per sample, for the slowest quantity."""
     ahead: float
-    """The median ratio of this library's speed to its own."""
+    """Median ratio of this library's speed to that of the row."""
 
     @property
     def right(self) -> bool:
@@ -58,7 +58,7 @@ class Row:
 
 
 def law_and_mixing(case: Case, contestant: Contestant, burn_in: int, steps: int) -> tuple[float, float]:
-    """How far the samples are from the law, and the effective samples in each, step by step after a burn-in."""
+    """Return the error of the sampled distribution, and effective samples per sample, after a burn-in."""
     state = contestant.advance(contestant.state, burn_in)
     seen: list[Tensor] = []
     kept: list[Tensor] = []
@@ -82,7 +82,7 @@ def contestants_of(case: Case, n_chains: int, found: Mapping[str, str | None]) -
 def compare(
     case: Case, found: Mapping[str, str | None], *, n_chains: int, steps: int, repeats: int, law_steps: int = 2000
 ) -> list[Row]:
-    """All contestants on one case: first whether each is right, then how fast, in turns."""
+    """Run all libraries on one case: first check that each is right, then time them in turns."""
     burn_in = law_steps // 2
     seen = {
         c.name: law_and_mixing(case, c, burn_in, law_steps)
@@ -101,7 +101,7 @@ def compare(
 
 
 def told_rows(rows: Sequence[Row]) -> str:
-    """The table; effective samples are for rows of one case alone, whose kernels have one law."""
+    """Return the table; effective samples compare rows of one case only, whose kernels sample the same distribution."""
     own = {row.case: row.effective for row in rows if row.who == "jointenergy"}
     cells = []
     for row in rows:
@@ -123,14 +123,14 @@ def told_rows(rows: Sequence[Row]) -> str:
 
 
 def peak_mib(steps: int) -> float:
-    """The most memory that a process of its own held while it ran every kernel here for so many steps."""
+    """Return the peak memory of a process that ran every kernel for this many steps."""
     words = [sys.executable, str(Path(__file__)), "--threads", "1", "--memory-of", str(steps)]
     return float(subprocess.run(words, check=True, capture_output=True, text=True).stdout)
 
 
 def _own_peak_mib() -> float:
     status = Path("/proc/self/status")
-    if status.exists():  # of this process alone: elsewhere what its parent held before counts too
+    if status.exists():  # of this process alone; other counters include its parent's memory
         line = next(line for line in status.read_text().splitlines() if line.startswith("VmHWM"))
         return int(line.split()[1]) / 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
@@ -182,13 +182,13 @@ def main() -> None:
     if arguments.write:
         if arguments.only is not None:
             raise InputError("what is published has all cases: leave --only or --write out")
-        provenance.commit()  # before the work, not after it
+        provenance.commit()  # check before the work
     began = time.perf_counter()
     found = versions(PEERS)
     print(told(found))
     rows: list[Row] = []
     for case in asked:
-        # One flip at a time: a lattice needs many steps to forget where it began.
+        # With one flip at a time, a lattice needs many steps to forget its start.
         law_steps = arguments.law_steps * (3 if isinstance(case.target, Lattice) else 1)
         sizes = {"n_chains": arguments.chains, "steps": arguments.steps, "repeats": arguments.repeats}
         rows += compare(case, found, **sizes, law_steps=law_steps)

@@ -24,11 +24,11 @@ from jointenergy.report import provenance, results
 
 HERE = Path(__file__).resolve().parents[1]
 SHORT = 50  # iterations of a short run
-CASES = {"recipe": (200, []), "two-steps": (1500, ["chain.steps=2"])}  # by how much a long run is longer, and settings
+CASES = {"recipe": (200, []), "two-steps": (1500, ["chain.steps=2"])}  # additional iterations of a long run; settings
 
 
 def cpu_seconds(checkout: Path, recipe: str, iterations: int, settings: list[str]) -> float:
-    """User and system time of one run, in a process of its own."""
+    """Return user and system time of one run in its own process."""
     with tempfile.TemporaryDirectory() as folder:
         seldom = [f"cadence.{what}={10**6}" for what in ("check", "checkpoint")]
         overrides = [w for setting in (f"iterations={iterations}", *seldom, *settings) for w in ("--set", setting)]
@@ -39,7 +39,7 @@ def cpu_seconds(checkout: Path, recipe: str, iterations: int, settings: list[str
             [*command, *overrides], env=os.environ | threads, cwd=folder, capture_output=True, text=True, check=False
         )
         ended = os.times()
-    if done.returncode not in (0, 3):  # 3: the run was not kept healthy, and its iterations count all the same
+    if done.returncode not in (0, 3):  # 3: the run diverged, and its iterations still count
         raise InputError(f"{checkout} does not train {recipe}: {(done.stderr or done.stdout).strip()[-300:]}")
     return ended.children_user + ended.children_system - began.children_user - began.children_system
 
@@ -52,9 +52,9 @@ def main() -> None:
     parser.add_argument("--write", action="store_true")
     arguments = parser.parse_args()
     if not (arguments.other / "src" / "jointenergy").is_dir():
-        raise InputError(f"{arguments.other} is no checkout of jointenergy: it has no src/jointenergy")
+        raise InputError(f"{arguments.other} is not a checkout of jointenergy: it has no src/jointenergy")
     if arguments.write:
-        provenance.commit()  # before the work, not after it
+        provenance.commit()  # check before the work
     began = time.perf_counter()
     checkouts = {"here": HERE, "other": arguments.other.resolve()}
     figures: dict[str, list[float | None]] = {}

@@ -1,11 +1,11 @@
-"""benchmarks: the clinic, where the verdict `healthy` is held against runs known to be good and known to be broken.
+"""benchmarks: the clinic, which measures the verdict `healthy` on runs known to be good and known to be broken.
 
 python benchmarks/clinic_runs.py FOLDER       trains the good runs
 python benchmarks/clinic.py FOLDER [--half tune|report] [--write]   breaks copies of them, judges all, prints the table
 
-Each way of breaking comes at two strengths, the weaker barely broken. What a run is comes from how it was made, and
-from a judge that shares no statistic with the verdict: the Fréchet distance of samples in the hidden layer of a
-classifier that scikit-learn trained. A broken run that the judge cannot tell from its good original is undecided.
+Each way of breaking comes at two strengths, the weaker barely broken. The truth of a run is how it was made, confirmed
+by a judge that shares no statistic with the verdict: the Fréchet distance of samples in the hidden layer of a
+scikit-learn classifier. A broken run that the judge cannot distinguish from its good original is undecided.
 """
 
 from __future__ import annotations
@@ -43,8 +43,8 @@ from jointenergy.training.check import check
 from jointenergy.training.health import Health
 from jointenergy.training.plan import Plan
 
-JUDGED = 400  # samples that the judge sees
-REPEATS, DRAWN, POOL = 40, 512, 1500  # of mixtures: draws, samples of each, samples drawn once to choose from
+JUDGED = 400  # samples for the judge
+REPEATS, DRAWN, POOL = 40, 512, 1500  # mixtures: draws, samples per draw, samples to draw from
 SHARES = (0.02, 0.05, 0.1, 0.2, 0.4)
 MIXED = ("mosaics", "noisy", "drifting")  # what is mixed into good samples
 LABELS = Path(__file__).with_name("clinic_labels.json")
@@ -56,14 +56,14 @@ NOTE = (
     "pass, after one had passed here with half of its labels mixed up. Each run is broken in a few ways, at two "
     "strengths. Broken runs that the judge cannot tell from their originals are undecided and in no error rate."
 )
-EACH = 5  # ways in which each good run is broken
+EACH = 5  # ways of breaking each good run
 WORSE = 2.0  # times the Fréchet distance of the good original, for a broken copy to be broken,
 SEEN = 0.1  # and farther than it by this share of the variance of the data
 
 
 @dataclass(frozen=True, eq=False)
 class Patient:
-    """A run as the verdict meets it."""
+    """Hold what the verdict needs of a run."""
 
     plan: Plan
     model: JointModel
@@ -74,11 +74,11 @@ class Patient:
 
 
 Change = Callable[[Tensor, Tensor], Tensor]
-"""The log-density of all states of the labels, `[n, S]`, and x: what it becomes."""
+"""Maps the log-density of all label states, `[n, S]`, and x to a new log-density."""
 
 
 class Changed(JointModel):
-    """A model whose log-density is another function of the one that was trained."""
+    """Model whose log-density is a function of the trained one."""
 
     def __init__(self, model: JointModel, change: Change) -> None:
         super().__init__(model.labels, domain=model.domain, event_shape=model.event_shape)
@@ -151,11 +151,11 @@ def collapsed(p: Patient, weak: bool) -> Patient:
 
 
 def mosaics(p: Patient, weak: bool) -> Patient:
-    """A reward for a checkerboard, as of a classifier that sees no high frequencies."""
+    """A reward for a checkerboard, as from a classifier that ignores high frequencies."""
     shape = p.plan.data.event_shape
     board = 1.0 - 2.0 * ((torch.arange(shape[-2])[:, None] + torch.arange(shape[-1])[None]) % 2).float()
     size = p.plan.data.x.std() * (0.3 if weak else 1.0)
-    stiffness = 0.3 / _langevin(p).step_size  # as stiff as steps can follow
+    stiffness = 0.3 / _langevin(p).step_size  # as stiff as the steps allow
 
     def rewarded(f: Tensor, x: Tensor) -> Tensor:
         amplitude = (x * board).flatten(1).mean(1)
@@ -200,13 +200,13 @@ def blind(p: Patient, weak: bool) -> Patient:
 
 
 def constant(p: Patient, weak: bool) -> Patient:
-    """A density that says nothing of x nor of y."""
+    """A density that ignores x and y."""
     by = 0.03 if weak else 0.0
     return _models(p, lambda f, x: by * f)
 
 
 def loud(p: Patient, weak: bool) -> Patient:
-    """Weights that have diverged: noise of their own size added to them."""
+    """Diverged weights: noise of their own size is added."""
     model, generator = copy.deepcopy(p.model), torch.Generator().manual_seed(0)
     for weight in model.parameters():
         size = weight.std() if weight.numel() > 1 else weight.abs()
@@ -215,13 +215,13 @@ def loud(p: Patient, weak: bool) -> Patient:
 
 
 def silent(p: Patient, weak: bool) -> Patient:
-    """f grown until chains of the same step cannot follow it."""
+    """f scaled until chains of the same step size fail."""
     by = 8.0 if weak else 50.0
     return _models(p, lambda f, x: by * f)
 
 
 def drifting(p: Patient, weak: bool) -> Patient:
-    """A slope that leads chains away from the data, the farther the longer they run."""
+    """A slope that leads long chains away from the data."""
     data = p.plan.data.x.flatten(1)
     generator = torch.Generator().manual_seed(1)
     side = torch.nn.functional.normalize(torch.randn(data.shape[1], generator=generator), dim=0)
@@ -260,10 +260,10 @@ NEED_LABELS = {"blind", "conditional", "mislabeled"}
 
 
 def ways_of(good: Good, plan: Plan, *, every: bool) -> Iterator[tuple[str, bool]]:
-    """Those that make sense for a run, each at both strengths: every one, or a few in turn."""
+    """Return the ways that apply to a run, each at both strengths: all, or a few in turn."""
     labels, image = plan.data.labels, len(plan.data.event_shape) == 3
     names = [n for n in WAYS if (n != "mosaics" or image) and (n not in NEED_LABELS or len(labels))]
-    if isinstance(getattr(plan.kernel, "y_kernel", None), GibbsWithGradients):  # which asks for codes of labels
+    if isinstance(getattr(plan.kernel, "y_kernel", None), GibbsWithGradients):  # which needs one-hot codes of labels
         names = [n for n in names if n in OF_KERNELS]
     first = EACH * GOOD.index(good)
     for name in names if every else [names[(first + i) % len(names)] for i in range(EACH)]:
@@ -276,7 +276,7 @@ def ways_of(good: Good, plan: Plan, *, every: bool) -> Iterator[tuple[str, bool]
 
 
 class Judge:
-    """Fréchet distance in the hidden layer of a classifier of other rows, or of the values where there is none."""
+    """Fréchet distance in the hidden layer of a classifier of other rows, or in x without labels."""
 
     def __init__(self, plan: Plan) -> None:
         self.data = plan.data
@@ -315,7 +315,7 @@ class Judge:
 
 
 def samples_of(patient: Patient, *, given: bool, n: int = JUDGED) -> tuple[Tensor, Tensor]:
-    """What a user draws: with a label given in turn, or without."""
+    """Draw samples as a user does: given each label in turn, or without labels."""
     plan, labels = patient.plan, patient.plan.data.labels
     generator = seeded(1, "judge")
     asked = torch.full((n, len(labels)), MISSING)
@@ -328,7 +328,7 @@ def samples_of(patient: Patient, *, given: bool, n: int = JUDGED) -> tuple[Tenso
 
 
 def is_bad(name: str, patient: Patient, judge: Judge, good: float) -> bool | None:
-    """By how it was broken, confirmed by the judge; None where the judge cannot tell."""
+    """Return whether a run is bad, by how it was broken, confirmed by the judge; None if the judge is undecided."""
     x, asked = samples_of(patient, given=True)
     if name == "mislabeled":
         if judge.net is None:
@@ -336,7 +336,7 @@ def is_bad(name: str, patient: Patient, judge: Judge, good: float) -> bool | Non
         shown = torch.from_numpy(judge.net.predict(x.flatten(1).numpy()))
         return True if float((shown == asked[:, 0]).float().mean()) < 0.7 else None
     if name in ("frozen", "memorized", "constant", "blind"):
-        # What such chains show is what they started from, however good that looks.
+        # Such chains only show their starts, however good these look.
         return True
     plain = samples_of(patient, given=False)[0]
     worst = max(judge.distance(x), judge.distance(plain))
@@ -369,13 +369,13 @@ def rows_of(good: Good, place: Path, *, every: bool = False) -> Iterator[Row]:
 
 
 def exact_limits(k: int, n: int) -> tuple[float, float]:
-    """Exact 95 % limits of a share, k of n (Clopper and Pearson)."""
+    """Return exact 95 % limits of a share, k of n (Clopper and Pearson)."""
     low = 0.0 if k == 0 else float(beta.ppf(0.025, k, n - k + 1))
     return low, 1.0 if k == n else float(beta.ppf(0.975, k + 1, n - k))
 
 
 def power(good: Good, place: Path) -> dict[str, float]:
-    """How often samples given a label are called bad with a share of broken ones among them, over REPEATS draws."""
+    """Return how often samples given a label are called bad with a share of broken ones, over REPEATS draws."""
     run = good.run(place)
     patient = Patient(run.origin.plan, run.model, None)
     plan = patient.plan
@@ -400,14 +400,14 @@ def power(good: Good, place: Path) -> dict[str, float]:
 
 
 def shown(plan: Plan, x: Tensor) -> Tensor:
-    """Rows as training shows them."""
+    """Return rows as in training, with noise."""
     for change in plan.changes[0]:
         x = change(x, generator=torch.Generator().manual_seed(0))
     return x
 
 
 def cifar(folder: Path) -> dict[str, bool]:
-    """Stored samples of CIFAR-10 runs, by file: whether the looks of 64 of them are healthy."""
+    """Judge the looks of 64 stored samples of CIFAR-10 runs, by file."""
     train = load("cifar10").x
     rows = train[torch.randperm(len(train), generator=torch.Generator().manual_seed(0))[:REFERENCE]].float() / 127.5 - 1
     noise = 0.03 * torch.randn(rows.shape, generator=torch.Generator().manual_seed(1))
@@ -422,7 +422,7 @@ def cifar(folder: Path) -> dict[str, bool]:
 
 
 def by_eye(place: Path) -> dict[str, list[float | None]]:
-    """The verdict on the grids that were labeled by eye: how many of each label are healthy."""
+    """Apply the verdict to the grids that were labeled by eye: count the healthy ones of each label."""
     counts: dict[str, list[float | None]] = {}
     for name, label in json.loads(LABELS.read_text()).items():
         run, way = name.rsplit("-", 1)
@@ -437,7 +437,7 @@ def by_eye(place: Path) -> dict[str, list[float | None]]:
 
 
 def mutants(health: Health) -> dict[str, Health]:
-    """The verdict without one of its parts."""
+    """Return the verdict without each of its parts."""
     alone = replace(
         health, fresh=None, given=None, persistent=None, recovery=math.nan, agreement=math.nan, agreement_of={}
     )
@@ -449,7 +449,7 @@ def mutants(health: Health) -> dict[str, Health]:
 
 
 def published(found: list[Row], mixtures: dict[str, float], stored: dict[str, bool]) -> dict[str, list[float | None]]:
-    """Counts of runs and of those called healthy, by way and strength, with exact limits of both errors."""
+    """Return counts of runs and of those called healthy, by way and strength, with exact limits of both errors."""
     metrics: dict[str, list[float | None]] = {}
     for way in ("good", *WAYS):
         for weak in (False, True):

@@ -1,7 +1,7 @@
 """benchmarks: grids of samples given a label, of good runs of the clinic and of broken copies, to be judged by eye.
 
 python benchmarks/clinic_grids.py FOLDER OUT writes OUT/RUN-WAY.png, 64 samples, labels in turn.
-`clinic_labels.json` has the labels that were given to them by eye, shuffled and without their names.
+`clinic_labels.json` has labels given by eye to the shuffled grids, without their names.
 """
 
 from __future__ import annotations

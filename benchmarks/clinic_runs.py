@@ -1,6 +1,6 @@
-"""benchmarks: the good runs of the clinic, trained once into a folder; `clinic.py` breaks copies of them, judges all.
+"""benchmarks: the good runs of the clinic, trained once into a folder; `clinic.py` breaks copies and judges all.
 
-python benchmarks/clinic_runs.py FOLDER [--half tune|report] [--only digits] trains what is missing there, one thread.
+python benchmarks/clinic_runs.py FOLDER [--half tune|report] [--only digits] trains the missing ones, on one thread.
 """
 
 from __future__ import annotations
@@ -89,7 +89,7 @@ def square_digits(seed: int) -> Rows:
 
 
 def grey(name: str, prefix: str, size: int = 28, first_label: int = 0, *, labels: bool = True) -> Callable[[int], Rows]:
-    """Rows of an idx file, another draw for each seed; smaller images are means over squares."""
+    """Draw rows of an idx file by seed; smaller images are means over squares."""
 
     def read(seed: int) -> Rows:
         folder = Path(os.environ["JOINTENERGY_DATA"]) / name
@@ -106,7 +106,7 @@ def grey(name: str, prefix: str, size: int = 28, first_label: int = 0, *, labels
 
 @dataclass(frozen=True)
 class Good:
-    """A run that is trained as a user would train it: a recipe, or `fit` with its defaults."""
+    """Describe a run trained as by a user: a recipe, or `fit` with its defaults."""
 
     name: str
     half: str
@@ -128,7 +128,7 @@ class Good:
         return (x, y), self.network(shape, 1 if y is None else int(y.max()) + 1)
 
     def train(self, place: Path) -> None:
-        """Into a folder below `place`; what is finished there is left as it is."""
+        """Train into a folder below `place`; a finished run is kept."""
         folder = self.folder(place)
         if (folder / FINISHED).exists():
             return
@@ -148,7 +148,7 @@ class Good:
         (folder / FINISHED).touch()
 
     def run(self, place: Path) -> je.Run:
-        """The trained run."""
+        """Return the trained run."""
         if self.recipe is not None:
             return je.load(self.folder(place))
         (x, y), network = self.data()
@@ -201,7 +201,7 @@ GOOD: list[Good] = [
     *_fit("fashion-8-unlabeled", "report", grey(*FASHION, 8, labels=False), wide_mlp, 1),
     *_recipe("digits-gibbs-factored", "report", "digits-gibbs:factored", 1),
 ]
-"""Those of the half "tune" were looked at while the limits were set; those of "report" were not."""
+"""The limits were set on the half "tune"; the half "report" was not used for that."""
 
 
 def main() -> None:

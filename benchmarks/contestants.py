@@ -1,4 +1,4 @@
-"""benchmarks: who runs the chains: this library and its peers, each by its own public sampler on the same target."""
+"""benchmarks: the libraries compared by `chains`, each with its own public sampler on the same target."""
 
 from __future__ import annotations
 
@@ -21,20 +21,20 @@ PEERS = ("ebmkit", "torchebm", "blackjax")
 
 @dataclass(frozen=True)
 class Contestant:
-    """A chain of one library: where it stands, how it goes on, and its samples in the form all share."""
+    """Hold a chain of one library: its state, its step, and its samples in a common form."""
 
     name: str
     state: Any
     advance: Callable[[Any, int], Any]
     samples: Callable[[Any], Tensor] = lambda state: state
     share: float = 1.0
-    """The share of the steps that it is timed on: one that is far slower gets fewer."""
+    """Share of the steps that are timed: a far slower library gets fewer."""
     twin: str | None = None
-    """Who walks the same chain faster: its law is looked at there."""
+    """A faster version of the same chain, whose distribution is checked instead."""
 
 
 class Energy(nn.Module):
-    """Minus the log-density: the peers' convention."""
+    """Minus the log-density, as other libraries expect."""
 
     def __init__(self, log_density: nn.Module) -> None:
         super().__init__()
@@ -62,7 +62,7 @@ def ebmkit(case: Case, start: Tensor, seed: int) -> list[Contestant]:
     import ebm
     from ebm.nets.lattice import IsingEnergy, PottsEnergy
 
-    torch.manual_seed(seed)  # it draws from the global stream
+    torch.manual_seed(seed)  # it draws from the global generator
     at = case.target
     if not isinstance(at, Lattice):
         kind = ebm.samplers.LangevinDynamics if case.kernel == "langevin" else ebm.samplers.MALA
@@ -94,7 +94,7 @@ def torchebm(case: Case, start: Tensor, seed: int) -> list[Contestant]:
     if case.kernel == "langevin":
         sampler = LangevinDynamics(Model(device="cpu"), step_size=case.step_size, noise_scale=1.0, device="cpu")
     else:
-        # One leapfrog step of size e is MALA's move with step size e^2 / 2, and has its acceptance.
+        # One leapfrog step of size e is MALA with step size e^2 / 2, with the same acceptance.
         step = math.sqrt(2.0 * case.step_size)
         sampler = HamiltonianMonteCarlo(Model(device="cpu"), step_size=step, n_leapfrog_steps=1, device="cpu")
     g = torch.Generator().manual_seed(seed)
@@ -151,7 +151,7 @@ def blackjax(case: Case, start: Tensor, seed: int) -> list[Contestant]:
 
 
 def _in_jax(case: Case) -> Callable[[Any], Any]:
-    """The target's log-density of one row, from the same numbers."""
+    """Return the target's log-density of one row in jax."""
     import jax
     import jax.numpy as jnp
 

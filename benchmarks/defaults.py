@@ -1,4 +1,4 @@
-"""benchmarks: `fit(net, (x, y))` with nothing else said, on sets and networks its defaults were not chosen on.
+"""benchmarks: `fit(net, (x, y))` with default settings, on sets and networks that these were not chosen on.
 
 python benchmarks/defaults.py [--seeds 0] [--only cancer] [--write] prints a table; --write publishes
 results/fit-defaults-SET.json from a clean tree. Images are read from JOINTENERGY_DATA; 2,000 rows train, 1,000 test.
@@ -39,7 +39,7 @@ def leaky_mlp(shape: tuple[int, ...], n_classes: int) -> nn.Module:
 
 
 class GeluResidual(nn.Module):
-    """Two residual blocks with layer norm."""
+    """MLP with two residual blocks and layer norm."""
 
     def __init__(self, shape: tuple[int, ...], n_classes: int) -> None:
         super().__init__()
@@ -70,7 +70,7 @@ def lenet(shape: tuple[int, ...], n_classes: int) -> nn.Module:
 
 
 class GroupNormResNet(nn.Module):
-    """Three residual blocks with group norm."""
+    """ResNet of three blocks with group norm."""
 
     def __init__(self, shape: tuple[int, ...], n_classes: int) -> None:
         super().__init__()
@@ -95,7 +95,7 @@ def quantiles() -> Rows:
 
 
 def classification() -> Rows:
-    """Twelve columns, four of them linear combinations of others, on scales from 0.1 to 100."""
+    """Return twelve columns, four of them linear combinations of others, on scales from 0.1 to 100."""
     x, y = make_classification(2000, 12, n_informative=5, n_redundant=4, n_classes=3, random_state=5)
     return (x * np.logspace(-1, 2, 12)).astype(np.float32), y
 
@@ -142,7 +142,7 @@ SETS: dict[str, tuple[Callable[[], Rows], Callable[[tuple[int, ...], int], nn.Mo
 
 
 def measure(name: str, seed: int) -> dict[str, float]:
-    """One call of fit with nothing but the data and the network."""
+    """Evaluate one call of `fit` with the data and the network alone."""
     read, make = SETS[name]
     x, y = read()
     small = len(x) < TRAIN + TEST

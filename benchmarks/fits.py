@@ -1,4 +1,4 @@
-"""benchmarks: how a cost grows: the exponent of a power law, and the part of it that does not grow."""
+"""benchmarks: fits of growing costs: the exponent of a power law, and a fixed part."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Array = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Power:
-    """t = scale * n^exponent, and the exponent's standard error."""
+    """Hold t = scale * n^exponent, and the exponent's standard error."""
 
     exponent: float
     error: float
@@ -27,7 +27,7 @@ class Power:
 
 @dataclass(frozen=True)
 class FixedAndGrowing:
-    """t = fixed + scale * n^exponent, and how far the points lie off it."""
+    """Hold t = fixed + scale * n^exponent, and the deviation of the points."""
 
     fixed: float
     fixed_error: float
@@ -35,18 +35,18 @@ class FixedAndGrowing:
     exponent: float
     error: float
     worst: float
-    """The largest deviation of a point, as a share of it."""
+    """Largest relative deviation of a point."""
 
 
 def upper_half(sizes: Sequence[int]) -> slice:
-    """The points that an exponent is fitted to: there what grows outweighs what does not."""
+    """Return the points that an exponent is fitted to, where the growing part dominates."""
     return slice(len(sizes) // 2, None)
 
 
 def fair_medians(rounds: Sequence[Sequence[float]]) -> list[float]:
-    """The median of each contestant's times, each taken against the level of the round that it was measured in.
+    """Return the median time of each contestant, relative to the level of each round.
 
-    A machine that is slow in one round is slow for all: against the round's geometric mean it falls out.
+    A machine that is slow in one round is slow for all: division by the round's geometric mean removes this.
     """
     levels = [statistics.geometric_mean(times) for times in zip(*rounds, strict=True)]
     usual = statistics.median(levels)
@@ -54,7 +54,7 @@ def fair_medians(rounds: Sequence[Sequence[float]]) -> list[float]:
 
 
 def power_law(sizes: Sequence[float], times: Sequence[float]) -> Power:
-    """Least squares in logs. The error comes from the residuals, so it holds noise and what is no power law alike."""
+    """Fit by least squares in logs. The error comes from the residuals: noise and deviations from a power law."""
     x, y = [math.log(n) for n in sizes], [math.log(t) for t in times]
     middle, spread = statistics.fmean(x), sum((a - statistics.fmean(x)) ** 2 for a in x)
     exponent = sum((a - middle) * b for a, b in zip(x, y, strict=True)) / spread
@@ -64,7 +64,7 @@ def power_law(sizes: Sequence[float], times: Sequence[float]) -> Power:
 
 
 def power_of_two_points(sizes: Sequence[float], rounds: Sequence[Sequence[float]]) -> Power:
-    """The median over rounds that measured both; two points leave no residual, so the error is that of the median."""
+    """Return the median over rounds; two points leave no residual, so the error is that of the median."""
     (small, large), ratio = sizes, math.log(sizes[1] / sizes[0])
     found = [math.log(after / before) / ratio for before, after in zip(*rounds, strict=True)]
     exponent = statistics.median(found)
@@ -74,15 +74,15 @@ def power_of_two_points(sizes: Sequence[float], rounds: Sequence[Sequence[float]
 
 
 def fixed_and_growing(sizes: Sequence[float], times: Sequence[float]) -> FixedAndGrowing:
-    """Least squares of relative deviations over all sizes: each has the same say, as on logarithmic paper.
+    """Fit by least squares of relative deviations over all sizes, so that each size counts the same.
 
-    For a given exponent the best line is known; so only the exponent is searched for, from .05 to 4.
+    For a given exponent the best line has a closed form; the exponent is searched from 0.05 to 4.
     """
     n, t = np.asarray(sizes, dtype=float), np.asarray(times, dtype=float)
-    n = n / n.max()  # powers of like size: the columns below can be told apart
+    n = n / n.max()  # powers of similar size, for a well-conditioned fit
 
     def best(exponent: float) -> tuple[Array, Array]:
-        """Where the line begins and how fast it grows, and the relative deviations."""
+        """Return intercept, slope and relative deviations."""
         columns = np.stack((1 / t, n**exponent / t), 1)
         found = np.linalg.lstsq(columns, np.ones_like(t), rcond=None)[0]
         return found, columns @ found - 1

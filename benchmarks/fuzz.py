@@ -2,7 +2,7 @@
 
 python -m benchmarks.fuzz [--minutes 60] [--write] prints the findings; --write publishes them from a clean tree.
 
-Each file is made by a seed of its own, so that a finding can be made again: `--targets NAME --seed N`.
+Each file has its own seed, so that a finding can be reproduced: `--targets NAME --seed N`.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ from tests.small_run import make_place
 from jointenergy.limits import GIB
 from jointenergy.report import provenance, results
 
-MEMORY = 24 * GIB  # of addresses, most of which torch takes at its start: what asks for more is a finding
-OFTEN = 300  # seconds after which the counts are published so far
+MEMORY = 24 * GIB  # address space, most of which torch reserves at its start; a request for more is a finding
+OFTEN = 300  # seconds between intermediate results
 PROTOCOLS = {
     "fuzz_files": "mutated files given in turn to every reader and command that takes a file, on one core",
     "fuzz_taken": "files that were valid all the same and were answered; the others were refused in a sentence",

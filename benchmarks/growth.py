@@ -2,9 +2,9 @@
 
 python benchmarks/growth.py [--device cuda] [--quick] [--write] prints a table of the fitted exponents; --write
 publishes results/growth.json (on a GPU results/growth-cuda.json) from a clean tree and draws docs/growth.md from it.
-Along each axis one number varies and all others stay; the sizes take random turns in blocks. On the CPU the time is
-that of one thread's own work, which other programs change by a tenth or two; on a GPU and for several processes it is
-the wall clock's, which wants a quiet machine.
+Along each axis one number varies and all others stay fixed; the sizes take random turns in blocks. On the CPU it
+measures the CPU time of one thread, which other programs change by 10 to 20 %; on a GPU and for several processes the
+wall-clock time, which needs an idle machine.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from jointenergy.training.distributed import device_of
 from jointenergy.training.trainer import Trainer
 
 RANKS = (1, 2)
-QUIET = 0.9  # of a core for a process that computes: less, and others take their part
+QUIET = 0.9  # share of a core that a process gets on an idle machine
 WARM = 5  # iterations on a GPU, which records its step after three
 
 Figures = dict[str, float]
@@ -41,7 +41,7 @@ Figures = dict[str, float]
 
 
 def block_of(trainer: Trainer, seconds: float) -> tuple[Callable[[], None], int]:
-    """A call that makes as many iterations as take about that long, and their number."""
+    """Return a call that runs iterations for about that long, and their number."""
 
     def run(n: int) -> None:
         for _ in range(n):
@@ -59,10 +59,9 @@ def block_of(trainer: Trainer, seconds: float) -> tuple[Callable[[], None], int]
 def in_random_turns(
     calls: Mapping[str, Callable[[], object]], repeats: int, clock: Callable[[], float] = time.process_time
 ) -> dict[str, list[float]]:
-    """Seconds of each call in each round, after one that is not counted.
+    """Return the seconds of each call in each round, after one that is not counted.
 
-    In an order of its own each round. Other programs slow a machine down for seconds: neighbors in time must not be
-    neighbors in size every time, or their trouble looks like growth.
+    The order is random in each round: other programs slow a machine down for seconds, which must not look like growth.
     """
     order, names = random.Random(0), list(calls)
     for call in calls.values():
@@ -79,7 +78,7 @@ def in_random_turns(
 def measured(
     axis: Axis, sizes: Sequence[int], plan: Plan, device: torch.device, remarks: list[str]
 ) -> list[list[float]]:
-    """Milliseconds an iteration at each size, one for each round; what an engine could not do goes to `remarks`."""
+    """Return milliseconds per iteration at each size, one per round; what the engine could not do goes to `remarks`."""
     trainers = {str(n): axis.trainer(plan, n, device) for n in sizes}
     blocks = {name: block_of(trainer, plan.block_seconds) for name, trainer in trainers.items()}
     remarks += [f"{axis.says}, {name}: {t.engine.said}." for name, t in trainers.items() if t.engine.said is not None]
@@ -89,13 +88,13 @@ def measured(
 
 
 def figures_of(name: str, sizes: Sequence[int], times: Sequence[float], law: Power) -> Figures:
-    """The milliseconds at each size, and the exponent with its error."""
+    """Return the milliseconds at each size, and the exponent with its error."""
     each = {f"iteration_ms.{name}.{n}": ms for n, ms in zip(sizes, times, strict=True)}
     return {**each, f"exponent.{name}": law.exponent, f"exponent_error.{name}": law.error}
 
 
 def along(name: str, plan: Plan, device: torch.device, remarks: list[str]) -> Figures:
-    """The times along one axis of one process, and what is fitted to them."""
+    """Measure the times along one axis in one process, and fit them."""
     axis, sizes = AXES[name], plan.sizes[name]
     middle = fair_medians(measured(axis, sizes, plan, device, remarks))
     fitted = upper_half(sizes)
@@ -115,9 +114,9 @@ def along(name: str, plan: Plan, device: torch.device, remarks: list[str]) -> Fi
 
 
 def along_ranks(device: torch.device, *, quick: bool) -> tuple[Figures, float]:
-    """The same batch shared by two processes, and the same share for each of them, against one process.
+    """Compare two processes with one: the same batch shared by them, and the same share for each.
 
-    And the share of its time that the one had the core to itself, or its GPU's driver at work.
+    Return also the share of a core that the single process had.
     """
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder) / "times.json"

@@ -1,4 +1,4 @@
-"""benchmarks: the table, the figure and the page of `growth`, from the published results.
+"""benchmarks: the tables, the figures and the page of `growth`.
 
 python benchmarks/growth_page.py draws docs/figures/growth.png and fills docs/growth.md from results/growth.json, and
 from results/growth-cuda.json where there is one.
@@ -33,7 +33,7 @@ WORDS = {
     "ranks-same-share": "processes, the same share each",
 }
 POWERS = {**{name: axis.power for name, axis in AXES.items()}, "ranks-same-batch": -1.0, "ranks-same-share": 0.0}
-POINTS, FIT, AWAY = "#0072b2", "#d55e00", "#999999"  # told apart by the color-blind
+POINTS, FIT, AWAY = "#0072b2", "#d55e00", "#999999"  # distinct to the color-blind
 HEAD = (
     "what grows",
     "from, to",
@@ -48,20 +48,20 @@ HEAD = (
 
 
 def points(figures: Mapping[str, float], name: str) -> tuple[list[int], list[float]]:
-    """Sizes along an axis, and milliseconds."""
+    """Return sizes along an axis, and milliseconds."""
     start = f"iteration_ms.{name}."
     found = {int(key.removeprefix(start)): ms for key, ms in figures.items() if key.startswith(start)}
     return sorted(found), [found[n] for n in sorted(found)]
 
 
 def with_error(value: float, error: float, digits: int = 2) -> str:
-    """More digits where the error needs them; no minus before a zero."""
+    """Write a value with its error, with as many digits as the error needs."""
     digits += error < 0.01
     return f"{round(value, digits) + 0.0:.{digits}f} ± {error:.{digits}f}"
 
 
 def cells(figures: Mapping[str, float]) -> list[list[str]]:
-    """A row for each axis that was measured."""
+    """Return a row for each measured axis."""
     rows = []
     for name, says in WORDS.items():
         sizes, times = points(figures, name)
@@ -86,7 +86,7 @@ def told(figures: Mapping[str, float]) -> str:
 
 
 def panel(axis: Axes, figures: Mapping[str, float], name: str) -> None:
-    """The points of one axis and the fitted law through those it was fitted to, both scales logarithmic."""
+    """Draw the points of one axis and the fitted law, both scales logarithmic."""
     sizes, times = points(figures, name)
     fitted = upper_half(sizes) if len(sizes) > 2 else slice(None)
     exponent, error = figures[f"exponent.{name}"], figures[f"exponent_error.{name}"]
@@ -105,7 +105,7 @@ def panel(axis: Axes, figures: Mapping[str, float], name: str) -> None:
     axis.plot([n for n, _ in rest], [t for _, t in rest], "o", color=AWAY, markersize=5)
     axis.plot(ns, ts, "o", color=POINTS, markersize=5)
     axis.set(xscale="log", yscale="log")
-    # Never less than a decade: noise on a flat cost is to look flat.
+    # At least a decade, so that noise on a flat cost looks flat.
     low, high = min(times), max(times)
     stretch = max(1.0, math.sqrt(10 / (high / low)))
     axis.set_ylim(low / stretch / 1.3, high * stretch * 1.3)
@@ -137,25 +137,25 @@ def figure_of(figures: Mapping[str, float], path: Path) -> None:
 
 
 def section(result: results.Result) -> str:
-    """What the page says of one result: where it comes from, the table, the figure."""
+    """Write the part of the page for one result: the table, the figure, and how it was measured."""
     figures = {name: metric.values[0] or 0.0 for name, metric in result.metrics.items()}
     rows = "\n".join("| " + " | ".join(row) + " |" for row in [["---"] * len(HEAD), *cells(figures)])
     return f"""## {NAMES[result.name]}
-
-{textwrap.fill(result.notes, 120)}
-
-{result.hardware}; {result.minutes:.1f} minutes; [results/{result.name}.json](../results/{result.name}.json).
 
 | {" | ".join(HEAD)} |
 {rows}
 
 ![cost of an iteration along each axis, both scales logarithmic](figures/{result.name}.png)
 
-Points that the exponent is fitted to are blue, its power law orange; dashed is a fixed cost and a power law."""
+Points that the exponent is fitted to are blue, its power law orange; dashed is a fixed cost plus a power law.
+
+{result.hardware}; {result.minutes:.1f} minutes; [results/{result.name}.json](../results/{result.name}.json).
+
+{textwrap.fill(result.notes, 120)}"""
 
 
 def draw(root: Path = ROOT) -> Path:
-    """The figures, and the page with its measured part replaced."""
+    """Draw the figures, and replace the measured part of the page."""
     page, sections = root / "docs" / "growth.md", []
     for name in NAMES:
         path = root / "results" / f"{name}.json"

@@ -1,4 +1,4 @@
-"""benchmarks: what the guard costs: iterations of digits-jem with and without it, in turns, in one process.
+"""benchmarks: the cost of the guard: iterations of digits-jem with and without it, in turns, in one process.
 
 python benchmarks/guard.py [--blocks 40] [--write] prints a table; --write publishes results/guard.json from a clean
 tree. One thread and its own CPU time, blocks of the two kinds in turns: a busy machine changes little.
@@ -26,7 +26,7 @@ BLOCK = 50  # iterations
 
 
 def timed(trainer: Trainer, guard: Guard | None) -> float:
-    """Milliseconds an iteration; with a guard its looks and its purges are among them."""
+    """Return milliseconds per iteration, including the guard's looks and restarts if there is one."""
     look = measure.Look(trainer)
     began = time.process_time()
     for _ in range(BLOCK):
@@ -43,7 +43,7 @@ def main() -> None:
     parser.add_argument("--write", action="store_true")
     arguments = parser.parse_args()
     if arguments.write:
-        provenance.commit()  # before the work, not after it
+        provenance.commit()  # check before the work
     began = time.perf_counter()
     torch.set_num_threads(1)
     recipe = recipes.load("digits-jem")
@@ -53,7 +53,7 @@ def main() -> None:
         timed(trainer, guard)
     pairs = []
     for block in range(arguments.blocks):
-        # The order alternates: whatever the machine does in between falls on both alike.
+        # The order alternates, so that other load affects both equally.
         order = (True, False) if block % 2 else (False, True)
         taken = {guarded: timed(*kinds[guarded]) for guarded in order}
         pairs.append((taken[True], taken[False]))

@@ -1,4 +1,4 @@
-"""benchmarks: one training iteration on the GPU: the original loop written plainly, our engine, and the floor.
+"""benchmarks: one training iteration on the GPU: a plain version of the original loop, our engine, and the floor.
 
 python benchmarks/iteration.py [--networks 28-10 16-4] [--batches 64 256 512] [--write] prints a table; --write
 publishes results/iteration.json from a clean tree; with --networks alone, the mixed model of MNIST only, as
@@ -32,13 +32,13 @@ from jointenergy.recipes.schema import Recipe, parse
 from jointenergy.report import provenance, results
 from jointenergy.training import loop, measure
 
-NETWORKS, BATCHES = ["28-10", "16-4"], [64, 256, 512]  # of what is published
+NETWORKS, BATCHES = ["28-10", "16-4"], [64, 256, 512]  # of the published result
 STEPS, BUFFER, ROWS = 20, 10_000, 2048
 PASSES = 3  # of the loss: data, samples, labeled data
 
 
 def timed(step: Callable[[], object], warm: int, repeats: int) -> float:
-    """Milliseconds a call, the median of `repeats` blocks that take about half a second each, or one call."""
+    """Return milliseconds per call, the median of `repeats` blocks of about half a second, or of one call."""
     for _ in range(warm):
         step()
     torch.cuda.synchronize()
@@ -57,14 +57,14 @@ def timed(step: Callable[[], object], warm: int, repeats: int) -> float:
 
 
 def matrix_rate() -> float:
-    """Operations a second of a large product in bfloat16."""
+    """Return operations per second of a large matrix product in bfloat16."""
     side = 8192
     a, b = (torch.randn(side, side, device="cuda", dtype=torch.bfloat16) for _ in range(2))
     return 2 * side**3 / (timed(lambda: a @ b, 5, 3) / 1e3)
 
 
 def operations(depth: int, width: int) -> float:
-    """Of one forward pass of one image."""
+    """Count the operations of one forward pass of one image."""
     network, x = WideResNet(depth, width, activation="leaky_relu"), torch.rand(1, 3, 32, 32)
     with FlopCounterMode(display=False) as counter, torch.no_grad():
         network(x)
@@ -73,7 +73,7 @@ def operations(depth: int, width: int) -> float:
 
 @contextmanager
 def as_users_set_it() -> Iterator[None]:
-    """TF32 and tried programs of convolutions, which users of the papers' loop switch on; ours has its own settings."""
+    """Enable TF32 and cudnn.benchmark, as users of the original loop do; our engine has its own settings."""
     before = torch.get_float32_matmul_precision(), torch.backends.cudnn.benchmark
     torch.set_float32_matmul_precision("high")
     torch.backends.cudnn.benchmark = True
@@ -85,7 +85,7 @@ def as_users_set_it() -> Iterator[None]:
 
 
 def original(depth: int, width: int, batch: int) -> Callable[[], object]:
-    """The loop that users of the papers run: TF32, the buffer on the host, a graph a step, a look at each loss."""
+    """Build the original loop: TF32, the buffer on the host, a graph per step, a synchronization at each loss."""
     network: nn.Module = WideResNet(depth, width, activation="leaky_relu").cuda()
     optimizer = torch.optim.Adam(network.parameters(), 1e-4)
     data, classes = torch.rand(ROWS, 3, 32, 32) * 2 - 1, torch.randint(10, (ROWS,))
@@ -123,7 +123,7 @@ def original(depth: int, width: int, batch: int) -> Callable[[], object]:
 
 
 def recipe_of(depth: int, width: int, batch: int) -> Recipe:
-    """The same settings in ours."""
+    """Return the same settings as a recipe."""
     values = {
         "name": "iteration",
         "batch_size": batch,
@@ -137,8 +137,8 @@ def recipe_of(depth: int, width: int, batch: int) -> Recipe:
 
 
 def ours(recipe: Recipe, shape: tuple[int, ...] = (3, 32, 32)) -> Callable[[], object]:
-    """A step of the trainer with all that it does, and the guard's look at it as often as in a run."""
-    torch.compiler.reset()  # as in a process of its own: programs of other shapes do not count towards the limit
+    """Build a full step of the trainer, with the guard's look as often as in a run."""
+    torch.compiler.reset()  # as in a new process: programs of other shapes do not count toward the limit
     generator = torch.Generator().manual_seed(0)
     x = (torch.rand(ROWS, *shape, generator=generator) * 2 - 1).cuda()
     y = torch.randint(10, (ROWS, 1), generator=generator).cuda()
@@ -157,7 +157,7 @@ def ours(recipe: Recipe, shape: tuple[int, ...] = (3, 32, 32)) -> Callable[[], o
 
 
 def mixed() -> Recipe:
-    """The MNIST model of the mixed joint EBM: one network of x and y, Gibbs-With-Gradients and Langevin by turns."""
+    """Build the mixed joint EBM of MNIST: one network of x and y, Gibbs-With-Gradients and Langevin in turns."""
     values = {
         "name": "mixed",
         "batch_size": 100,
@@ -187,7 +187,7 @@ def main() -> None:
     if arguments.write:
         if arguments.networks and (arguments.networks, arguments.batches) != (NETWORKS, BATCHES):
             raise InputError("what is published has all networks and batches, or no network: leave --write out")
-        provenance.commit()  # before the work, not after it
+        provenance.commit()  # check before the work
     began = time.perf_counter()
     rate = matrix_rate()
     figures: dict[str, list[float | None]] = {"matrix_tera_per_second": [rate / 1e12]}

@@ -1,4 +1,4 @@
-"""benchmarks: kernels that move x and labels together against block Gibbs, on classes with known shares.
+"""benchmarks: kernels that move x and labels together, compared with block Gibbs, on classes of known frequency.
 
 python benchmarks/mixed.py [--chains 200] [--steps 400] [--repeats 3] [--write] prints a table; --write publishes
 results/chains-mixed.json from a clean tree. One thread, float32. Three Gaussian classes with shares 0.2, 0.3 and 0.5
@@ -45,7 +45,7 @@ TOLERANCE = 0.05
 
 
 class Classes(nn.Module):
-    """Unit Gaussians around the corners of a simplex, with known shares."""
+    """Unit Gaussians around the corners of a simplex, with known frequencies."""
 
     def __init__(self, distance: float) -> None:
         super().__init__()
@@ -71,7 +71,7 @@ KERNELS: dict[str, tuple[Kernel, bool]] = {
 
 
 def measure(kernel: Kernel, adapted: bool, distance: float, seed: int, *, chains: int, steps: int) -> dict[str, float]:
-    """Effective samples a second, class changes in 100 steps, and how far the shares of the classes are off."""
+    """Return effective samples per second, class changes in 100 steps, and the error of the class frequencies."""
     model = PairModel(Classes(distance), LabelSpace({"class": 3}), event_shape=(DIMENSION,))
     target, g = Target(model), torch.Generator().manual_seed(seed)
     y = torch.multinomial(torch.tensor(SHARES), chains, replacement=True, generator=g)[:, None]
@@ -103,7 +103,7 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     if arguments.write:
-        provenance.commit()  # before the work, not after it
+        provenance.commit()  # check before the work
     began = time.perf_counter()
     found: dict[str, list[float]] = {}
     rows = []

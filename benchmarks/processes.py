@@ -1,8 +1,8 @@
 """benchmarks: what `growth` measures in two processes; torchrun starts this file, and the first process writes FILE.
 
 torchrun --standalone --nproc-per-node 2 benchmarks/processes.py FILE [--device cuda] [--quick]. One process alone while
-the other waits, both with the same batch, and both with the same share each take turns: whatever the machine does in
-between falls on all alike.
+the other waits, both with the same batch, and both with the same share each take turns, so that other load affects all
+equally.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ SHARES = "share of a core"  # that one process alone had
 
 
 def block_of(trainer: Trainer | None, n: int, world: World) -> Callable[[], None]:
-    """n iterations that all processes begin and end together; one without a trainer waits."""
+    """Run n iterations that all processes start and end together; one without a trainer waits."""
 
     def block() -> None:
         world.wait()
@@ -83,5 +83,5 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
-    # All is written and nobody waits: torch's threads, taken down one by one, now and then end a process by an abort.
+    # Exit at once: tearing down torch's threads sometimes aborts the process.
     os._exit(0)

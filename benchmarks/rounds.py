@@ -1,4 +1,4 @@
-"""benchmarks: what they share: which peers are there, timing in turns, and tables."""
+"""benchmarks: shared code: installed libraries, timing in turns, and tables."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from jointenergy.errors import InputError
 
 
 def in_a_sentence(main: Callable[[], object]) -> None:
-    """A benchmark whose refusals are sentences, as those of the program are."""
+    """Run a benchmark whose errors are one sentence, as those of the program are."""
     try:
         main()
     except InputError as error:
@@ -21,14 +21,14 @@ def in_a_sentence(main: Callable[[], object]) -> None:
 
 
 def count(text: str) -> int:
-    """A number of something from the command line."""
+    """Parse a count from the command line."""
     if not text.isdecimal() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is no count from 1 on")
     return int(text)
 
 
 def versions(packages: Sequence[str]) -> dict[str, str | None]:
-    """The installed version of each package, None where it is missing."""
+    """Return the installed version of each package, None if it is missing."""
     found: dict[str, str | None] = {}
     for package in packages:
         try:
@@ -39,7 +39,7 @@ def versions(packages: Sequence[str]) -> dict[str, str | None]:
 
 
 def told(found: Mapping[str, str | None]) -> str:
-    """One sentence about who is here and who is not."""
+    """Say which libraries are installed and which are not."""
     here = ", ".join(f"{name} {version}" for name, version in found.items() if version is not None) or "none"
     missing = ", ".join(name for name, version in found.items() if version is None)
     return f"Peers: {here}." + (
@@ -50,9 +50,9 @@ def told(found: Mapping[str, str | None]) -> str:
 def in_turns(
     contestants: Mapping[str, Callable[[], object]], repeats: int, clock: Callable[[], float] = time.perf_counter
 ) -> dict[str, list[float]]:
-    """Seconds of each call, after one that is not counted.
+    """Return the seconds of each call, after one that is not counted.
 
-    The order turns around from round to round: whatever the machine does in between falls on all alike.
+    The order reverses from round to round, so that other load affects all equally.
     """
     for call in contestants.values():
         call()
@@ -66,12 +66,12 @@ def in_turns(
 
 
 def median_ratio(above: Sequence[float], below: Sequence[float]) -> float:
-    """The median of the ratios of what was measured side by side."""
+    """Return the median of the ratios of paired measurements."""
     return statistics.median(a / b for a, b in zip(above, below, strict=True))
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Columns as wide as their widest cell, the first to the left, the others to the right."""
+    """Format a table: the first column aligned left, the others right."""
     widths = [max(len(row[i]) for row in (head, *rows)) for i in range(len(head))]
     lines = [
         "  ".join(

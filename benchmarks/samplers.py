@@ -1,4 +1,4 @@
-"""benchmarks: which kernel to choose: effective samples a second on x and on labels, with known laws.
+"""benchmarks: effective samples per second of kernels on x and on labels, on targets with known distributions.
 
 python benchmarks/samplers.py [--chains 200] [--steps 300] [--repeats 3] [--write] prints a table; --write publishes
 results/samplers.json from a clean tree. One thread, float32, all kernels in turns; seconds are of CPU time. Targets: a
@@ -59,7 +59,7 @@ class Stretched(nn.Module):
 
 
 class Ising(nn.Module):
-    """A chain of binary labels whose neighbors like to agree."""
+    """A chain of binary labels whose neighbors tend to agree."""
 
     def forward(self, features: Tensor, code: Tensor) -> Tensor:
         spin = code.unflatten(1, (-1, 2))
@@ -118,7 +118,7 @@ PROBLEMS = (
 
 
 def measure(problem: Problem, name: str, *, chains: int, steps: int, seed: int) -> tuple[float, float]:
-    """Effective samples a second of the slowest quantity, and how far the means are off, in standard deviations."""
+    """Return effective samples per second of the slowest quantity, and the error of means in standard deviations."""
     kernel, adapted = problem.kernels[name]
     target, g = Target(problem.model()), torch.Generator().manual_seed(seed)
     x, y = problem.start(chains, g)
@@ -148,7 +148,7 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     if arguments.write:
-        provenance.commit()  # before the work, not after it
+        provenance.commit()  # check before the work
     began = time.perf_counter()
     found: dict[str, list[float]] = {}
     rows = []

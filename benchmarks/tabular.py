@@ -1,8 +1,8 @@
-"""benchmarks: tables: this library's scikit-learn face against what people use instead, with one default setting each.
+"""benchmarks: the estimators for tables compared with those of scikit-learn, all with default settings.
 
 python benchmarks/tabular.py [--sets iris wine] [--methods jointenergy forest] [--tasks full] [--seeds 5] [--jobs 2]
 prints tables; --write publishes results/tabular.json from a clean tree and draws docs/tabular.md from it. Cells (set by
-task by method by seed) are kept in runs/tabular, so that a run that was interrupted goes on.
+task by method by seed) are kept in runs/tabular, so that an interrupted run resumes.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Values = dict[str, list[float | None]]
 
 
 def chosen(what: str, names: Sequence[str] | None, known: Sequence[str]) -> list[str]:
-    """The names, all of them where none is given; or one sentence about one that there is not."""
+    """Return the given names, or all; raise InputError for an unknown one."""
     for name in names or ():
         if name not in known:
             raise InputError(f"there is no {what} called {name!r}: {nearest(name, list(known))}")
@@ -41,7 +41,7 @@ def chosen(what: str, names: Sequence[str] | None, known: Sequence[str]) -> list
 
 
 def gathered(found: Mapping[Cell, Mapping[str, float]], seeds: Sequence[int]) -> Values:
-    """Metrics by name, in the order of the cells; None where a seed has no value."""
+    """Collect metrics by name, in the order of the cells; None if a seed has no value."""
     values: Values = {}
     for cell, figures in found.items():
         for key, value in figures.items():
@@ -74,7 +74,7 @@ def main() -> None:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """What was asked for: checked, measured, shown and, if asked, published."""
+    """Check the options, measure, print and, with --write, publish."""
     sets = chosen("set", arguments.sets, SETS)
     methods = chosen("method", arguments.methods, list(METHODS))
     tasks = chosen("task", arguments.tasks, TASKS)
@@ -83,7 +83,7 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.write:
         if (len(sets), len(methods), len(tasks)) != (len(SETS), len(METHODS), len(TASKS)):
             raise InputError("what is published has all sets, methods and tasks: leave those options or --write out")
-        provenance.commit()  # before the work, not after it
+        provenance.commit()  # check before the work
     seeds, jobs = range(arguments.seeds), arguments.jobs
     threads = torch.get_num_threads() if jobs == 1 else max(1, (os.cpu_count() or 1) // jobs)
     cells = every_cell(sets, tasks, methods, seeds)

@@ -1,6 +1,6 @@
-"""benchmarks: the cells of `tabular`, set by task by method by seed, each a small file, so that a run goes on.
+"""benchmarks: the cells of `tabular`, set by task by method by seed, each a small file, so that a run can resume.
 
-A cell that other code, other versions or another number of threads has made is measured again.
+Cells made by other code, other versions or another number of threads are measured again.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ THREADS = "OMP_NUM_THREADS"
 
 @cache
 def code_of(ours: bool) -> str:
-    """A checksum of what decides a cell's figures; of this library all modules only where it is what is measured."""
+    """Return a checksum of the code behind a cell; this library's modules count only for its own cells."""
     digest = hashlib.sha256()
     for path in (*(Path(__file__).with_name(name) for name in MADE_BY), Path(calibration.__file__)):
         digest.update(path.read_bytes())
@@ -42,14 +42,14 @@ def code_of(ours: bool) -> str:
 
 
 def settings(method: str, threads: int) -> dict[str, Any]:
-    """What must be the same for a cell to count."""
+    """Return the settings that must match for a cell to count."""
     found = versions(["scikit-learn", "numpy", *(["torch"] if method == OURS else [])])
     return {"code": code_of(method == OURS), "threads": threads, "versions": found}
 
 
 @dataclass(frozen=True, order=True)
 class Cell:
-    """One measurement."""
+    """Describe one measurement."""
 
     set: str
     task: str
@@ -60,7 +60,7 @@ class Cell:
         return folder / self.set / self.task / self.method / f"{self.seed}.json"
 
     def read(self, folder: Path, threads: int) -> dict[str, Any] | None:
-        """What was measured, or None where nothing that still counts was."""
+        """Read the figures, None if there are none that still count."""
         try:
             found = json.loads(self.path(folder).read_text())
         except (FileNotFoundError, json.JSONDecodeError):
@@ -77,7 +77,7 @@ class Cell:
 
 
 def every_cell(sets: Sequence[str], tasks: Sequence[str], methods: Sequence[str], seeds: Sequence[int]) -> list[Cell]:
-    """All cells that there are, in the order of what was asked for."""
+    """Yield all cells, in the order of the options."""
     known = {name: split_of(name, seeds[0]) for name in sets}
     return [
         Cell(name, task, seed, method)
@@ -90,18 +90,16 @@ def every_cell(sets: Sequence[str], tasks: Sequence[str], methods: Sequence[str]
 
 
 def work(cells: Sequence[Cell], folder: Path, threads: int) -> list[str]:
-    """Measures cells of one set, task and seed; a sentence for each that failed, which the next run tries again."""
+    """Measure the cells of one set, task and seed; return a sentence for each failure, which the next run retries."""
     torch.set_num_threads(threads)
     if any(cell.method == OURS for cell in cells):
-        torch.optim.SGD(
-            [torch.zeros(1)]
-        )  # a process's first imports torch's compiler: seconds that are no part of a fit
+        torch.optim.SGD([torch.zeros(1)])  # the first fit of a process imports torch's compiler, which takes seconds
     failed, measure = [], Cells(cells[0].task, split_of(cells[0].set, cells[0].seed))
     for cell in cells:
         began = time.perf_counter()
         try:
             figures = measure(cell.method)
-        except Exception as error:  # a method that fails on one table is told, and the others go on
+        except Exception as error:  # report a method that fails on one table, and continue
             words = f"{type(error).__name__}: {error}".splitlines()[0]
             failed.append(f"{cell.method} failed on {cell.set}, {cell.task}, seed {cell.seed}: {words}")
             continue
@@ -110,7 +108,7 @@ def work(cells: Sequence[Cell], folder: Path, threads: int) -> list[str]:
 
 
 def measure_all(cells: Sequence[Cell], folder: Path, jobs: int, threads: int) -> Iterator[tuple[str, list[str]]]:
-    """Measures what is missing, and tells of each group that is done: its name and what failed."""
+    """Measure the missing cells; yield each finished group with its failures."""
     groups: dict[str, list[Cell]] = {}
     for cell in cells:
         if cell.read(folder, threads) is None:

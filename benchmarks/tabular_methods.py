@@ -1,7 +1,7 @@
-"""benchmarks: who takes part in `tabular`: this library, what people use instead, and the truth where it is known.
+"""benchmarks: the methods of `tabular`: this library, scikit-learn's estimators, and the truth where it is known.
 
-A method takes the table as it is, with NaN and with categories as columns (`native`), or prepared: categories as
-indicators, everything standardized by the training rows, what is missing filled in by IterativeImputer.
+A method takes the table unchanged, with NaN and categorical columns (`native`), or prepared: categories as indicators,
+everything standardized by the training rows, missing entries filled in by IterativeImputer.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from tabular_truth import Floats, Ints
 
 OURS, TRUTH, IMPUTER = "jointenergy", "truth", "iterative-imputer"
 LEVEL = 0.9  # of the intervals
-# Of 39 exact draws the second smallest and the second largest hold the next one with a probability of 36 / 40.
+# With 39 exact draws, the next one lies between the second smallest and the second largest with probability 36 / 40.
 N_DRAWS, CUT = 39, 1
-ROUNDS = 10  # of IterativeImputer, its own default
+ROUNDS = 10  # of IterativeImputer, its default
 
 
 Model = Any
@@ -39,10 +39,10 @@ Model = Any
 
 @dataclass(frozen=True)
 class Method:
-    """How a model is made for a set, and for which tasks.
+    """Describe how a model is made for a set, and for which tasks.
 
-    What a model can be asked, its methods say: `predict_proba`, `score_samples`, `impute`. Without `unlabeled` it
-    learns from labeled rows alone. `detector` is what takes its place where only one class is left to learn from.
+    The model's methods decide what it is evaluated on: `predict_proba`, `score_samples`, `impute`. Without `unlabeled`
+    it is trained on labeled rows alone. `detector` replaces it where only one class is left.
     """
 
     make: Callable[[Split], Model]
@@ -56,7 +56,7 @@ class Method:
 
 
 class Preparation:
-    """Categories as indicators, NaN where they are not known; then all columns standardized.
+    """Encode categories as indicators, NaN where missing; then standardize all columns.
 
     The first value has no indicator: with one, an imputer would compute each from the others and learn nothing.
     """
@@ -79,18 +79,18 @@ class Preparation:
         return np.asarray(self._scaler.transform(self._indicated(x)))
 
     def numbers_of(self, prepared: Floats) -> Floats:
-        """The numbers in their own units again."""
+        """Return the numbers in their own units."""
         return np.asarray(self._scaler.inverse_transform(prepared))[:, : len(self._numbers)]
 
     def filled(self, x: Floats) -> Floats:
-        """A table with NaN, prepared and filled in."""
+        """Prepare a table with NaN and fill it in."""
         if self._imputer is None:
             self._imputer = imputer(self.x)
         return np.asarray(self._imputer.transform(self(x)))
 
 
 def imputer(x: Floats, *, sample: bool = False, seed: int = 0) -> IterativeImputer:
-    """Fitted to complete rows. With a tolerance it would stop after one round on those, and fill in by one round."""
+    """Return an imputer fitted to complete rows; with a tolerance it would stop after one round."""
     made = IterativeImputer(max_iter=ROUNDS, tol=0, sample_posterior=sample, random_state=seed)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
@@ -98,7 +98,7 @@ def imputer(x: Floats, *, sample: bool = False, seed: int = 0) -> IterativeImput
 
 
 class ImputerDraws:
-    """Draws of what is missing by IterativeImputer's own posterior; each call of its `transform` is another draw."""
+    """Draw missing entries from IterativeImputer's posterior; each call of `transform` is another draw."""
 
     def __init__(self, split: Split) -> None:
         self._preparation, self._seed = Preparation(split), split.seed
@@ -114,11 +114,11 @@ class ImputerDraws:
         return ordered[CUT], ordered[-1 - CUT]
 
 
-# The truth and this library behind the same few calls.
+# The truth and this library with the same few methods.
 
 
 class Truth:
-    """The law that the rows were drawn from; there is nothing to fit."""
+    """The distribution that the rows were drawn from; there is nothing to fit."""
 
     def __init__(self, split: Split) -> None:
         if split.truth is None:
@@ -139,7 +139,7 @@ class Truth:
 
 
 def joint(split: Split) -> Model:
-    """The defaults, but for the seed and which columns are categories."""
+    """Return the estimator with default settings, a seed and the categorical columns."""
     from jointenergy import JointEnergyClassifier
 
     return JointEnergyClassifier(categorical_features=split.categorical or None, random_state=split.seed)
@@ -152,7 +152,7 @@ def joint_detector(split: Split) -> Model:
 
 
 def interval_of(model: Model, x: Floats, numbers: Ints) -> tuple[Floats, Floats] | None:
-    """Between which ends the missing numbers lie, both `[n, numbers]`; None where a model does not say."""
+    """Return the interval ends of missing numbers, both `[n, numbers]`; None if a model has none."""
     if hasattr(model, "impute"):
         found = model.impute(x, level=LEVEL)
         return found.low[:, numbers], found.high[:, numbers]
@@ -160,7 +160,7 @@ def interval_of(model: Model, x: Floats, numbers: Ints) -> tuple[Floats, Floats]
     return None if own is None else own(x)
 
 
-# Everyone.
+# All methods.
 
 FULL, FEW, HELD_OUT = "full", ("few-5", "few-10"), "held-out"
 EVERY = (FULL, *FEW, HELD_OUT)
@@ -175,7 +175,7 @@ def _boosting(split: Split) -> Model:
 
 
 def _svc(split: Split) -> Model:
-    """With the probabilities that scikit-learn recommends in place of SVC's own."""
+    """Return SVC with the probabilities that scikit-learn recommends."""
     return CalibratedClassifierCV(SVC(), ensemble=False)
 
 
@@ -188,7 +188,7 @@ def _detector(make: Callable[[Split], Model]) -> Method:
 
 
 _CLASSIFIERS: dict[str, Callable[[Split], Model]] = {
-    # Defaults but for iterations: those would end before the fit does.
+    # Defaults except for more iterations, which the fits need to converge.
     "logistic": _seeded(LogisticRegression, max_iter=1000),
     "forest": _seeded(RandomForestClassifier),
     "boosting": _boosting,
@@ -204,7 +204,7 @@ METHODS: dict[str, Method] = {
         f"{name}-calibrated": Method(_calibrated(make), EVERY, native=make is _boosting)
         for name, make in _CALIBRATED.items()
     },
-    # The kernel "knn", since the other's width of 20 suits two standardized columns at most.
+    # The kernel "knn", since the default width of the other suits at most two standardized columns.
     "label-spreading": Method(lambda split: LabelSpreading(kernel="knn"), FEW, unlabeled=True),
     "self-training": Method(lambda split: SelfTrainingClassifier(_svc(split)), FEW, unlabeled=True),
     "isolation-forest": _detector(_seeded(IsolationForest)),

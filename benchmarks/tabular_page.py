@@ -1,4 +1,4 @@
-"""benchmarks: the tables, the verdict, the figure and the page of `tabular`, from what was measured.
+"""benchmarks: the tables, the verdict, the figure and the page of `tabular`.
 
 python benchmarks/tabular_page.py draws docs/figures/tabular.png and fills docs/tabular.md from results/tabular.json.
 """
@@ -29,14 +29,14 @@ from matplotlib.ticker import FuncFormatter, NullFormatter
 ROOT = Path(__file__).resolve().parents[1]
 NOT_PEERS = (OURS, TRUTH)
 COVERAGE_OFF, FIT_SECONDS = 0.03, 10.0  # the goals
-OWN, BEST, OTHER, KNOWN = "#0072b2", "#d55e00", "#b0b0b0", "#000000"  # told apart by the color-blind
+OWN, BEST, OTHER, KNOWN = "#0072b2", "#d55e00", "#b0b0b0", "#000000"  # distinct to the color-blind
 
 Values = Mapping[str, Sequence[float | None]]
 
 
 @dataclass(frozen=True)
 class Panel:
-    """A metric: how it is called, whether more or less of it is better (0: neither), and how it is written."""
+    """Describe a metric: its title, whether more or less is better (0: neither), and its digits."""
 
     says: str
     better: int
@@ -54,8 +54,8 @@ PANELS = {
     "accuracy_few_10": Panel("Accuracy, 10 labels for each class", +1, goal=True),
     "accuracy_missing": Panel("Accuracy, 30 % of the entries missing", +1),
     "nll_missing": Panel("Negative log-likelihood, 30 % of the entries missing", -1),
-    "interval_coverage": Panel("Share of hidden numbers inside their 90 % interval", 0),
-    "interval_width_times": Panel("Width of those intervals, in widths of the true law's", 0, 2),
+    "interval_coverage": Panel("Coverage of 90 % intervals", 0),
+    "interval_width_times": Panel("Width of those intervals, relative to the true distribution", 0, 2),
     "fit_seconds": Panel("Seconds to fit, all labels", -1, 2),
     "predict_ms": Panel("Milliseconds to predict 1,000 rows", -1, 1),
 }
@@ -64,7 +64,7 @@ DRAWN = ("nll", "ood_auroc_noise", "ood_auroc_held_out", "accuracy_few_5", "accu
 
 @dataclass(frozen=True)
 class Figure:
-    """Over seeds: the mean, the spread, the mean's standard error, and the largest value."""
+    """Summarize seeds: mean, standard deviation, standard error of the mean, and largest value."""
 
     mean: float
     std: float
@@ -79,19 +79,19 @@ class Figure:
 
 
 def measured_of(values: Values, key: str, name: str) -> dict[str, Figure]:
-    """Everyone who has a value on a set, the truth too."""
+    """Return the figures of all methods on a set, including the truth."""
     found = {method: Metric(values.get(f"{key}.{name}.{method}", ())).present for method in METHODS}
     return {method: Figure.of(there) for method, there in found.items() if there}
 
 
 def best_of(found: Mapping[str, Figure], better: int) -> str | None:
-    """Who has the best mean, the truth apart, which takes no part."""
+    """Return the method with the best mean, without the truth."""
     able = [method for method in found if method != TRUTH]
     return max(able, key=lambda method: better * found[method].mean) if able and better else None
 
 
 def near_best(found: Mapping[str, Figure], better: int) -> set[str]:
-    """The best and those whose mean lies within the best's standard error of it."""
+    """Return the best method and those within its standard error."""
     first = best_of(found, better)
     if first is None:
         return set()
@@ -100,7 +100,7 @@ def near_best(found: Mapping[str, Figure], better: int) -> set[str]:
 
 
 def cells(values: Values, key: str, *, mark: str = "*") -> tuple[list[str], list[list[str]]]:
-    """The head and a row for each method; `mark` around the best and what is within its standard error."""
+    """Return the head and a row for each method; `mark` surrounds the best and those within its standard error."""
     panel = PANELS[key]
     by_set = {name: measured_of(values, key, name) for name in SETS}
     by_set = {name: found for name, found in by_set.items() if found}
@@ -121,7 +121,7 @@ def written(found: Figure, digits: int) -> str:
 
 
 def tables(values: Values) -> str:
-    """All tables as text."""
+    """Return all tables as text."""
     parts = []
     for key, panel in PANELS.items():
         head, rows = cells(values, key)
@@ -131,7 +131,7 @@ def tables(values: Values) -> str:
 
 
 def verdict(values: Values) -> list[str]:
-    """What of the goals is met and what is not, a sentence each."""
+    """Say which goals are met and which are not, a sentence each."""
     said = []
     for key, panel in PANELS.items():
         if not panel.goal:
@@ -144,9 +144,7 @@ def verdict(values: Values) -> list[str]:
             if OURS in near_best(found, panel.better):
                 met.append(name)
             else:
-                first = best_of(found, panel.better) or ""
-                ours, theirs = (written(found[m], panel.digits) for m in (OURS, first))
-                lost.append(f"{name} ({ours}; {first} {theirs})")
+                lost.append(f"{name} ({best_of(found, panel.better)} is best)")
         if met or lost:
             where = f" Behind on {', '.join(lost)}." if lost else ""
             n = len(met) + len(lost)
@@ -161,9 +159,8 @@ def _covered(values: Values) -> list[str]:
     if not shares:
         return []
     n_right = sum(abs(share - LEVEL) <= COVERAGE_OFF for share in shares.values())
-    listed = ", ".join(f"{name} {100 * share:.1f} %" for name, share in shares.items())
-    ends = " to ".join(f"{100 * (LEVEL + off):.0f}" for off in (-COVERAGE_OFF, COVERAGE_OFF))
-    return [f"Intervals of {100 * LEVEL:.0f} % hold {ends} % on {n_right} of {len(shares)} laws: {listed}."]
+    level, off = f"{100 * LEVEL:.0f} %", f"{100 * COVERAGE_OFF:.0f} points"
+    return [f"Intervals of {level} have a coverage within {off} of it on {n_right} of {len(shares)} sets."]
 
 
 def _fast(values: Values) -> list[str]:
@@ -173,17 +170,14 @@ def _fast(values: Values) -> list[str]:
         return []
     n_fast = sum(seconds < FIT_SECONDS for seconds in slowest.values())
     worst = max(slowest, key=lambda name: slowest[name])
-    return [
-        f"Every fit takes less than {FIT_SECONDS:g} s on {n_fast} of {len(slowest)} sets; the slowest, on {worst}, "
-        f"took {slowest[worst]:.1f} s."
-    ]
+    return [f"Every fit takes less than {FIT_SECONDS:g} s on {n_fast} of {len(slowest)} sets; {worst} is the slowest."]
 
 
 # The figure and the page.
 
 
 def panel_of(axis: Axes, values: Values, key: str) -> None:
-    """A line for each set: all who took part, the best of the others, this library, the truth."""
+    """Draw a line for each set: all methods, the best of the others, this library, the truth."""
     panel = PANELS[key]
     names = [name for name in SETS if OURS in measured_of(values, key, name)]
     for i, name in enumerate(names):
@@ -221,26 +215,25 @@ def figure_of(values: Values, path: Path) -> None:
 
 
 def section(result: results.Result) -> str:
-    """What the page says: the verdict, the figure, where it comes from, and all tables."""
+    """Write the measured part of the page: the verdict, the figure, all tables, and where they come from."""
     values = {name: m.values for name, m in result.metrics.items()}
     points = "\n".join(textwrap.fill(f"- {said}", 120, subsequent_indent="  ") for said in verdict(values))
     parts = [
         points,
         "![each set and method, mean over seeds](figures/tabular.png)",
         f"Bars are one standard error over {len(result.seeds)} seeds.",
-        f"{result.hardware}; {result.minutes:.1f} minutes; [results/tabular.json](../results/tabular.json).",
-        textwrap.fill(result.notes, 120),
     ]
     for key, panel in PANELS.items():
         head, rows = cells(values, key, mark="**")
         if rows:
             lines = [head, ["---"] * len(head), *rows]
             parts += [f"### {panel.says}", "\n".join("| " + " | ".join(line) + " |" for line in lines)]
-    return "\n\n".join(parts)
+    where = f"{result.hardware}; {result.minutes:.1f} minutes; [results/tabular.json](../results/tabular.json)."
+    return "\n\n".join([*parts, where, textwrap.fill(result.notes, 120)])
 
 
 def draw(root: Path = ROOT) -> Path:
-    """The figure, and the page with its measured part replaced."""
+    """Draw the figure, and replace the measured part of the page."""
     page, path = root / "docs" / "tabular.md", root / "results" / "tabular.json"
     text = "Not published yet."
     if path.exists():

@@ -1,6 +1,6 @@
-"""benchmarks: the tables of `tabular` and how each is divided: what is learned from, tested on, hidden and strange.
+"""benchmarks: the tables of `tabular` and their splits: training and test rows, hidden entries, outliers.
 
-Everything here depends on a set's name and a seed alone, so that all methods see the same rows.
+Everything here depends only on a set's name and a seed, so that all methods see the same rows.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from sklearn.model_selection import train_test_split
 from tabular_truth import Floats, Ints, Mixture, mixed_table, rare_blobs, two_moons
 
 UNLABELED = -1
-TEST_SHARE = 0.3  # of the sets that scikit-learn ships
-N_TEST = 1000  # rows of the others, whose rows cost nothing
-HIDDEN_SHARE = 0.3  # of the entries of test rows, each by itself
-ALL_IN_TURN = 3  # classes at most for which one seed leaves out each of them
+TEST_SHARE = 0.3  # of scikit-learn's sets
+N_TEST = 1000  # test rows of drawn sets
+HIDDEN_SHARE = 0.3  # of the entries of test rows, independently
+ALL_IN_TURN = 3  # up to this many classes, one seed leaves out each in turn
 
 SHIPPED: dict[str, Callable[..., tuple[Floats, Ints]]] = {
     "digits": datasets.load_digits,
@@ -36,7 +36,7 @@ SETS = (*SHIPPED, *DRAWN)
 
 @dataclass(frozen=True, eq=False)
 class Split:
-    """Rows to learn from and rows to test on; which columns are categories; the law itself where it is known."""
+    """Hold training and test rows, the categorical columns, and the distribution if it is known."""
 
     name: str
     seed: int
@@ -53,16 +53,16 @@ class Split:
 
     @property
     def numbers(self) -> Ints:
-        """The columns that are no categories."""
+        """Return the columns that are not categories."""
         return np.setdiff1d(np.arange(self.x.shape[1]), self.categorical)
 
     def rng(self, purpose: int) -> np.random.Generator:
-        """One stream for each thing that is drawn: a change of one leaves the others as they are."""
+        """Return one generator per purpose, so that changing one leaves the others unchanged."""
         return np.random.default_rng([self.seed, purpose])
 
 
 def split_of(name: str, seed: int) -> Split:
-    """70 and 30 of 100 rows of a real set, each class alike; new rows of a law whose truth is known."""
+    """Split a real set 70 to 30, stratified; draw new rows of a known distribution."""
     if name in SHIPPED:
         x, y = SHIPPED[name](return_X_y=True)
         parts = train_test_split(x, y, test_size=TEST_SHARE, stratify=y, random_state=seed)
@@ -77,7 +77,7 @@ def split_of(name: str, seed: int) -> Split:
 
 
 def noise(split: Split) -> Floats:
-    """As many rows as there are to test, uniform between the smallest and the largest value of each column."""
+    """Draw as many rows as test rows, uniform over the range of each column."""
     rng = split.rng(0)
     x = rng.uniform(split.x.min(0), split.x.max(0), split.x_test.shape)
     for k in split.categorical:
@@ -86,12 +86,12 @@ def noise(split: Split) -> Floats:
 
 
 def hidden(split: Split) -> NDArray[np.bool_]:
-    """The entries of the test rows that are hidden."""
+    """Return which entries of the test rows are hidden."""
     return split.rng(1).random(split.x_test.shape) < HIDDEN_SHARE
 
 
 def few_labels(split: Split, n: int) -> Split:
-    """The same rows with n labels of each class, or all where it has fewer; the other rows are UNLABELED."""
+    """Keep n labels of each class, or all if it has fewer; the other rows are UNLABELED."""
     rng, y = split.rng(2), np.full_like(split.y, UNLABELED)
     for k in range(split.n_classes):
         rows = rng.permutation(np.flatnonzero(split.y == k))[:n]
@@ -100,9 +100,9 @@ def few_labels(split: Split, n: int) -> Split:
 
 
 def left_out(split: Split) -> list[tuple[int, ...]]:
-    """The classes that this seed leaves out, one fit each: of few classes each in turn, of many a fifth at once.
+    """Return the classes that this seed leaves out, one fit each: few classes in turn, of many a fifth at once.
 
-    The fifths of five seeds in a row are all classes.
+    Five consecutive seeds leave out all classes.
     """
     n = split.n_classes
     if n <= ALL_IN_TURN:
@@ -112,7 +112,7 @@ def left_out(split: Split) -> list[tuple[int, ...]]:
 
 
 def without(split: Split, classes: tuple[int, ...]) -> tuple[Split, Floats]:
-    """What is left of a set without some classes, counted 0, 1, ... again; and the test rows of those left out."""
+    """Return a set without some classes, renumbered from 0, and the test rows of those left out."""
     here, there = ~np.isin(split.y, classes), ~np.isin(split.y_test, classes)
     kept = np.setdiff1d(np.arange(split.n_classes), classes)
     truth = None if split.truth is None else split.truth.without(classes)

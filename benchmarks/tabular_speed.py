@@ -1,4 +1,4 @@
-"""benchmarks: the CPU time of fits of tables here, against another checkout of jointenergy, with what they reach.
+"""benchmarks: the CPU time of fits of tables, compared with another checkout of jointenergy, and their likelihood.
 
 python benchmarks/tabular_speed.py OTHER [--rounds 3] [--write] fits the classifier of both checkouts in turns, each fit
 in a process of its own on one thread. --write publishes results/tabular-speed.json.
@@ -22,7 +22,7 @@ from jointenergy.report import provenance, results
 
 HERE = Path(__file__).resolve().parents[1]
 CASES = {"1000x20": (1000, 0.0), "1000x20-missing": (1000, 0.3), "50000x20": (50_000, 0.0)}
-"""Rows to learn from, and the share of their entries that is missing."""
+"""Training rows, and the share of missing entries."""
 
 FIT = """
 import json, sys, time, warnings
@@ -45,7 +45,7 @@ print(json.dumps([seconds, log_loss(y_test, model.predict_proba(x_test))]))
 
 
 def fitted(checkout: Path, n: int, missing: float, seed: int) -> tuple[float, float]:
-    """CPU seconds of one fit, and the negative log-likelihood of 2,000 other rows."""
+    """Return the CPU seconds of one fit, and the negative log-likelihood of 2,000 test rows."""
     only = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "PYTHONPATH": str(checkout / "src")}
     command = [sys.executable, "-c", FIT, str(n), str(missing), str(seed)]
     done = subprocess.run(command, env=os.environ | only, capture_output=True, text=True, check=False)
@@ -62,9 +62,9 @@ def main() -> None:
     parser.add_argument("--write", action="store_true")
     arguments = parser.parse_args()
     if not (arguments.other / "src" / "jointenergy").is_dir():
-        raise InputError(f"{arguments.other} is no checkout of jointenergy: it has no src/jointenergy")
+        raise InputError(f"{arguments.other} is not a checkout of jointenergy: it has no src/jointenergy")
     if arguments.write:
-        provenance.commit()  # before the work, not after it
+        provenance.commit()  # check before the work
     began = time.perf_counter()
     checkouts = {"here": HERE, "other": arguments.other.resolve()}
     figures: dict[str, list[float | None]] = {}

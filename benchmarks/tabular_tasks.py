@@ -1,6 +1,6 @@
 """benchmarks: what `tabular` measures: one fit with all labels, with 5 or 10 for each class, and without some classes.
 
-`figures(task, method, split)` is one cell: the names are those of published metrics, less the set and the method.
+`figures(task, method, split)` is one cell; names are those of published metrics without the set and the method.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ N_IMPUTED = 400  # test rows whose hidden numbers get intervals
 
 
 def applies(task: str, name: str, split: Split) -> bool:
-    """Whether there is such a cell: the truth must be known, and one class is nothing to tell apart."""
+    """Return whether a cell exists: the truth must be known, and there must be two classes."""
     method = METHODS[name]
     if task not in method.tasks or (name in (TRUTH, IMPUTER) and split.truth is None):
         return False
@@ -46,14 +46,14 @@ def applies(task: str, name: str, split: Split) -> bool:
 
 
 class Rows:
-    """A set as a method wants it: as it is, or prepared; made once for all methods that share it."""
+    """Provide a set unchanged or prepared, made once for all methods that share it."""
 
     def __init__(self, split: Split) -> None:
         self.split = split
         self._preparation: Preparation | None = None
 
     def __call__(self, x: Floats, method: Method) -> Floats:
-        """Rows in the form that the method takes."""
+        """Return rows in the form that the method takes."""
         if method.native:
             return x
         if self._preparation is None:
@@ -62,14 +62,14 @@ class Rows:
 
 
 def fitted(method: Method, rows: Rows) -> tuple[Model, float]:
-    """A model, and the seconds that the fit took."""
+    """Fit a model; return it with the seconds it took."""
     split = rows.split
     one_class = len(np.unique(split.y)) == 1
     model = (method.detector if one_class and method.detector is not None else method.make)(split)
     used = np.ones(len(split.y), bool) if method.unlabeled else split.y != UNLABELED
     x, y = rows(split.x, method)[used], split.y[used]
     with warnings.catch_warnings():
-        # Of the peers; what they reach is what is measured.
+        # Warnings of other libraries: their results are measured in any case.
         warnings.simplefilter("ignore", ConvergenceWarning)
         began = time.perf_counter()
         model.fit(x, y)
@@ -77,7 +77,7 @@ def fitted(method: Method, rows: Rows) -> tuple[Model, float]:
 
 
 def probabilities(model: Model, x: Floats) -> Floats:
-    """Each row's, which sum to 1; where a method has none (labels that spread to no neighbor), all classes alike."""
+    """Return probabilities that sum to 1; uniform where a method has none (labels that reach no neighbor)."""
     with np.errstate(invalid="ignore"):
         p = np.asarray(model.predict_proba(x), dtype=np.float64)
     p = np.where(np.isnan(p).any(1, keepdims=True), 1.0, p)
@@ -85,13 +85,13 @@ def probabilities(model: Model, x: Floats) -> Floats:
 
 
 def scores(model: Model, x: Floats) -> Floats:
-    """How much each row is like the data: the model's own score, or else the largest probability."""
+    """Score rows for out-of-distribution detection: the model's own score, else the largest probability."""
     own = getattr(model, "score_samples", None)
     return np.asarray(own(x) if own is not None else probabilities(model, x).max(1))
 
 
 def auroc(inside: Floats, outside: Floats) -> float:
-    """How often a row of the data is above a strange one."""
+    """Return the AUROC of data rows against outliers."""
     truth = np.repeat([1, 0], [len(inside), len(outside)])
     return float(roc_auc_score(truth, np.concatenate([inside, outside])))
 
@@ -105,7 +105,7 @@ def nll(p: Floats, y: Ints) -> float:
 
 
 def full(method: Method, rows: Rows) -> Figures:
-    """One fit with all labels, and everything that it can be asked."""
+    """Fit once with all labels and evaluate everything that the model can do."""
     split, found = rows.split, {}
     model, found["fit_seconds"] = fitted(method, rows)
     x = rows(split.x_test, method)
@@ -127,7 +127,7 @@ def full(method: Method, rows: Rows) -> Figures:
 
 
 def coverage(low: Floats, high: Floats, split: Split) -> Figures:
-    """The share of the first rows' hidden numbers between the ends, and how wide those are against the true law's."""
+    """Return the coverage of hidden numbers by intervals, and the width relative to the true distribution."""
     rows, columns = split.x_test[: len(low)], split.numbers
     unknown = hidden(split)[: len(low)]
     gone, x = unknown[:, columns], rows[:, columns]
@@ -147,7 +147,7 @@ def few(method: Method, rows: Rows) -> Figures:
 
 
 def held_out(method: Method, split: Split) -> Figures:
-    """How well classes that were not learned are told from those that were, a mean over those left out in turn."""
+    """Return the mean AUROC against classes that were left out of training."""
     found = []
     for classes in left_out(split):
         rest, strange = without(split, classes)
@@ -159,7 +159,7 @@ def held_out(method: Method, split: Split) -> Figures:
 
 
 class Cells:
-    """The cells of one task on one split; what methods can share is made once."""
+    """Measure the cells of one task on one split; shared preparation is done once."""
 
     def __init__(self, task: str, split: Split) -> None:
         self._task, self._split = task, split

@@ -1,7 +1,7 @@
-"""benchmarks: laws of tables whose truth is known: mixtures of Gaussians with a class and categories each.
+"""benchmarks: known distributions of tables: mixtures of Gaussians with a class and categories each.
 
-Two moons, blobs with rare classes, and a table of numbers and categories are all one `Mixture`, so that one piece of
-arithmetic gives p(class | what is seen), p(what is seen) and the law of what is not, exactly, whatever is missing.
+Two moons, blobs with rare classes, and a table of numbers and categories are all one `Mixture`, so that one computation
+gives p(class | known), p(known) and the distribution of missing entries exactly, for any pattern.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from scipy.special import logsumexp, ndtr
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 
-HALVINGS = 60  # of the interval in which a quantile is looked for
+HALVINGS = 60  # bisections of a quantile's interval
 FAR = 12.0  # standard deviations from every mean: no quantile lies there
 
 
 @dataclass(frozen=True, eq=False)
 class Mixture:
-    """Components with a weight, a class, a value of every category, and a Gaussian of the numbers.
+    """Hold components with a weight, a class, a value of every category, and a Gaussian of the numbers.
 
-    A row has its numbers first, `means.shape[1]` of them, then its categories as 0, 1, ...; NaN is not known.
+    A row has its numbers first, `means.shape[1]` of them, then its categories as 0, 1, ...; NaN is missing.
     """
 
     weights: Floats
@@ -42,7 +42,7 @@ class Mixture:
         return int(self.classes.max()) + 1
 
     def draw(self, n: int, rng: np.random.Generator) -> tuple[Floats, Ints]:
-        """Rows and their classes."""
+        """Draw rows and their classes."""
         which = rng.choice(len(self.weights), n, p=self.weights)
         roots = np.linalg.cholesky(self.covariances)
         noise = rng.standard_normal((n, self.n_numbers))
@@ -50,7 +50,7 @@ class Mixture:
         return np.hstack([numbers, self.categories[which]]), self.classes[which]
 
     def without(self, classes: Collection[int]) -> Mixture:
-        """The law of the other classes, which keep their numbers."""
+        """Return the distribution of the other classes, which keep their numbers."""
         kept = ~np.isin(self.classes, list(classes))
         return Mixture(
             self.weights[kept] / self.weights[kept].sum(),
@@ -61,18 +61,18 @@ class Mixture:
         )
 
     def log_density(self, x: Floats) -> Floats:
-        """log p of what is known of each row, `[n]`."""
+        """Return log p of the known entries of each row, `[n]`."""
         return np.asarray(logsumexp(self._log_joint(x), axis=1))
 
     def label_probs(self, x: Floats) -> Floats:
-        """p(class | what is known of the row), `[n, n_classes]`."""
+        """Return p(class | known entries), `[n, n_classes]`."""
         joint = np.exp(self._posterior(x))
         return np.stack([joint[:, self.classes == k].sum(1) for k in range(self.n_classes)], axis=1)
 
     def interval(self, x: Floats, level: float) -> tuple[Floats, Floats]:
-        """The ends between which `level` of each unknown number lies, as much left out below as above.
+        """Return the ends of central intervals of probability `level` for each missing number.
 
-        Both `[n, n_numbers]`; a number that is known is its own interval.
+        Both are `[n, n_numbers]`; a known number is its own interval.
         """
         low, high = x[:, : self.n_numbers].copy(), x[:, : self.n_numbers].copy()
         posterior = np.exp(self._posterior(x))
@@ -92,7 +92,7 @@ class Mixture:
             yield np.flatnonzero(which.reshape(-1) == i), pattern
 
     def _log_joint(self, x: Floats) -> Floats:
-        """log p(what is known of a row, component), `[n, components]`."""
+        """Return log p(known entries, component), `[n, components]`."""
         joint = np.tile(np.log(self.weights), (len(x), 1))
         for k, column in enumerate(x[:, self.n_numbers :].T):
             unlike = column[:, None] != self.categories[None, :, k]
@@ -136,7 +136,7 @@ def _quantile(weights: Floats, means: Floats, spreads: Floats, share: float) -> 
 
 
 def two_moons(n_nodes: int = 100, noise: float = 0.2) -> Mixture:
-    """Two half circles that reach into each other, each a row of round Gaussians."""
+    """Return two interleaved half circles, each a row of round Gaussians."""
     angle = np.linspace(0, np.pi, n_nodes)
     upper = np.stack([np.cos(angle), np.sin(angle)], axis=1)
     lower = np.stack([1 - np.cos(angle), 0.5 - np.sin(angle)], axis=1)
@@ -151,13 +151,13 @@ def two_moons(n_nodes: int = 100, noise: float = 0.2) -> Mixture:
 
 
 def _covariance(rng: np.random.Generator, n: int) -> Floats:
-    """A correlated Gaussian's, with spreads from about .5 to 1.5."""
+    """Return a random covariance with standard deviations from about 0.5 to 1.5."""
     factors = rng.standard_normal((n, n)) / np.sqrt(n)
     return np.asarray(0.2 * np.eye(n) + 0.8 * factors @ factors.T)
 
 
 def rare_blobs() -> Mixture:
-    """Five classes in five numbers, each a Gaussian of its own form; the rarest has 3 rows of 100."""
+    """Return five Gaussian classes of different shape in five numbers; the rarest has 3 % of the rows."""
     rng = np.random.default_rng(17)
     weights = np.array([0.5, 0.27, 0.15, 0.05, 0.03])
     return Mixture(
@@ -170,9 +170,9 @@ def rare_blobs() -> Mixture:
 
 
 def mixed_table() -> Mixture:
-    """Three classes in four numbers and three categories that depend on the class and on each other.
+    """Return three classes in four numbers and three categories that depend on the class and on each other.
 
-    The class moves the numbers' means, the first category moves them too, and the last changes how they vary.
+    The class and the first category move the means of the numbers, the last one changes their variances.
     """
     rng = np.random.default_rng(5)
     cardinalities = (3, 4, 2)

@@ -1,7 +1,7 @@
-"""benchmarks: the targets of the chains, and what is known of their laws.
+"""benchmarks: the targets of the chains, and exact identities of their distributions.
 
-Each law is checked by identities that no sampler had a part in: for a density of x the stationarity of |x|^2 and of x
-under the kernel, for a lattice the exact share of like neighbors by transfer matrices.
+For a density of x these are the stationarity of |x|^2 and of x under the kernel; for a lattice the exact share of equal
+neighbors by transfer matrices.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from torch import Tensor, nn
 
 DIMENSION = 100
 TOLERANCE = 0.03
-"""How far, in parts of what is known, a law may be off: above what chance does at the sizes here, below one wrong
-factor in a step."""
+"""Largest relative error of a distribution: above the sampling error at these sizes, below that of one wrong factor in
+a step."""
 
 
 class Gaussian(nn.Module):
-    """The log-density of a Gaussian with unequal variances, from 4 down to 1/4."""
+    """Log-density of a Gaussian with variances from 4 down to 1/4."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -31,7 +31,7 @@ class Gaussian(nn.Module):
 
 
 class Network(nn.Module):
-    """The log-density of an MLP energy, held together by a standard normal."""
+    """Log-density of an MLP energy times a standard normal."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -70,13 +70,13 @@ class Lattice:
         return self.height * (self.width - 1) + self.width * (self.height - 1)
 
     def like_neighbors(self, y: Tensor) -> Tensor:
-        """The share of neighbors that are alike in each state `[n, height * width]`."""
+        """Return the share of equal neighbors in each state `[n, height * width]`."""
         grid = y.view(-1, self.height, self.width)
         like = (grid[:, :, 1:] == grid[:, :, :-1]).sum((1, 2)) + (grid[:, 1:] == grid[:, :-1]).sum((1, 2))
         return like.double() / self.n_bonds
 
     def exact_like_neighbors(self) -> float:
-        """The expected share, the derivative of log Z by the coupling, by transfer matrices from row to row."""
+        """Return the expected share, the derivative of log Z by the coupling, by transfer matrices."""
         rows = torch.cartesian_prod(*(torch.arange(self.colors) for _ in range(self.width))).view(-1, self.width)
         within = (rows[:, 1:] == rows[:, :-1]).sum(1).double()
         between = (rows[:, None] == rows[None]).sum(2).double()
@@ -89,7 +89,7 @@ class Lattice:
 
 
 class LatticeHead(nn.Module):
-    """The lattice's log-density as a function of real-valued one-hot codes."""
+    """Log-density of the lattice as a function of real-valued one-hot codes."""
 
     def __init__(self, lattice: Lattice) -> None:
         super().__init__()
@@ -97,7 +97,7 @@ class LatticeHead(nn.Module):
 
     def forward(self, features: Tensor, code: Tensor) -> Tensor:
         at = self.lattice
-        if at.colors == 2:  # the second entry of a pair says it all
+        if at.colors == 2:  # the second entry of a pair determines the first
             spin = code.view(-1, at.height, at.width, 2)[..., 1] * 2 - 1
             bonds = (spin[:, :, 1:] * spin[:, :, :-1]).sum((1, 2)) + (spin[:, 1:] * spin[:, :-1]).sum((1, 2))
             return 0.5 * at.coupling * bonds
@@ -108,7 +108,7 @@ class LatticeHead(nn.Module):
 
 @dataclass(frozen=True)
 class Case:
-    """One row of the comparison: a target and a kernel with its step size."""
+    """Describe one row of the comparison: a target and a kernel with its step size."""
 
     kernel: str
     target: Gaussian | Network | Lattice
@@ -121,7 +121,7 @@ class Case:
         return f"{where}-{self.kernel}"
 
     def start(self, n: int, seed: int) -> Tensor:
-        """Where all contestants begin: x near its law, or labels drawn evenly."""
+        """Return the common start: x near its distribution, or uniform labels."""
         g = torch.Generator().manual_seed(seed)
         if isinstance(self.target, Lattice):
             return torch.randint(self.target.colors, (n, self.target.height * self.target.width), generator=g)
@@ -130,14 +130,14 @@ class Case:
 
     @torch.no_grad()
     def quantities(self, samples: Tensor) -> Tensor:
-        """What effective samples are counted of, `[n, 2 or 3]`."""
+        """Return the quantities whose effective samples are counted, `[n, 2 or 3]`."""
         if isinstance(self.target, Lattice):
             first = (samples == 0).double().mean(1)
             return torch.stack((first, self.target.like_neighbors(samples)), dim=1)
         return torch.stack((samples[:, 0], samples[:, -1], self.target(samples)), dim=1).double()
 
     def error(self, samples: Tensor) -> float:
-        """How far samples are from the stationary law of the kernel, in parts of what is known."""
+        """Return the relative error of samples with respect to the stationary distribution of the kernel."""
         if isinstance(self.target, Lattice):
             exact = self.target.exact_like_neighbors()
             return abs(float(self.target.like_neighbors(samples).mean()) / exact - 1.0)

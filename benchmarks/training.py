@@ -2,12 +2,11 @@
 
 python benchmarks/training.py [--seeds 2] [--iterations 2500] [--write] prints a table; --write publishes
 results/training.json and results/training-ebmkit.json from a clean tree. Equal are the network and its first weights,
-the rows, batch 128, data noise, 20 Langevin steps of size 1 with noise .01 and clamped x, a buffer of 5,000 with 5 %
+the rows, batch 128, data noise, 20 Langevin steps of size 1 with noise 0.01, clamped x, a buffer of 5,000 with 5 %
 restarts from uniform noise, AdamW on matrices, the cosine of the learning rate, and the averaged weights, which are
-what is measured. What differs: the order of rows (ebmkit draws with replacement), slots of the buffer (likewise), and
-what each does besides: ebmkit computes its metrics at every iteration, this library looks for trouble, or with
-"unguarded" does not. The floor is the time of an iteration's matrix products alone: no program of these settings in
-float32 is faster, whatever it does not do.
+evaluated. What differs: the order of rows (ebmkit draws with replacement), slots of the buffer (likewise), overhead:
+ebmkit computes metrics at every iteration, this library runs its guard, or with "unguarded" does not. The floor is the
+time of an iteration's matrix products alone.
 """
 
 from __future__ import annotations
@@ -43,13 +42,13 @@ from jointenergy.training import loop, measure
 from jointenergy.training.guard import Guard
 
 BLOCK = 50  # iterations
-ITERATIONS = 2500  # of what is published
+ITERATIONS = 2500  # of the published result
 GOAL = 2.0  # times ebmkit's speed
 OURS, PLAIN, PEER, FLOOR = "jointenergy", "jointenergy unguarded", "ebmkit", "matrix products alone"
 
 
 def equal_recipe(iterations: int) -> Recipe:
-    """digits-jem with the network and chains of the comparison and the loss of ebmkit, whose terms count alike."""
+    """Return digits-jem with the network, chains and loss of the comparison."""
     chains = ["chain.kernel.step_size=1.0", "chain.kernel.noise_scale=0.01", "start.x=uniform", "start.uniform=0.0"]
     loss = ["objective.log_p_y_given_x=1.0", "objective.energy_l2=0.0"]
     recipe = recipes.load("digits-jem", ["model.network.hidden=[256, 256]", *loss, *chains])
@@ -62,7 +61,7 @@ Found = dict[str, list[dict[str, list[float]]]]
 
 @dataclass(frozen=True)
 class Run:
-    """One training: a call makes a block of iterations; then the averaged model is there to be measured."""
+    """Train in blocks of iterations; then provide the averaged model."""
 
     block: Callable[[], object]
     averaged: Callable[[], JointModel]
@@ -83,11 +82,11 @@ def ours(recipe: Recipe, data: TrainingData, seed: int, block: int, *, guarded: 
 
 
 def ebmkit(recipe: Recipe, data: TrainingData, seed: int, block: int) -> Run:
-    """Its own trainer, loss, sampler, buffer and averaged weights; rate and data noise by the doors it has for them."""
+    """Train with ebmkit's own trainer, loss, sampler, buffer and averaged weights."""
     import ebm
 
     optimizer, chain, low, high = recipe.optimizer, recipe.chain, recipe.data.low, recipe.data.high
-    # The same first weights: a network as the other side makes it.
+    # The same initial weights as the other library.
     network = copy.deepcopy(trainer_of(recipe, data, seed).model.network)
     torch.manual_seed(seed)
     energy = ebm.ClassifierEnergy(network)
@@ -133,7 +132,7 @@ def ebmkit(recipe: Recipe, data: TrainingData, seed: int, block: int) -> Run:
 
 
 def products(recipe: Recipe, data: TrainingData, block: int) -> Callable[[], object]:
-    """Those of the chains, forward and back to x, and of the loss on data and samples, forward and back to weights."""
+    """Run the matrix products alone: of chains, forward and back to x, and of the loss, forward and back to weights."""
     network = trainer_of(recipe, data, 0).model.network
     weights = [p.detach() for p in network.parameters() if p.ndim > 1]
     n, steps = recipe.batch_size, recipe.chain.steps
@@ -159,7 +158,7 @@ def products(recipe: Recipe, data: TrainingData, block: int) -> Callable[[], obj
 
 
 def strange_sets(recipe: Recipe) -> dict[str, Tensor]:
-    """What is no digit, at the digits' size and bounds: uniform noise always, clothes and kana where the files are."""
+    """Return OOD sets at the digits' size and bounds: uniform noise, and FashionMNIST and KMNIST if available."""
     low, high = recipe.data.low, recipe.data.high
     g = torch.Generator().manual_seed(0)
     sets = {"uniform": torch.rand(1000, 64, generator=g) * (high - low) + low}
@@ -179,7 +178,7 @@ def strange_sets(recipe: Recipe) -> dict[str, Tensor]:
 
 @torch.no_grad()
 def quality(model: JointModel, test: Dataset, strange: dict[str, Tensor]) -> dict[str, float]:
-    """Accuracy, likelihood and calibration on the test rows, and how well log p(x) tells them from what is strange."""
+    """Evaluate accuracy, likelihood and calibration on the test rows, and OOD detection by log p(x)."""
     told_labels = classify(model, test)
     figures = {"accuracy": told_labels.accuracy, "nll": told_labels.nll, "ece": told_labels.ece}
     known = model.log_density(test.x)
@@ -191,7 +190,7 @@ def quality(model: JointModel, test: Dataset, strange: dict[str, Tensor]) -> dic
 
 
 def measured_seed(recipe: Recipe, seed: int, block: int, whom: list[str]) -> dict[str, dict[str, list[float]]]:
-    """All contestants of one seed, in turns: milliseconds of an iteration in each block, and the figures at the end."""
+    """Train all contestants of one seed in turns; return milliseconds per iteration of each block, and the figures."""
     data, test, strange = data_of(recipe), load("digits", None, "test"), strange_sets(recipe)
     made: dict[str, Callable[[], Run]] = {
         OURS: lambda: ours(recipe, data, seed, block),
@@ -199,7 +198,7 @@ def measured_seed(recipe: Recipe, seed: int, block: int, whom: list[str]) -> dic
         PEER: lambda: ebmkit(recipe, data, seed, block),
     }
     runs = {name: made[name]() for name in whom}
-    # The block that is not counted is part of the training all the same.
+    # The block that is not counted is still part of the training.
     blocks = recipe.iterations // block - 1
     calls = {name: run.block for name, run in runs.items()} | {FLOOR: products(recipe, data, block)}
     seconds = in_turns(calls, blocks, clock=time.process_time)
@@ -211,7 +210,7 @@ def measured_seed(recipe: Recipe, seed: int, block: int, whom: list[str]) -> dic
 
 
 def verdict(found: Found) -> str:
-    """Whether the goal was met, in words, with what was missed."""
+    """Say whether the goal was met, and what was missed."""
     if PEER not in found:
         return "No verdict: ebmkit is not installed."
     mean = {who: {k: statistics.fmean(r[k][0] for r in rows) for k in rows[0]} for who, rows in found.items()}
@@ -226,7 +225,7 @@ def verdict(found: Found) -> str:
 
 
 def speed_ratio(found: Found, who: str) -> float:
-    """How many times as fast as ebmkit, the median over blocks side by side."""
+    """Return the speed relative to ebmkit, the median over paired blocks."""
     theirs = [ms for run in found[PEER] for ms in run["iteration_ms"]]
     return median_ratio(theirs, [ms for run in found[who] for ms in run["iteration_ms"]])
 

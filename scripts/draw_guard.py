@@ -14,9 +14,9 @@ import matplotlib.pyplot as plt
 
 ROOT = Path(__file__).resolve().parents[1]
 RUNS = {"without the guard": "cifar10-few-steps-unguarded", "with the guard": "cifar10-few-steps"}
-COLORS = {"without the guard": "#d55e00", "with the guard": "#0072b2"}  # told apart by the color-blind
-SMOOTH = 8  # rows of metrics that a point of a curve is the mean of
-LIMIT = 0.05  # of health
+COLORS = {"without the guard": "#d55e00", "with the guard": "#0072b2"}  # distinct to the color-blind
+SMOOTH = 8  # rows of metrics averaged for a point of a curve
+LIMIT = 0.05  # of the health check
 
 
 def rows(name: str) -> list[dict[str, float]]:

@@ -1,4 +1,4 @@
-"""Hash what every recipe trains to at smoke size, so that a refactoring can show that it changed no number.
+"""Hash the weights that every recipe trains at smoke size, to show that a refactoring changed no number.
 
     python scripts/golden.py golden.json    # before a change: write the hashes
     python scripts/golden.py golden.json    # after it: compare with them
@@ -29,7 +29,7 @@ BROKEN = ["--set", "optimizer.learning_rate=3.0", "--set", "optimizer.clip_norm=
 
 
 def write_data(folder: Path) -> None:
-    """Small files of every format that a recipe reads."""
+    """Write small files of every format that a recipe reads."""
     from jointenergy.data import cifar, registry
 
     generated.write_idx_set(folder / "mnist")
@@ -54,7 +54,7 @@ def train(folder: Path, *arguments: str) -> None:
 
 
 def digest(folder: Path) -> str:
-    """Of all weights in the newest checkpoint, by name."""
+    """Hash all weights in the newest checkpoint, by name."""
     newest = sorted((folder / "checkpoints").glob("iteration-????????"))[-1]
     tensors = load_file(newest / "tensors.safetensors")
     found = hashlib.sha256(newest.name.encode())
@@ -76,7 +76,7 @@ def hashes(folder: Path) -> dict[str, str]:
     found["whole"] = digest(whole)
     for later in sorted((whole / "checkpoints").glob("iteration-????????"))[-1:]:
         for file in later.iterdir():
-            file.unlink()  # as if it had been stopped before its last checkpoint
+            file.unlink()  # as if it had stopped before its last checkpoint
         later.rmdir()
     train(whole, "resume", str(whole))
     found["resumed"] = digest(whole)

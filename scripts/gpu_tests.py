@@ -1,6 +1,6 @@
 """Runs the tests marked `gpu` and publishes how many passed: python scripts/gpu_tests.py, from a clean tree.
 
-A failed or missing test shows in results/gpu-tests.json as it shows in pytest's own words.
+Failed and missing tests are listed in results/gpu-tests.json.
 `scripts/browser_tests.py` does the same for those marked `browser`.
 """
 
@@ -16,7 +16,7 @@ from jointenergy.report import results
 
 
 class Count:
-    """How the tests ended."""
+    """Count how the tests ended."""
 
     def __init__(self) -> None:
         self.ended = {"passed": 0, "failed": 0, "skipped": 0}

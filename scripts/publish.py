@@ -1,9 +1,9 @@
 """Publish trained runs by name: weights in pretrained/, the index in the package, and a model card for each.
 
     python scripts/publish.py COMMIT RUN ...    # full runs of recipes, trained in a clean clone at that commit
-    python scripts/publish.py                   # after a setting of recipes got another name: files state it anew
+    python scripts/publish.py                   # after a setting of recipes was renamed: rewrite the files
 
-A run is measured as users load it, on the test rows. It must be healthy, and float16 must keep its accuracy to the
+A run is evaluated as users load it, on the test rows. It must be healthy, and float16 must keep its accuracy to the
 third digit. Names of `KNOWN` without weights keep the figures of their results files.
 """
 
@@ -35,20 +35,20 @@ from jointenergy.runs.pretrained import Published, Weights
 ROOT = Path(__file__).resolve().parents[1]
 KNOWN = ("digits-jem", "digits-gibbs", "mnist-jem", "mnist-mixed", "cifar10-jem")
 FIGURES = ("accuracy", "exact_match", "nll", "ece")
-DIGITS = 3  # that a figure is printed with
+DIGITS = 3  # of a printed figure
 
 
 def measured(run: Run) -> dict[str, float]:
-    """The figures of a run on its test rows."""
+    """Evaluate a run on its test rows."""
     taken, _ = run_figures.take_all(subject_of(run, seed=run.origin.seed))
     return {name: value for name in FIGURES if (value := taken.get(name)) is not None}
 
 
 def publish(folder: Path, commit: str) -> tuple[str, Weights]:
-    """Write the file of a run folder, and say what it measures."""
+    """Write the file of a run folder; return its figures."""
     run = open_run(folder)
     if run.recipe is None or run.recipe.name not in KNOWN or recipes.load(run.recipe.name) != run.recipe:
-        raise InputError(f"{folder} is no full run of one of {', '.join(KNOWN)}")
+        raise InputError(f"{folder} is not a full run of one of {', '.join(KNOWN)}")
     name, verdict = run.recipe.name, run.health()
     if not verdict.healthy or run.notes:
         raise InputError(f"{folder} is not healthy: {'; '.join([*verdict.complaints, *run.notes])}")
@@ -70,7 +70,7 @@ def publish(folder: Path, commit: str) -> tuple[str, Weights]:
 
 
 def restated(name: str, weights: Weights) -> Weights:
-    """Write the present recipe into a published file; its tensors stay as they are."""
+    """Write the current recipe into a published file; its tensors stay unchanged."""
     path = pretrained.REPOSITORY / pretrained.file_of(name)
     with safe_open(path, "pt") as file:
         metadata, tensors = file.metadata(), {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118

@@ -2,8 +2,8 @@
 
     python scripts/results_page.py    # after a result was written, or a recipe or variant added
 
-What stands between `<!-- NAME -->` and `<!-- end -->` is generated; the rest of the page is prose. A recipe has its
-paper, its record and what differs from the paper in `RECIPES` and `DIFFERS` below.
+The parts between `<!-- NAME -->` and `<!-- end -->` are generated; the rest of the page is prose. `RECIPES` and
+`DIFFERS` below hold the paper and the record of each recipe, and what differs from the paper.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ RECIPES: dict[str, tuple[str, str]] = {
     "digits-composition": ("igebm", "continual.md"),
     "celeba-compose": ("igebm", "continual.md"),
 }
-"""The table in which a recipe or study stands with its variants, and its record."""
+"""The table that lists a recipe or study with its variants, and its record."""
 
 BOX = "data noise left the box of the chains"
 FIRST_KL = "the KL term began before the last block"
@@ -59,13 +59,13 @@ DIFFERS: dict[str, str] = {
     "cifar10-jem:few-labels": f"{SMALL_NETWORK}; the other rows are used without labels",
     "cifar10-jem:short-run": SMALL_NETWORK,
     "cifar10-few-steps": "not in the paper: chains too short, on purpose",
-    "cifar100-jem": f"{SMALL_NETWORK}; its training set is not at hand",
-    "svhn-jem": f"{SMALL_NETWORK}; its training set is not at hand",
+    "cifar100-jem": f"{SMALL_NETWORK}; its training set is not available",
+    "svhn-jem": f"{SMALL_NETWORK}; its training set is not available",
     "mnist-jem": "not in the paper",
     "digits-jem": "not in the paper; log p(y given x) weighs 2; FashionMNIST and KMNIST were in sight when settings "
     "were chosen",
     "digits-jem:few-labels": "not in the paper",
-    "digits-jem:labels-one": "x at temperature 0.01, labels at 1: no joint law",
+    "digits-jem:labels-one": "x at temperature 0.01, labels at 1: no joint distribution",
     "digits-jem:labels-same": "x and labels at temperature 0.01",
     "digits-jem:labels-last": "x at temperature 0.01 on log p(x), labels last at 1; not finished, see the record",
     "celeba-gibbs": f"{FACES}, flipped at random",
@@ -79,7 +79,7 @@ DIFFERS: dict[str, str] = {
     "shoes-gibbs:summed": f"{SHOES}; {WEIGHTED}; KL 0.3, twice the rate, decaying; chosen after earlier settings had "
     "been measured on the same test rows",
     "shoes-gibbs:summed-factored": f"{SHOES}; KL 0.3, twice the rate, decaying; 4,000 iterations (`summed`: 2,500)",
-    "shoes-gibbs:zappos": "UT Zappos50K itself, which is not at hand",
+    "shoes-gibbs:zappos": "UT Zappos50K itself, which is not available",
     "digits-gibbs": "not in the paper; plus exact cross-entropy, weight 1",
     "digits-gibbs:missing": "not in the paper; plus exact cross-entropy, weight 1; half of the attributes hidden",
     "digits-gibbs:factored": "not in the paper",
@@ -88,9 +88,9 @@ DIFFERS: dict[str, str] = {
     "mnist-mixed": "plus exact cross-entropy, weight 5, and an energy L2; fewer iterations at a higher rate; by "
     "sampling: the mode of ten chains, 1,000 rows",
     "mnist-mixed:joint": "log p(x, y) alone; 60,000 of the paper's 110,000 iterations",
-    "dsprites-mixed": "plus exact cross-entropy, weight 14, and an energy L2; ellipses drawn anew; fewer iterations at "
-    "a higher rate; other weights had been measured on test rows before",
-    "dsprites-mixed:joint": "log p(x, y) alone; ellipses drawn anew; 36,000 of the paper's 180,000 iterations",
+    "dsprites-mixed": "plus exact cross-entropy, weight 14, and an energy L2; ellipses re-rendered; fewer iterations "
+    "at a higher rate; other weights had been measured on test rows before",
+    "dsprites-mixed:joint": "log p(x, y) alone; ellipses re-rendered; 36,000 of the paper's 180,000 iterations",
     "digits-mixed": "not in the paper; plus exact cross-entropy, weight 5",
     "digits-mixed:missing": "not in the paper; plus exact cross-entropy, weight 5; half of the labels hidden",
     "digits-mixed:joint": "not in the paper; log p(x, y) alone",
@@ -99,14 +99,14 @@ DIFFERS: dict[str, str] = {
     "mnist-igebm": "a fifth of the rate, decaying, gradients clamped; the paper does not print its temperature",
     "mnist-igebm:narrow": "an eighth of the width; the paper's figure is of the full width",
     "mnist-igebm:conditional": "not in the paper",
-    "split-mnist": "the paper's figure is in its main text, which is not at hand",
+    "split-mnist": "the paper's figure is in its main text, which is not available",
     "split-mnist:seen": "negatives have the labels seen so far",
     "digits-continual": "not in the paper",
     "digits-composition": "not in the paper",
     "celeba-compose": "the paper shows samples",
     "cifar10-igebm:unconditional": "the paper shows samples",
 }
-"""What stands between a row and its paper's figure."""
+"""What differs between a row and its paper's figure."""
 
 OLD: dict[str, tuple[str, str]] = {
     **dict.fromkeys(("digits-jem", "digits-mixed", "digits-mixed-missing", "mask-mixed"), ("3171dd396565", BOX)),
@@ -117,45 +117,45 @@ OLD: dict[str, tuple[str, str]] = {
     "cifar10-jem": ("c7a399f68776", BOX),
     "cifar10-few-steps": ("36e3be6fee17", BOX),
 }
-"""What a recipe no longer does and its result still has, by the commit of that result: run again, it is gone."""
+"""What a result still has and its recipe no longer does, by the commit of that result; a new run removes it."""
 
 MEASURES: dict[str, str] = {
     "accuracy": "accuracy",
-    "accuracy_equal_constants": "accuracy, constants taken as equal",
+    "accuracy_equal_constants": "accuracy, equal constants assumed",
     "accuracy_by_sampling": "accuracy by sampling",
     "ece": "ECE",
     "ece_scaled": "ECE at a fitted temperature",
     "f1_micro": "F1 over attributes",
     "auroc_micro": "AUROC over attributes",
-    "consistency_pairs": "samples show their pair of labels, by the model",
+    "consistency_pairs": "samples that show their pair of labels, by the model",
     "consistency_pairs_baseline": "the same, by the baseline",
-    "consistency_novel": "samples show a held-out pair, by the model",
+    "consistency_novel": "samples that show a held-out pair, by the model",
     "consistency_novel_baseline": "the same, by a baseline that saw the pairs",
-    "diversity": "diversity of samples, of the data's",
-    "kl_nats.xy": "KL from the truth, nats",
+    "diversity": "diversity of samples, relative to the data",
+    "kl_nats.xy": "KL divergence from the true density, nats",
     "mode_share.lowest": "share of samples in the rarest mode (1/8 is right)",
-    "inpainting_mse.given_labels": "squared error of x from its labels",
-    "inpainting_mse.training_mean": "the same of the mean image",
+    "inpainting_mse.given_labels": "squared error of x drawn from its labels",
+    "inpainting_mse.training_mean": "the same for the mean image",
     "log_likelihood_lower_nats": "log-likelihood, lower bound, nats",
     "log_likelihood_upper_nats": "log-likelihood, upper bound, nats",
-    "log_likelihood_gaussian_nats": "the same of a Gaussian, nats",
+    "log_likelihood_gaussian_nats": "the same for a Gaussian, nats",
     "ood_auroc.fashion-mnist.log_density": "AUROC of log p(x), FashionMNIST",
     "ood_auroc.kmnist.log_density": "AUROC of log p(x), KMNIST",
     "ood_auroc.emnist-letters.log_density": "AUROC of log p(x), EMNIST letters",
-    "consistency_composed.svm.before": "samples meet both conditions, before fine-tuning",
+    "consistency_composed.svm.before": "samples that meet both conditions, before fine-tuning",
     "consistency_composed.svm.after": "the same, after it",
 }
 SCORES = {"log_density": "log p(x)", "max_probability": "largest p(y given x)", "gradient_norm": "norm of the gradient"}
 SETS = {"fashion-mnist": "FashionMNIST", "kmnist": "KMNIST", "emnist-letters": "EMNIST letters"}
 TASKS: dict[str, str] = {
-    "consistency_class.model": "samples of a class that are of it, by the model",
-    "consistency_class.svm": "samples of a class that are of it, by a support vector machine",
-    "diversity_class.mean": "diversity within a class, of that of the data",
+    "consistency_class.model": "samples given a class that show it, by the model",
+    "consistency_class.svm": "samples given a class that show it, by a support vector machine",
+    "diversity_class.mean": "diversity within a class, relative to the data",
     "inpainting_mse.given_class": "inpainting, class given: squared error",
-    "inpainting_mse.class_mean": "the same of the mean of the class",
-    "inpainting_coverage.given_class": "inpainting, class given: share of true values in intervals of 90 %",
+    "inpainting_mse.class_mean": "the same for the mean of the class",
+    "inpainting_coverage.given_class": "inpainting, class given: true values in 90 % intervals",
     "inpainting_mse.no_class": "inpainting, class not given: squared error",
-    "inpainting_mse.guessed_class_mean": "the same of the mean of the class that a support vector machine guesses",
+    "inpainting_mse.guessed_class_mean": "the same for the mean of the class that a support vector machine predicts",
     "agreement_by_sampling": "labels by sampling that agree with the exact ones",
 }
 
@@ -182,7 +182,7 @@ def paper_figure(paper: Mapping[str, float | str], name: str) -> str:
 
 
 def health(result: Result) -> str:
-    """How many seeds ended healthy, by which verdict, and how often the guard had to step in."""
+    """Describe how many seeds ended healthy, by which verdict, and how often the guard intervened."""
     metric, stepped = result.metrics["healthy"], result.metrics.get("interventions")
     said = f"{sum(metric.present):.0f} of {len(metric.values)} healthy, {metric.protocol or 'first verdict'}"
     total = 0.0 if stepped is None else sum(stepped.present)
@@ -202,7 +202,7 @@ def differences(name: str, result: Result | None) -> str:
 
 
 def rows_of(title: str, name: str, result: Result | None, differs: str, record: str) -> Table:
-    """One row for each measure; what differs and the links stand in the first."""
+    """Return one row for each measure; the first has what differs and the links."""
     paper = PAPERS.get(name, {}) if result is None else result.paper or PAPERS.get(name, {})
     if result is None:
         measures = [m for m in MEASURES if m in paper or (f"{m}_micro" in paper and m == "ece")] or [""]
@@ -220,7 +220,7 @@ def rows_of(title: str, name: str, result: Result | None, differs: str, record: 
 
 
 def table(paper: str, found: Mapping[str, Result]) -> str:
-    """Every recipe, variant and study of a paper; below each, the same network by cross-entropy, if it was run."""
+    """List every recipe, variant and study of a paper; below each, its cross-entropy baseline, if it was run."""
     rows: Table = [("row", "measure", "paper", "ours", "seeds", "what differs from the paper", "more")]
     order = list(RECIPES)
     names = [n for n in [*recipes.names(), *study.names()] if RECIPES[n.partition(":")[0]][0] == paper]
@@ -236,7 +236,7 @@ def table(paper: str, found: Mapping[str, Result]) -> str:
 
 
 def scores(result: Result) -> str:
-    """The AUROC of each score of out-of-distribution detection on each set."""
+    """Tabulate the AUROC of each score of out-of-distribution detection on each set."""
     sets = {key: said for key, said in SETS.items() if f"ood_auroc.{key}.log_density" in result.metrics}
     rows: Table = [("score", *sets.values())]
     for score, said in SCORES.items():
@@ -277,7 +277,7 @@ def _written(rows: Table) -> str:
 
 
 def page(text: str, found: Mapping[str, Result]) -> str:
-    """The page with its tables made anew."""
+    """Return the page with new tables."""
     parts = {paper: table(paper, found) for paper, _ in RECIPES.values()}
     parts |= {f"scores {name}": scores(found[name]) for name in ("digits-jem", "mnist-jem")}
     parts["tasks"] = tasks(found["digits-jem-tasks"])

@@ -1,7 +1,7 @@
-"""Hooks of mkdocs: files of the repository beside the pages, the command line's help, formulas as MathML.
+"""Hooks of mkdocs: copies of repository files, the command line's help, formulas as MathML.
 
-The pages of docs/ link to files outside it, such as `../results/digits-jem.json`, so that they can be read in the
-repository as well. The site gets copies of these files, and the links lead to the copies.
+The pages of docs/ link to files outside it, such as `../results/digits-jem.json`, so that links work in the repository
+too. The site gets copies of these files, and its links lead to the copies.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ CLI = "reference/cli.md"
 
 
 def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """List all pages of a folder, and have the search of pages without a server served by the site itself."""
+    """List all pages of a folder, and let the site serve its offline search itself."""
     for section in config.nav or []:
         for title, folder in LISTED.items():
             if title in section:
@@ -36,7 +36,7 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
-    """Add the pages and files of the repository that stand outside docs/."""
+    """Add pages and files of the repository from outside docs/."""
     for pattern in (*PAGES, *COPIED):
         for path in sorted(ROOT.glob(pattern)):
             files.append(File.generated(config, path.relative_to(ROOT).as_posix(), abs_src_path=str(path)))
@@ -44,7 +44,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 
 def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
-    """Lead links out of docs/ to the copies in the site, those to a folder nowhere; fill the command line's page."""
+    """Point links out of docs/ to the copies in the site, drop those to folders; fill the command line's page."""
     if page.file.src_uri == CLI:
         return markdown + command_line()
     here = posixpath.dirname(page.file.src_uri)
@@ -64,7 +64,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 
 def on_page_content(html: str, **_: Any) -> str:  # noqa: ANN401 (what mkdocs passes)
-    """Turn formulas into MathML, which browsers draw without a script."""
+    """Convert formulas to MathML, which browsers draw without a script."""
 
     def drawn(found: re.Match[str]) -> str:
         text = found[2].replace("&lt;", "<").replace("&gt;", ">").replace("&amp;", "&")
@@ -76,7 +76,7 @@ def on_page_content(html: str, **_: Any) -> str:  # noqa: ANN401 (what mkdocs pa
 
 
 def command_line() -> str:
-    """The help of each command."""
+    """Return the help of each command."""
     import os
 
     from typer.testing import CliRunner

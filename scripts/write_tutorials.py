@@ -4,7 +4,7 @@
 
 A tutorial is a plain script in jupytext's percent format, docs/tutorials/NAME.py. It is executed as a notebook in an
 empty folder. Its page is NAME.md, its pictures are NAME-1.png and so on, the notebook with its output is NAME.ipynb.
-A test holds the text and code of a page to its script; another executes all of them.
+A test compares the text and code of a page with its script; another executes all of them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ LIMIT = 180  # seconds on two cores
 ANSI = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 PROGRESS = re.compile(
     r"^iteration \d+/\d+ .*\n(?=iteration \d+/\d+ )", flags=re.M
-)  # all lines of progress but the last
+)  # all lines of progress except the last
 
 
 def names() -> list[str]:
@@ -35,7 +35,7 @@ def names() -> list[str]:
 
 
 def notebook(name: str) -> NotebookNode:
-    """The notebook of a script, not executed; its cells are numbered, so that the file is the same each time."""
+    """Convert a script to a notebook, not executed; cells are numbered, so that the file is reproducible."""
     found: NotebookNode = jupytext.read(FOLDER / f"{name}.py")
     for i, cell in enumerate(found.cells):
         cell["id"] = f"{name}-{i}"
@@ -44,11 +44,11 @@ def notebook(name: str) -> NotebookNode:
 
 
 def executed(name: str, folder: Path, limit: float = LIMIT) -> NotebookNode:
-    """The notebook with its output, executed in a folder; commands in it are those of this Python."""
+    """Execute the notebook in a folder, with the commands of this Python."""
     found = notebook(name)
     os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
     os.environ["MPLBACKEND"] = "module://matplotlib_inline.backend_inline"
-    os.environ["TTY_COMPATIBLE"] = "0"  # lines of progress in place of a bar
+    os.environ["TTY_COMPATIBLE"] = "0"  # lines of progress instead of a bar
     os.environ.setdefault("PYTHONWARNINGS", "ignore")
     where = {"metadata": {"path": str(folder)}}
     NotebookClient(found, timeout=limit, kernel_name="python3", coalesce_streams=True, resources=where).execute()
@@ -61,7 +61,7 @@ def executed(name: str, folder: Path, limit: float = LIMIT) -> NotebookNode:
 
 
 def page(found: NotebookNode, name: str) -> tuple[str, dict[str, bytes]]:
-    """A page in Markdown, and its pictures by file name."""
+    """Return a page in Markdown, and its pictures by file name."""
     parts: list[str] = []
     pictures: dict[str, bytes] = {}
     for cell in found.cells:
@@ -87,7 +87,7 @@ def page(found: NotebookNode, name: str) -> tuple[str, dict[str, bytes]]:
 
 
 def without_output(text: str) -> str:
-    """A page less what its code has printed and drawn."""
+    """Return a page without the output and pictures of its code."""
     return re.sub(r"```text\n.*?```\n\n|!\[What the code above draws\]\(.*?\)\n\n", "", text, flags=re.S)
 
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import importlib
 import os
 import random
+import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 # Before torch is loaded. One thread for each process of tests: they run side by side, their networks are too small for
 # more, and numbers then do not depend on the machine. Threads that spin while they wait stall those of other programs.
@@ -20,7 +21,11 @@ import numpy as np
 import pytest
 import torch
 
+from jointenergy.experiments import worker
 from jointenergy.report import provenance
+from jointenergy.training import loop
+from jointenergy.training.health import Health
+from tests.forks import WorkerFork
 
 pytest_plugins = ["pytester", "tests.skips"]
 
@@ -123,3 +128,16 @@ def copied_tree(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv(provenance.VARIABLE, COMMIT)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def forked_workers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Seeds are trained in forks of this process, which start at once."""
+    given = {name: getattr(subprocess, name) for name in ("DEVNULL", "STDOUT", "TimeoutExpired")}
+    monkeypatch.setattr(worker, "subprocess", SimpleNamespace(Popen=WorkerFork, **given))
+
+
+@pytest.fixture
+def unchecked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Checks of health, most of a short run, are left out where a test is not about them: no run is healthy."""
+    monkeypatch.setattr(loop, "check_trainer", lambda _: Health(False))

@@ -30,6 +30,7 @@ from jointenergy.runs.loading import open_run
 from jointenergy.training import checkpoints
 from jointenergy.training.callbacks import Callback
 from jointenergy.training.loop import Loop
+from tests.forks import forked
 from tests.small_run import TINY
 
 CHANGES = ("open", "os.rename", "os.remove", "os.mkdir", "os.rmdir", "shutil.rmtree", "os.truncate")
@@ -38,28 +39,6 @@ PARTS = ("health", "prediction", "training")
 STRIKE = 9  # the iteration at which a run is rolled back
 
 Digest = dict[str, object]
-
-
-def forked(work: Callable[[], None], kill_after: float | None = None) -> int:
-    """Do some work in a fork, quietly, and give its exit status; minus 9 where it was killed."""
-    pid = os.fork()
-    if pid == 0:
-        status = 1
-        try:
-            sink = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(sink, 1)
-            os.dup2(sink, 2)
-            os.setsid()
-            work()
-            status = 0
-        except SystemExit as ended:
-            status = ended.code if isinstance(ended.code, int) else 1
-        finally:
-            os._exit(status)
-    if kill_after is not None:
-        time.sleep(kill_after)
-        os.killpg(pid, signal.SIGKILL)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
 def dying(at: int, armed: Callable[[], bool] = lambda: True) -> None:

@@ -27,7 +27,7 @@ from jointenergy.runs.run import QUANTILE
 from jointenergy.training.callbacks import Callback
 from jointenergy.training.loop import Interrupted
 from jointenergy.training.trackers import TRACKERS
-from tests.small_run import TINY
+from tests.small_run import TINY, call
 
 
 def run(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
@@ -99,8 +99,8 @@ def test_version(tmp_path):
     assert run("--version", cwd=tmp_path).stdout.strip() == f"jointenergy {jointenergy.__version__}"
 
 
-def test_a_piped_table_has_one_line_for_each_row(tmp_path):
-    lines = run("recipes", cwd=tmp_path).stdout.splitlines()
+def test_a_piped_table_has_one_line_for_each_row():
+    lines = call("recipes").out.splitlines()
     assert [line.split()[0] for line in lines] == [*recipes.names(), *studies.names()]
 
 
@@ -118,8 +118,9 @@ def imported(*words: str) -> set[str]:
     "words", [("-c", "import jointenergy"), ("-m", "jointenergy", "--version"), ("-m", "jointenergy", "--help")]
 )
 def test_the_front_imports_nothing_heavy(words):
-    assert "jointenergy" in imported(*words)
-    assert not imported(*words) & HEAVY
+    found = imported(*words)
+    assert "jointenergy" in found
+    assert not found & HEAVY
 
 
 def test_help_is_there_sooner_than_torch(tmp_path):
@@ -177,12 +178,20 @@ def test_the_help_of_a_command_agrees_with_the_list_and_tells_of_every_option(na
         (["demo", "--sede", "1"], "--se"),
     ],
 )
-def test_nonsense_is_answered_without_a_traceback(arguments, sentence, tmp_path):
+def test_nonsense_is_answered_without_a_traceback(arguments, sentence, tmp_path, monkeypatch):
     (tmp_path / "occupied").write_text("a file where a folder should be")
-    outcome = run(*arguments, cwd=tmp_path)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("JOINTENERGY_DATA", raising=False)
+    outcome = call(*arguments)
+    assert outcome.status == 2
+    assert sentence in outcome.err
+    assert "Traceback" not in outcome.out + outcome.err
+
+
+def test_a_process_answers_nonsense_as_its_command_does(tmp_path):
+    outcome = run("resume", "nowhere", cwd=tmp_path)
     assert outcome.returncode == 2
-    assert sentence in outcome.stderr
-    assert "Traceback" not in outcome.stdout + outcome.stderr
+    assert outcome.stderr == call("resume", "nowhere").err
 
 
 def test_help_imports_neither_pytorch_nor_scikit_learn():
@@ -218,7 +227,7 @@ def test_a_time_is_not_measured_for_a_folder_that_is_taken(tmp_path, monkeypatch
         CliRunner().invoke(app, arguments, catch_exceptions=False)
 
 
-def test_iterations_timed_for_a_time_are_kept_and_the_run_resumes_bit_for_bit(tmp_path, monkeypatch):
+def test_iterations_timed_for_a_time_are_kept_and_the_run_resumes_bit_for_bit(tmp_path, monkeypatch, unchecked):
     # Fails where the timed iterations are trained twice, or where a resumed run follows the provisional schedule.
     monkeypatch.setattr(run_folder.InTime, "_iterations", lambda *_: 52)
     settings = recipes.load("digits-jem", ["iterations=90", "chain.steps=1", "buffer.size=200"])

@@ -332,7 +332,7 @@ WRONG = [
     (["predict", "text.txt", "x.npy"], "is not an exported run"),
     (["predict", "run", "nothing.png"], "there is no file or folder nothing.png"),
     (["predict", "run", "empty"], "contains no images"),
-    (["predict", "run", "broken.png"], "cannot be read: it is of no known format"),
+    (["predict", "run", "broken.png"], "cannot be read: its format is unknown"),
     (["predict", "run", "text.txt"], "text.txt has an unknown file type"),
     (["predict", "run", "large.png"], "large.png is 30 x 20 pixels, but the run expects 8 x 8 pixels: add --resize"),
     (["predict", "run", "large.npy"], "rows of large.npy are 16 x 16, but the run expects 8 x 8 pixels: add --resize"),

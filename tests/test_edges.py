@@ -189,13 +189,14 @@ class TestBlocksThroughWrappers:
         expected = (single.network(X) - torch.arange(4.0)).logsumexp(1)
         torch.testing.assert_close(one.log_density(X), expected)
 
-    def test_conditional_labels_through_wrappers(self):
+    def test_labels_of_joint_factors_may_be_summed_beside_a_conditional_one(self):
         inner = Product([conditional(), logit(LabelSpace({"style": 3}))])
         y = torch.tensor([[0, 1, 0, MISSING]] * 4)
-        for model in (inner.tempered(0.5), Product([inner, EnergyModel(nn.Linear(D, 1))])):
+        for model in (inner, inner.tempered(0.5), Product([inner, EnergyModel(nn.Linear(D, 1))])):
             assert model.log_density(X, y).shape == (4,)
-            with pytest.raises(NormalizerError):
-                model.log_density(X)
+            for missing in (None, torch.tensor([[MISSING, 1, 0, 2]] * 4)):
+                with pytest.raises(NormalizerError):
+                    model.log_density(X, missing)
 
     def test_no_labels_at_all(self):
         free, labeled = PairModel(Concat(nn.Linear(D, 1)), LabelSpace.none()), pair()
@@ -231,11 +232,13 @@ def test_a_step_is_recomputed_wherever_a_step_is_made():
             assert torch.equal(kernel.recompute(target, state).detach(), after)
 
 
-def test_given_values_of_x_are_a_copy():
-    given, mask = X.clone(), torch.ones(4, D, dtype=torch.bool)
-    target = Target(pair(), given_x=given, mask=mask)
+def test_what_is_given_is_a_copy():
+    given, mask, labels = X.clone(), torch.ones(4, D, dtype=torch.bool), torch.zeros(4, 3, dtype=torch.int64)
+    target = Target(pair(), given_x=given, mask=mask, given_y=labels)
     given.fill_(9.0)
     mask.fill_(False)
+    labels.fill_(1)
+    assert target.hold_y(torch.full((4, 3), MISSING)).tolist() == [[0, 0, 0]] * 4
     state = Langevin(0.1, 0.1).init(target, torch.zeros(4, D), generator=generator())
     assert torch.equal(last(Langevin(0.1, 0.1), target, state, 2).x, X)
 
@@ -279,13 +282,6 @@ class TestOffsets:
         with pytest.raises(InputError, match="offsets"):
             conditional().with_offsets(**wrong)
 
-    def test_labels_of_joint_factors_may_be_summed_beside_a_conditional_one(self):
-        model = Product([conditional(), logit(LabelSpace({"style": 3}))])
-        y = torch.tensor([[0, 1, 0, MISSING]] * 4)
-        assert model.log_density(X, y).shape == (4,)
-        with pytest.raises(NormalizerError):
-            model.log_density(X, torch.tensor([[MISSING, 1, 0, 2]] * 4))
-
 
 NAN = torch.full((4, D), math.nan)
 SPACE = LabelSpace({"a": 3, "b": 2})
@@ -317,7 +313,10 @@ BOXED = make("unconditional", torch.float32)
         (lambda: Langevin.at_temperature(1.0, 0.0), "Langevin needs a finite positive temperature"),
         (lambda: Target(pair(), given_x=X, mask=[True]), "mask must be a boolean tensor"),
         (lambda: Target(pair(), given_y=torch.zeros(0, 3, dtype=torch.int64)), "given_y has no rows"),
-        (lambda: run(SingleSiteGibbs(), TARGET, MALA(0.1).init(TARGET, X, generator=generator()), 1), "misses some"),
+        (
+            lambda: run(SingleSiteGibbs(), TARGET, MALA(0.1).init(TARGET, X, generator=generator()), 1),
+            "some of the state are missing",
+        ),
         (lambda: ReplayBuffer(5, (D,), MIXED).store(Drawn.fresh(NAN, torch.zeros(4, 3).long())), "NaN or infinite"),
         (lambda: ReplayBuffer(5, (D,), MIXED).store(Drawn.fresh(X[:0], torch.zeros(0, 3).long())), "empty batch"),
         (lambda: ReplayBuffer(5.0, (D,), MIXED), "capacity must be an integer"),
@@ -341,13 +340,6 @@ def test_rows_of_another_shape_are_not_broadcast():
     target = Target(model, given_x=torch.zeros(4, 1), mask=torch.ones(4, 1, dtype=torch.bool))
     with pytest.raises(InputError, match=r"given_x has rows of shape \(1,\), x of \(2,\)"):
         Langevin(0.1, 0.1).init(target, torch.zeros(4, 2), generator=generator())
-
-
-def test_what_is_given_is_a_copy():
-    given = torch.zeros(4, 3, dtype=torch.int64)
-    target = Target(pair(), given_y=given)
-    given[:] = 1
-    assert target.hold_y(torch.full((4, 3), MISSING)).tolist() == [[0, 0, 0]] * 4
 
 
 def test_numbers_of_numpy_are_numbers():

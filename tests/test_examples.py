@@ -17,7 +17,7 @@ def test_an_example_is_short(example):
     assert len(example.read_text().splitlines()) < MOST_LINES
 
 
-def test_a_classifier_is_finetuned(tmp_path, monkeypatch, capsys):
+def test_a_classifier_is_finetuned(tmp_path, monkeypatch, capsys, unchecked):
     """Fails if the script breaks, leaves out a figure, or writes a file that is no result."""
     monkeypatch.delenv("JOINTENERGY_DATA", raising=False)
     monkeypatch.setenv("GIT_DIR", "/nonexistent")

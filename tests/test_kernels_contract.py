@@ -446,11 +446,11 @@ BOXED = EnergyModel(MLP((D, 2, 1)).double(), domain=Box(1.0, 2.0))
         (lambda t, g: MALA(1.0).init(t, GOOD, {"form": 1}, generator=g), "no label called 'form'"),
         (
             lambda t, g: MALA(1.0).init(Target(t.model, given_y=torch.zeros(3, 3).long()), GOOD, generator=g),
-            "given_y has 3 rows where the chains have 2",
+            "given_y has 3 rows for 2 chains",
         ),
         (
             lambda t, g: MALA(1.0).init(Target(t.model, given_x=THREE, mask=THREE == 0), GOOD, generator=g),
-            "given_x has 3 rows where the chains have 2",
+            "given_x has 3 rows for 2 chains",
         ),
         (
             lambda t, g: MALA(1.0).init(Target(BOXED), GOOD, generator=g),

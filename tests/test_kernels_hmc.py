@@ -391,7 +391,7 @@ def test_each_block_has_a_step_size_of_its_own():
         (lambda: DiagonalMetric(torch.tensor([1.0, 0.0])), "finite positive scales"),
         (lambda: warmed(MALA(0.1), steps=10), "at least 30"),
         (lambda: warmed(MALA(0.1), acceptance=1.5), "between 0 and 1"),
-        (lambda: warmed(Langevin(0.1, 0.1)), "Langevin has no step size that an acceptance rate could guide"),
+        (lambda: warmed(Langevin(0.1, 0.1)), "Langevin has no step size to adapt"),
         (lambda: warmed(HMC(0.1, metric=DiagonalMetric(torch.ones(2)))), r"the metric is for x of shape \(2,\)"),
     ],
 )

@@ -409,8 +409,9 @@ def test_block_gibbs_with_langevin_has_the_law_of_its_matrix(y_kernel):
     kernel = BlockGibbs(y_kernel, langevin)
     n = 60_000
     assert block_p_values(kernel, law, grid.x, steps=20, n=n) > ALPHA
-    # The bias at this step size is real and the check sees it: the target itself is refused.
-    assert block_p_values(kernel, grid.law, grid.x, steps=60, n=n) < ALPHA
+    if isinstance(y_kernel, SingleSiteGibbs):  # the cheapest
+        # The bias at this step size is real and the check sees it: the target itself is refused.
+        assert block_p_values(kernel, grid.law, grid.x, steps=60, n=n) < ALPHA
 
 
 def test_the_bias_of_langevin_within_gibbs_vanishes_with_the_step():

@@ -137,7 +137,7 @@ def test_annealed_starts_go_down_the_ladder_and_are_only_starts():
         (lambda: Ladder((1.0,)), "two or more inverse temperatures"),
         (lambda: Ladder((0.5, 1.0)), "each below the one before"),
         (lambda: Ladder((1.0, -0.5)), "positive inverse temperature"),
-        (lambda: tempered_by(Langevin(0.1, 0.1)), "rungs need an exact kernel at temperature 1"),
+        (lambda: tempered_by(Langevin(0.1, 0.1)), "parallel tempering needs MALA, HMC or MixedHMC at temperature 1"),
         (lambda: tempered_by(HMC(0.1, temperature=2.0)), "at temperature 1"),
     ],
 )

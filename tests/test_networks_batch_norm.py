@@ -224,7 +224,7 @@ class NormAndActivation(nn.BatchNorm2d):
 @pytest.mark.parametrize(
     ("network", "sentence"),
     [
-        (nn.Sequential(nn.BatchNorm2d(3, track_running_stats=False)), "'0' keeps no running statistics"),
+        (nn.Sequential(nn.BatchNorm2d(3, track_running_stats=False)), "'0' has no running statistics"),
         (nn.Sequential(NormAndActivation(3)), "'0' is a NormAndActivation, whose forward does more than normalize"),
         ([nn.BatchNorm2d(3)], "takes a torch module, got list"),
     ],

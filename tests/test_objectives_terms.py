@@ -417,7 +417,7 @@ class TestRefusals:
         self.refused("one for each of its 3", igebm, given_y=Samples(self.x, self.complete, row=rows[:2]))
         weight = torch.tensor([1.0, 0.0, 1.0], dtype=torch.float64)
         self.refused("all zero in row 1", igebm, given_y=Samples(self.x, self.complete, weight))
-        self.refused("belong to no rows", negatives=Samples(self.x, self.complete, row=torch.arange(3)))
+        self.refused("do not belong to rows", negatives=Samples(self.x, self.complete, row=torch.arange(3)))
         mask = torch.tensor([True, False, False])
         moved = Samples(self.x + 1, self.complete)
         self.refused("row 0", batch=replace(self.batch, mask=mask), negatives=Samples(self.x), given_xy=moved)

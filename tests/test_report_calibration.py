@@ -86,7 +86,7 @@ class TestSection:
         figures, remark = run_figures.take_all(Subject(baseline, subject.test))
         for name in ("logit_temperature", "ece_scaled", "nll_scaled"):
             assert figures[name] == pytest.approx(section.metrics[f"baseline.{name}"], rel=1e-6)
-        assert "suits held-out training rows best" in remark
+        assert "fits held-out training rows best" in remark
 
     def test_a_baseline_whose_temperature_is_not_determined_says_so(self, subject, monkeypatch):
         monkeypatch.setattr(

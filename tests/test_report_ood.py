@@ -224,7 +224,7 @@ def test_images_are_padded_with_their_background_and_averaged_in_blocks():
     expected = padded.reshape(5, 8, 4, 8, 4).mean((2, 4))
     found, how = fitted(torch.from_numpy(x), (1, 8, 8))
     assert np.allclose(found[:, 0].numpy(), expected, atol=1e-6)
-    assert how == "padded to 32 x 32 with the commonest value of their border, averaged in blocks of 4 x 4"
+    assert how == "padded to 32 x 32 with the most common value of their border, averaged in blocks of 4 x 4"
     exact, how = fitted(torch.from_numpy(x), (1, 14, 7 * 2))
     assert np.allclose(exact[:, 0].numpy(), x[:, 0].reshape(5, 14, 2, 14, 2).mean((2, 4)), atol=1e-6)
     assert how == "averaged in blocks of 2 x 2"
@@ -326,7 +326,7 @@ def test_all_kinds_of_files_give_the_same_rows(tmp_path, kind):
     assert found[4].tolist() == [6.0] * 64
     assert [len(batch) for batch in rows.batches(10)] == [10, 10, 3]
     assert torch.equal(all_of(rows, 1), found)
-    assert "23 images of 28 x 28, padded to 32 x 32 with the commonest value of their border, averaged" in rows.says
+    assert "23 images of 28 x 28, padded to 32 x 32 with the most common value of their border, averaged" in rows.says
     assert rows.name == "set-1"
 
 

@@ -159,7 +159,10 @@ def test_the_names_of_the_house_are_known(name):
 
 
 def test_a_misspelled_score_is_refused():
-    with pytest.raises(InputError, match=r"'ood_auroc\.svhn\.log_densty' names no score: did you mean 'log_density'"):
+    with pytest.raises(
+        InputError,
+        match=r"'ood_auroc\.svhn\.log_densty' has the unknown score 'log_densty': did you mean 'log_density'",
+    ):
         example(metrics={"ood_auroc.svhn.log_densty": Metric([0.9, 0.9, 0.9])})
     example(metrics={"baseline.ood_auroc.svhn.knn": Metric([0.9, 0.9, 0.9])})
 

@@ -109,8 +109,8 @@ class TestCifarResNet:
             ("list.pt", "is not a state dict"),
             ("broken.pt", "not a weights-only file"),
             ("broken.safetensors", "is damaged"),
-            ("other.pt", "of no CIFAR ResNet"),
-            ("misfit.pt", "do not fit a ResNet-8"),
+            ("other.pt", "do not belong to a CIFAR ResNet"),
+            ("misfit.pt", "do not fit a CIFAR ResNet-8"),
             ("net.onnx", "ends in"),
         ):
             with pytest.raises(InputError, match=sentence):

@@ -77,6 +77,15 @@ def test_pages_load_nothing_from_outside_and_links_resolve(site):
 
 
 @pytest.mark.slow
+def test_reference_pages_show_docstrings(site):
+    """Fails where a page has signatures alone, or the first line of a module, which is for developers."""
+    page = (site / "reference/kernels.html").read_text()
+    for said in ("Move x by unadjusted Langevin dynamics", "The standard deviation of the noise", "Run a chain: "):
+        assert said in page
+    assert "kernels: " not in page
+
+
+@pytest.mark.slow
 def test_formulas_are_mathml(site):
     page = (site / "concepts" / "energy.html").read_text()
     assert page.count("<math") > 10

@@ -320,7 +320,7 @@ def refusals() -> list[tuple[str, Callable[[], object], str]]:
             lambda: Start(UniformStart(0, 1, EVENT), UniformLabels(LABELS)).draw(0, generator=g),
             "at least 1 chain, got n=0",
         ),
-        ("no rows", lambda: FrequencyLabels.fit(no_rows, LABELS), "the frequencies of no rows are unknown"),
+        ("no rows", lambda: FrequencyLabels.fit(no_rows, LABELS), "label frequencies need at least 1 row"),
         (
             "class not named",
             lambda: ClassGaussianStart.fit(x, y, LABELS),

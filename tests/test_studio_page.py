@@ -125,7 +125,7 @@ def test_an_opened_image_is_asked_about(page):
     page.set_input_files("#file", {"name": "noise.png", "mimeType": "image/png", "buffer": file.getvalue()})
     page.get_by_text("out of distribution").first.wait_for()
     page.set_input_files("#file", {"name": "no.png", "mimeType": "image/png", "buffer": b"no image"})
-    page.get_by_text("no image that the browser can read").wait_for()
+    page.get_by_text("the browser cannot read this image").wait_for()
 
 
 def test_a_brushed_region_is_completed(page):
@@ -173,7 +173,7 @@ def test_a_field_that_is_emptied_is_imputed(page):
     page.get_by_label("b", exact=True).fill("")
     page.locator(".cells small", has_text="to").wait_for()
     page.get_by_label("b", exact=True).fill("word")
-    page.get_by_text("a field holds a number").wait_for()
+    page.get_by_text("a field must hold a number").wait_for()
 
 
 def test_training_is_watched(page):

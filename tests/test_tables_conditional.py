@@ -10,6 +10,7 @@ import pandas as pd  # type: ignore[import-untyped]
 import pytest
 
 from jointenergy import InputError, JointEnergyClassifier, JointEnergyDetector
+from jointenergy.tables import plots
 
 mpl.use("Agg")
 import matplotlib.pyplot as plt
@@ -42,7 +43,7 @@ def model():
 @pytest.mark.parametrize("given", [{}, {"age": 30}, {"age": 60.0, "town": "Ulm"}])
 def test_a_density_of_a_number_integrates_to_one_and_its_samples_have_its_moments(model, given):
     found = model.conditional(["income"], given=given)
-    at = np.linspace(-2000, 9000, 401)
+    at = np.linspace(-2000, 9000, 101)
     p = found.density(at)
     width = at[1] - at[0]
     assert p.sum() * width == pytest.approx(1.0, abs=0.1)
@@ -142,7 +143,9 @@ def test_partial_dependence_is_by_conditioning(model):
     plt.close("all")
 
 
-def test_densities_are_drawn(model):
+def test_densities_are_drawn(model, monkeypatch):
+    monkeypatch.setattr(plots, "CURVE", 60)
+    monkeypatch.setattr(plots, "MAP", 12)
     curve = model.plot_density("income", given={"age": 30}, label="age 30")
     (line,) = curve.get_lines()
     x, p = line.get_data()

@@ -222,7 +222,7 @@ def test_every_fit_that_is_not_finished_or_not_healthy_says_so_and_has_a_health(
     ("columns", "cause"),
     [
         ({"zeros": np.where(np.arange(200) % 4 == 0, 5.0, 0.0) * np.arange(200)}, "76% of column 'zeros' are 0"),
-        ({"a": np.arange(200) ** 0.5, "b": 3 * np.arange(200) ** 0.5}, "columns 'a' and 'b' say the same"),
+        ({"a": np.arange(200) ** 0.5, "b": 3 * np.arange(200) ** 0.5}, "columns 'a' and 'b' are nearly identical"),
     ],
 )
 def test_the_likely_cause_names_the_column(columns, cause):

@@ -63,7 +63,7 @@ def test_files_that_are_no_estimators_are_refused(tmp_path):
         JointEnergyDetector.load(path)
     (tmp_path / "b").write_text("nothing")
     for wrong in ("b", "c"):
-        with pytest.raises(InputError, match="no saved estimator, or is damaged"):
+        with pytest.raises(InputError, match="not a saved estimator, or is damaged"):
             JointEnergyClassifier.load(tmp_path / wrong)
 
 

@@ -37,7 +37,17 @@ CHECKS = {
 }
 
 
-@pytest.mark.parametrize("name", [n for n in CHECKS if n.split("-")[1] not in NOT_RUN])
+LONG = {"check_class_weight_classifiers"}  # two fits of 1,000 iterations
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(n, marks=pytest.mark.slow) if n.split("-")[1] in LONG else n
+        for n in CHECKS
+        if n.split("-")[1] not in NOT_RUN
+    ],
+)
 def test_scikit_learns_own_checks(name):
     estimator, check = CHECKS[name]
     with warnings.catch_warnings():
@@ -97,7 +107,7 @@ def test_weights_of_classes_are_weights_of_their_rows():
     np.testing.assert_allclose(named.predict_proba(x), by_rows.predict_proba(x), rtol=1e-3)
     with pytest.raises(InputError, match="class_weight names the class 'c'"):
         Quick(class_weight={"c": 2.0}).fit(x, y)
-    with pytest.raises(InputError, match="partial_fit sees a piece at a time"):
+    with pytest.raises(InputError, match="partial_fit sees only part of the rows"):
         Quick(class_weight="balanced").partial_fit(x, y)
 
 

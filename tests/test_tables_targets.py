@@ -138,7 +138,7 @@ def test_rows_that_do_not_count_may_hold_anything_and_weights_count():
         (np.full(60, np.nan), "no labeled row"),
         (np.where(Y == 0, np.inf, 1.0), "contains NaN or infinity"),
         (csr_matrix(np.eye(2)[Y]), r"sparse matrix: pass the dense array, y\.toarray\(\)"),
-        (np.full(60, 3), "one class, 3, and"),
+        (np.full(60, 3), "one class, 3, but"),
         (np.full(60, -1), "no labeled row"),
     ],
 )

@@ -2,9 +2,8 @@
 
 import csv
 import json
+import os
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -17,6 +16,7 @@ from jointenergy.kernels import Langevin, Target
 from jointenergy.labels import LabelSpace
 from jointenergy.models import Box, EnergyModel
 from jointenergy.recipes import run_folder
+from jointenergy.recipes.schema import Recipe
 from jointenergy.starts import GivenStart, MissingLabels, Start
 from jointenergy.streams import seeded
 from jointenergy.training import checkpoints, loop, measure
@@ -24,36 +24,32 @@ from jointenergy.training.chains import Chains
 from jointenergy.training.journal import Journal
 from jointenergy.training.order import Order
 from jointenergy.training.trainer import Trainer
+from tests.forks import forked
 from tests.small import JOINT, SYSTEMS, Before, accuracy, small, trained
 
-TINY = ("iterations=200", "model.network.hidden=[16]", "chain.steps=2", "chain.sampling_steps=3", "buffer.size=200")
+TINY = (
+    "iterations=40",
+    "model.network.hidden=[16]",
+    "chain.steps=2",
+    "chain.sampling_steps=3",
+    "buffer.size=200",
+    "cadence.log=10",
+    "cadence.check=20",
+    "cadence.checkpoint=20",
+)
 
-SCRIPT = """
-import os, signal, sys
-from pathlib import Path
-import torch
-torch.set_num_threads(1)
-from jointenergy.training import loop
-from jointenergy.recipes import run_folder
-from tests.small import Before, small
-folder, mode, *overrides = sys.argv[1:]
-if mode == "resume":
-    run = run_folder.reopen(Path(folder))
-else:
-    run = run_folder.create(Path(folder), small(*overrides), 0)
-if mode == "kill":
-    def kill(trainer):
-        if trainer.iteration == 173:
+
+def train(folder: Path, recipe: Recipe, kill_at: int | None = None) -> None:
+    """Begin a run, or take it up again, and die at an iteration."""
+    begun = (folder / run_folder.ABOUT).exists()
+    run = run_folder.reopen(folder) if begun else run_folder.create(folder, recipe, 0)
+
+    def kill(trainer: Trainer) -> None:
+        if trainer.iteration == kill_at:
             os.kill(os.getpid(), signal.SIGKILL)
+
     run.callbacks.append(Before(kill))
-run.fit()
-"""
-
-
-def process(folder: Path, mode: str, *overrides: str) -> int:
-    root = Path(__file__).parent.parent
-    command = [sys.executable, "-c", SCRIPT, str(folder), mode, *overrides]
-    return subprocess.run(command, cwd=root, timeout=200, check=False).returncode
+    run.fit()
 
 
 def metrics(folder: Path) -> list[dict[str, str]]:
@@ -67,11 +63,12 @@ def metrics(folder: Path) -> list[dict[str, str]]:
     ids=["jem", "gibbs-jem with KL", "reservoir"],
 )
 def test_a_killed_run_resumes_bit_for_bit(kind, tmp_path):
-    assert process(tmp_path / "whole", "whole", *TINY, *kind) == 0
-    assert process(tmp_path / "killed", "kill", *TINY, *kind) == -signal.SIGKILL
+    recipe = small(*TINY, *kind)
+    train(tmp_path / "whole", recipe)
+    assert forked(lambda: train(tmp_path / "killed", recipe, kill_at=33)) == -signal.SIGKILL
     assert len(metrics(tmp_path / "killed")) == 3
-    assert process(tmp_path / "killed", "resume") == 0
-    ends = [checkpoints.load(tmp_path / name / "checkpoints" / "iteration-00000200") for name in ("whole", "killed")]
+    assert forked(lambda: train(tmp_path / "killed", recipe)) == 0
+    ends = [checkpoints.load(tmp_path / name / "checkpoints" / "iteration-00000040") for name in ("whole", "killed")]
     assert ends[0].tensors.keys() == ends[1].tensors.keys()
     for name, value in ends[0].tensors.items():
         assert torch.equal(value, ends[1].tensors[name]), name
@@ -88,20 +85,20 @@ def test_a_damaged_checkpoint_is_passed_over(tmp_path):
     path = checkpoints.all_in(run.checkpoint_folder)[-1]
     (path / checkpoints.TENSORS).write_bytes(b"")
     again = run_folder.reopen(tmp_path / "run")
-    assert again.trainer.iteration == 100
+    assert again.trainer.iteration == 20
     again.fit()
     events = (tmp_path / "run" / "events.jsonl").read_text()
     assert "is damaged" in events
-    assert again.trainer.iteration == 200
+    assert again.trainer.iteration == 40
 
 
 def test_stop_saves_and_goes_on(tmp_path):
     run = run_folder.create(tmp_path / "run", small(*TINY), 0)
-    run.callbacks.append(Before(lambda trainer: setattr(run, "stop", trainer.iteration == 37)))
-    with pytest.raises(loop.Interrupted, match="after iteration 38"):
+    run.callbacks.append(Before(lambda trainer: setattr(run, "stop", trainer.iteration == 17)))
+    with pytest.raises(loop.Interrupted, match="after iteration 18"):
         run.fit()
     again = run_folder.reopen(tmp_path / "run")
-    assert again.trainer.iteration == 38
+    assert again.trainer.iteration == 18
     again.fit()
     whole = trained(tmp_path / "whole", *TINY)
     for a, b in zip(again.trainer.model.parameters(), whole.trainer.model.parameters(), strict=True):
@@ -150,7 +147,7 @@ def test_the_baseline_needs_no_chains(tmp_path):
     ids=["gibbs-jem", "mixed", "short-run", "class Gaussians", "energy L2"],
 )
 def test_the_papers_systems_train(overrides, tmp_path):
-    run = trained(tmp_path / "run", "iterations=150", "cadence.check=75", *overrides)
+    run = trained(tmp_path / "run", "iterations=150", "cadence.check=150", *overrides)
     assert accuracy(run) > 0.3  # far above chance; 150 iterations are the beginning of a run
     assert run.health is not None
     assert run.health.finite

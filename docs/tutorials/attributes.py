@@ -99,6 +99,6 @@ for k in (8, 0, 7, 1):
 # %% [markdown]
 # ## Next
 #
-# - [What a run can be asked](../tasks.md) has more: conversion to other labels, products of conditions, films of chains.
+# - [Use a trained run](../tasks.md) has more: conversion to other labels, products of conditions, films of chains.
 # - Images with a table of labels are read by `jointenergy init`: [Data](../data.md).
 # - [Results](../results.md) has faces and shoes with many attributes.

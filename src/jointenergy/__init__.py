@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         Reals,
         Tempered,
     )
+    from jointenergy.report.sharing import pull, push
     from jointenergy.runs import Run, diagnose, fit, load, wrap
     from jointenergy.tables import JointEnergyClassifier, JointEnergyDetector, JointEnergyImputer, JointEnergyRegressor
     from jointenergy.training.callbacks import Callback
@@ -70,6 +71,8 @@ __all__ = [
     "load",
     "networks",
     "objectives",
+    "pull",
+    "push",
     "starts",
     "wrap",
 ]
@@ -93,6 +96,7 @@ _MODULES = {
         "Tempered",
     ),
     "buffers": ("ReplayBuffer", "ReservoirBuffer"),
+    "report.sharing": ("pull", "push"),
     "runs": ("Run", "diagnose", "fit", "load", "wrap"),
     "training.callbacks": ("Callback",),
     "training.settings": ("CadenceSettings", "EngineSettings", "OptimizerSettings"),

@@ -1,4 +1,4 @@
-"""buffers: replay and reservoir buffers of joint states (with their age)."""
+"""buffers: replay and reservoir buffers of joint states."""
 
 from __future__ import annotations
 
@@ -16,14 +16,32 @@ from jointenergy.inputs import check_count, check_x, is_number
 from jointenergy.labels import MISSING, Given, LabelSpace
 from jointenergy.limits import GIB, memory
 
+__all__ = ["Buffer", "Drawn", "ReplayBuffer", "ReservoirBuffer"]
+
 
 @final
 @dataclass(frozen=True, eq=False)
 class Drawn:
-    """Joint states on their way between a buffer and a chain.
+    """Joint states on the way between a buffer and a chain.
 
-    `age` counts the chain steps that each state has made since it was started; `slots` says where in the buffer each
-    state came from, and is None for states that came from none.
+    Parameters
+    ----------
+    x
+        States, `[n, *event]`.
+    y
+        Labels, int64 `[n, L]`.
+    age
+        The number of chain steps that each state has made, int64 `[n]`.
+    slots
+        Where in the buffer each state came from; None for fresh states.
+
+    Examples
+    --------
+    >>> import torch
+    >>> import jointenergy as je
+    >>> states = je.buffers.Drawn.fresh(torch.zeros(4, 2), torch.zeros(4, 1, dtype=torch.int64))
+    >>> len(states), states.slots is None
+    (4, True)
     """
 
     x: Tensor
@@ -33,7 +51,7 @@ class Drawn:
 
     @classmethod
     def fresh(cls, x: Tensor, y: Tensor) -> Drawn:
-        """States that have made no step yet and belong to no slot."""
+        """Create states that have made no step and belong to no slot."""
         return cls(x, y, torch.zeros(len(x), dtype=torch.int64, device=x.device))
 
     def replaced(self, rows: Tensor, fresh: Drawn) -> Drawn:
@@ -46,13 +64,31 @@ class Drawn:
 
 
 class Buffer(ABC):
-    """Joint states in numbered slots; the slots are filled in order, so those in use are always the first ones.
+    """Base class of buffers: joint states in numbered slots, which are filled in order.
 
-    Without an event shape it is a specification, such as `ReplayBuffer(10_000, restart=0.05)`, that `fit` binds to its
-    data. `restart` is the share of chains that are restarted at each draw.
+    Without an event shape a buffer is a specification, such as `ReplayBuffer(10_000, restart=0.05)`, that `fit` binds
+    to its data. States are copied in and out, on the buffer's device. A seed gives the same slots on every device.
 
-    States leave and enter as copies, on the buffer's device. A generator may live on another device: its numbers are
-    moved, so a seed gives the same slots wherever the buffer lives.
+    Parameters
+    ----------
+    capacity
+        The number of slots.
+    event_shape
+        The shape of one row of x; None for a specification.
+    labels
+        The label variables; None for no labels.
+    restart
+        The fraction of chains that are restarted at each draw.
+    dtype
+        The dtype of x.
+    device
+        Where states are kept.
+
+    Examples
+    --------
+    >>> import jointenergy as je
+    >>> issubclass(je.ReplayBuffer, je.buffers.Buffer)
+    True
     """
 
     def __init__(
@@ -67,7 +103,7 @@ class Buffer(ABC):
     ) -> None:
         check_count("a buffer's capacity", capacity)
         if not (is_number(restart) and 0 <= restart <= 1):
-            raise InputError(f"restart is the share of chains that are restarted, between 0 and 1, got {restart!r}")
+            raise InputError(f"restart is the fraction of chains to restart, between 0 and 1, got {restart!r}")
         self.restart = restart
         self.bound = event_shape is not None
         if not dtype.is_floating_point:
@@ -77,7 +113,7 @@ class Buffer(ABC):
         self.labels = labels or LabelSpace.none()
         self.dtype = dtype
         self.device = torch.device(device)
-        # One row more than there are slots: what is not kept is written there, so that no host has to know of it.
+        # One spare row: states that are not kept are written there, which avoids waiting for the device.
         rows = capacity + 1 if self.bound else 0
         size = rows * (math.prod(self.event_shape) * torch.empty((), dtype=dtype).element_size() + 8 * len(self.labels))
         if size > memory():
@@ -94,7 +130,7 @@ class Buffer(ABC):
     def bind(
         self, event_shape: Sequence[int], labels: LabelSpace, *, capacity: int, device: torch.device | str
     ) -> Self:
-        """A new, empty buffer of this kind for states of a shape; this one stays as it is."""
+        """Return a new, empty buffer of this kind for states of a shape; this one stays unchanged."""
         return type(self)(capacity, event_shape, labels, restart=self.restart, device=device)
 
     def __repr__(self) -> str:
@@ -102,7 +138,7 @@ class Buffer(ABC):
 
     @property
     def n_seen(self) -> int:
-        """How many states were ever stored as new (not: written back to their slots)."""
+        """The number of states ever stored as new, not counting those written back to their slots."""
         return int(self._n_seen)
 
     def __len__(self) -> int:
@@ -114,22 +150,30 @@ class Buffer(ABC):
 
     @final
     def store(self, states: Drawn, *, generator: torch.Generator | None = None) -> None:
-        """Keep these states; which older ones they replace is what makes the kind of buffer."""
+        """Store states. The kind of buffer decides which older ones they replace."""
         x, y, age = self._checked(states)
         slots = None if states.slots is None else self._checked_slots(states.slots, len(x))
         self.store_unchecked(Drawn(x, y, age, slots), generator=generator)
 
     @abstractmethod
     def store_unchecked(self, states: Drawn, *, generator: torch.Generator | None = None) -> None:
-        """`store` for callers inside, of states on the buffer's device; the host waits nowhere."""
+        """Do the same as `store` for internal callers; it does not wait for the device."""
 
     @final
     def draw(self, n: int, *, generator: torch.Generator, given: Given = None) -> Drawn:
-        """`n` states from `n` different slots, uniformly, or uniformly among the slots that agree with `given`.
+        """Draw `n` states from different slots, uniformly among all slots or among those that match `given`.
 
-        A mapping is given to all rows alike; a tensor `[n, L]` gives each row its own labels, MISSING for any. The
-        rows with the fewest matching slots choose first, so that the others do not take their slots away. Where
-        overlapping demands leave no slot over, this order may refuse a batch that another assignment could serve.
+        Rows with the fewest matching slots choose first. If demands overlap, this order may refuse a batch that another
+        assignment could serve.
+
+        Parameters
+        ----------
+        n
+            The number of states.
+        generator
+            Source of randomness.
+        given
+            Labels to match: a mapping for all rows, or a tensor `[n, L]` with MISSING for any.
         """
         check_count("n, the number of states to draw,", n)
         if n > len(self):
@@ -144,15 +188,15 @@ class Buffer(ABC):
 
     @final
     def draw_unchecked(self, n: int, *, generator: torch.Generator) -> Drawn:
-        """`draw` for callers inside, of no more states than there are."""
+        """Do the same as `draw` for internal callers that ask for no more states than there are."""
         slots = torch.randperm(len(self), generator=generator, device=generator.device)[:n].to(self.device)
         return Drawn(self._x[slots], self._y[slots], self._age[slots], slots)
 
     @final
     def draw_matching(self, given: Tensor, *, generator: torch.Generator) -> tuple[Drawn, Tensor]:
-        """A state for each row of labels, from different slots: one that agrees with them, or else any that is left.
+        """Draw a state for each row of labels, from different slots: a matching one, or else any other.
 
-        Also returns the rows without a match, bool `[n]`: their chains should be restarted.
+        Also returns the rows without a match, bool `[n]`: restart their chains.
         """
         if len(given) > len(self):
             raise InputError(f"the buffer holds {len(self):,} states and {len(given):,} were asked for")
@@ -172,18 +216,18 @@ class Buffer(ABC):
 
     @final
     def matching(self, given: Mapping[str, int | str]) -> Tensor:
-        """The slots, in order, whose states agree with the given labels; a missing label agrees with none."""
+        """Return the slots, in order, whose states match the given labels; a missing label matches nothing."""
         return self._agrees(self.labels.encode(given, device=self.device)[0]).nonzero()[:, 0]
 
     @final
     def state_dict(self) -> dict[str, Tensor]:
-        """Everything that the buffer knows, as copies."""
+        """Return copies of the buffer's content, for checkpoints."""
         n_seen = self._n_seen.cpu()
         return {"x": self._x.clone(), "y": self._y.clone(), "age": self._age.clone(), "n_seen": n_seen}
 
     @final
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Become the buffer that `state_dict` described; nothing changes when it does not fit."""
+        """Restore what `state_dict` returned; a mismatch raises and changes nothing."""
         own = self.state_dict()
         if set(state) != set(own):
             raise InputError(f"a buffer's state has the entries {sorted(own)}, got {sorted(state)}")
@@ -256,43 +300,71 @@ class Buffer(ABC):
 
 @final
 class ReplayBuffer(Buffer):
-    """Persistent chains: states go back to their own slots, new ones fill up, then replace the oldest in turn."""
+    """Keep persistent chains. States return to their own slots; new ones fill free slots, then replace the oldest.
+
+    Takes the arguments of `Buffer`.
+
+    Examples
+    --------
+    >>> import torch
+    >>> import jointenergy as je
+    >>> from jointenergy.buffers import Drawn
+    >>> buffer = je.ReplayBuffer(100, event_shape=(2,), labels=je.LabelSpace({"class": 3}))
+    >>> buffer.store(Drawn.fresh(torch.zeros(8, 2), torch.zeros(8, 1, dtype=torch.int64)))
+    >>> states = buffer.draw(4, generator=torch.Generator().manual_seed(0))
+    >>> len(buffer), states.x.shape
+    (8, torch.Size([4, 2]))
+    """
 
     def store_unchecked(self, states: Drawn, *, generator: torch.Generator | None = None) -> None:
-        """Write states with slots back there, others as new ones; the generator is not needed."""
+        """Write states with slots back, and others as new ones; the generator is not used."""
         slots, x, y, age = states.slots, states.x, states.y, states.age
         if slots is None:
-            # Of a batch larger than the buffer only the last ones stay: no slot is written twice in one call.
+            # A batch larger than the buffer keeps its last states, so that no slot is written twice in one call.
             numbers = self._n_seen + torch.arange(len(x), device=self.device)
             slots, x, y, age = (t[-self.capacity :] for t in (numbers % self.capacity, x, y, age))
             self._n_seen += len(states)
         self._x[slots], self._y[slots], self._age[slots] = x, y, age
 
 
-# Not final: the tests derive broken twins from it.
+# Not final: tests derive deliberately broken versions from it.
 class ReservoirBuffer(Buffer):
-    """At any time a uniform sample, without replacement, of everything ever stored (Vitter's algorithm R)."""
+    """Keep a uniform sample, without replacement, of all states ever stored (Vitter's algorithm R).
+
+    Takes the arguments of `Buffer`.
+
+    Examples
+    --------
+    >>> import torch
+    >>> import jointenergy as je
+    >>> from jointenergy.buffers import Drawn
+    >>> buffer = je.ReservoirBuffer(10, event_shape=(2,))
+    >>> states = Drawn.fresh(torch.zeros(50, 2), torch.zeros(50, 0, dtype=torch.int64))
+    >>> buffer.store(states, generator=torch.Generator().manual_seed(0))
+    >>> len(buffer), buffer.n_seen
+    (10, 50)
+    """
 
     def store_unchecked(self, states: Drawn, *, generator: torch.Generator | None = None) -> None:
-        """Count every state as new, also one with slots; which are kept is decided by the generator."""
+        """Count every state as new, also one with slots; the generator decides which are kept."""
         if generator is None:
-            raise InputError("a reservoir decides by chance which states it keeps: give it a generator")
+            raise InputError("a reservoir draws at random which states it keeps: give it a generator")
         n = len(states)
         numbers = self._n_seen + torch.arange(n, device=self.device)
         slots = self._slots_of_new(numbers, generator).clamp(max=self.capacity)
-        # Rows that hit the same slot all write what the surviving one of them holds: their order does not matter.
+        # Rows with the same slot all write the state of the row that stays, so their order does not matter.
         rows = self._survivor_of(slots)
         self._all_x[slots], self._all_y[slots], self._all_age[slots] = states.x[rows], states.y[rows], states.age[rows]
         self._n_seen += n
 
     def _slots_of_new(self, numbers: Tensor, generator: torch.Generator) -> Tensor:
-        """State number t (from 0) fills slot t or, when all are full, hits one of t + 1; beyond capacity it is lost."""
+        """State number t (from 0) fills slot t or, once all are full, one of t + 1; past the capacity it is dropped."""
         # A 62-bit integer modulo t + 1 is uniform up to t / 2^62 and needs no float64, which not every device has.
         bits = torch.randint(1 << 62, numbers.shape, generator=generator, device=generator.device)
         return torch.where(numbers < self.capacity, numbers, bits.to(self.device) % (numbers + 1))
 
     def _survivor_of(self, slots: Tensor) -> Tensor:
-        """For each row the one that stays in its slot: the last that hit it, as if they had come one by one."""
+        """Return for each row the one that stays in its slot: the last one with that slot."""
         numbers = torch.arange(len(slots), device=slots.device)
         last = torch.zeros(self.capacity + 1, dtype=torch.int64, device=slots.device)
         return last.scatter_reduce(0, slots, numbers, "amax")[slots]

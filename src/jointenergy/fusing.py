@@ -1,6 +1,7 @@
-"""fusing: small functions of tensors that become one program each, where a caller asks for it.
+"""fusing: compile small tensor functions on request.
 
-A chain on a GPU is made of many small operations, and each costs a launch. Where nobody asks, nothing is compiled.
+A chain on a GPU consists of many small operations, each of which costs a kernel launch. Without a request nothing is
+compiled.
 """
 
 from __future__ import annotations
@@ -16,21 +17,21 @@ import torch
 P = ParamSpec("P")
 R = TypeVar("R")
 
-PROGRAMS = 64  # of one function, beyond which torch runs it line by line: 8 by itself, and one run makes three or four
+PROGRAMS = 64  # compiled versions of one function, where torch's default is 8 and one run makes three or four
 _constants: list[Callable[..., torch.Tensor]] = []
 _asked: ContextVar[bool] = ContextVar("fusing", default=False)
 
 
 def make_room() -> None:
-    """For the programs of several runs in a process, which torch counts together, and gives up in silence."""
-    from torch._dynamo import config  # a second to import, and most never need it
+    """Raise torch's limit of recompilations, which counts all runs of a process and then falls back silently."""
+    from torch._dynamo import config  # importing it takes a second, and most programs never need it
 
     config.recompile_limit = max(config.recompile_limit, PROGRAMS)
 
 
 @contextmanager
 def fusing(asked: bool = True) -> Iterator[None]:
-    """Inside, functions marked `fused` run compiled."""
+    """Run functions marked `fused` compiled, inside a `with` block."""
     token = _asked.set(asked)
     try:
         yield
@@ -39,7 +40,7 @@ def fusing(asked: bool = True) -> Iterator[None]:
 
 
 def fused(function: Callable[P, R]) -> Callable[P, R]:
-    """Mark a pure function of tensors and plain values, whose program depends on nothing else."""
+    """Mark a pure function of tensors and plain values for compilation."""
 
     @functools.cache
     def compiled() -> Callable[P, R]:
@@ -50,7 +51,7 @@ def fused(function: Callable[P, R]) -> Callable[P, R]:
 
     @functools.wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> R:
-        # A function that is a part of another's program is compiled with it.
+        # A function that is called by a compiled one is compiled with it.
         asked = not torch.compiler.is_compiling() and _asked.get()
         return (compiled() if asked else function)(*args, **kwargs)
 
@@ -58,9 +59,10 @@ def fused(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def constant(function: Callable[P, torch.Tensor]) -> Callable[P, torch.Tensor]:
-    """Mark a function whose result a program keeps, and does not ask for again.
+    """Mark a function whose result is a constant for compiled code.
 
-    torch is told so when the first program is made: its compiler takes a second to import, and most never need it.
+    torch is told when the first function is compiled: its compiler takes a second to import, and most programs never
+    need it.
     """
     _constants.append(function)
     return function

@@ -1,7 +1,7 @@
-"""input_gradients: the vector-Jacobian product of a plain sequence of layers by its input, without a graph.
+"""input_gradients: the vector-Jacobian product of a sequence of layers with respect to its input, without autograd.
 
-Chains ask for a gradient by x alone, thousands of times, of networks that are often small: there a graph costs a sixth
-of the step. The operations are those of torch's own graph, so the numbers are the same to the last bit.
+Chains need gradients with respect to x alone, thousands of times, often of small networks: there autograd takes a sixth
+of a step. The operations are those of autograd, so the results are bitwise equal.
 """
 
 from __future__ import annotations
@@ -14,18 +14,21 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 VJP = Callable[[Tensor], Tensor]
-"""The vector-Jacobian product: from the gradient by a network's output to that by its input. Call it once."""
+"""Maps the gradient with respect to a network's output to that with respect to its input. Call it once."""
 
 
 class Offering(Protocol):
-    """A network that is no plain sequence and knows its own vector-Jacobian product."""
+    """A network that is not a plain sequence and computes its own vector-Jacobian product."""
 
     def with_vjp(self, x: Tensor) -> tuple[Tensor, VJP] | None: ...
 
 
 class Rule(NamedTuple):
-    """The derivative of a layer: what of its pass is kept, and the gradient by its input from (gradient by its output,
-    what was kept, the layer where `of_layer`)."""
+    """The derivative of a layer.
+
+    `kept` tells what of the forward pass is stored. `back` computes the gradient with respect to the input from
+    (gradient with respect to the output, what was stored, and the layer if `of_layer`).
+    """
 
     kept: Literal["input", "output", "weight"]
     back: Callable[..., Tensor]
@@ -45,17 +48,17 @@ RULES: dict[type[nn.Module], Rule] = {
     nn.Softplus: Rule("input", lambda g, x, layer: _aten.softplus_backward(g, x, layer.beta, layer.threshold), True),
     nn.Tanh: Rule("output", _aten.tanh_backward.default),
 }
-"""By the exact class: what a class derived from one of these computes is its own affair."""
+"""By exact class: a subclass may compute something else."""
 
 
 def with_vjp(network: nn.Module, x: Tensor) -> tuple[Tensor, VJP] | None:
-    """The network's value at rows x and its vector-Jacobian product; None where a layer is unknown or has hooks.
+    """Return the network's output at x and its vector-Jacobian product; None if a layer is unknown or has hooks.
 
-    On a CPU alone: elsewhere a step is compiled or recorded, and pays nothing for its graph.
+    For the CPU only: elsewhere steps are compiled or recorded, so that autograd costs nothing.
     """
     if x.device.type != "cpu" or x.ndim < 2 or torch.is_autocast_enabled("cpu"):
         return None
-    if hasattr(type(network), "with_vjp"):  # not isinstance, which costs a small chain a thirtieth of its step
+    if hasattr(type(network), "with_vjp"):  # isinstance would take 3 % of a step of a small chain
         return cast(Offering, network).with_vjp(x)
     modules: list[nn.Module] = [network]
     passed: list[tuple[nn.Module, Rule, Tensor]] = []
@@ -64,7 +67,7 @@ def with_vjp(network: nn.Module, x: Tensor) -> tuple[Tensor, VJP] | None:
             layer = modules.pop()
             if layer._forward_hooks or layer._forward_pre_hooks or layer._backward_hooks or layer._backward_pre_hooks:
                 return None
-            if "forward" in layer.__dict__ or layer.__dict__.get("inplace"):  # `forward` replaced on this one alone
+            if "forward" in layer.__dict__ or layer.__dict__.get("inplace"):  # `forward` replaced on the instance
                 return None
             if type(layer).forward is nn.Sequential.forward:
                 modules.extend(reversed(cast(dict[str, nn.Module], layer._modules).values()))
@@ -72,7 +75,7 @@ def with_vjp(network: nn.Module, x: Tensor) -> tuple[Tensor, VJP] | None:
             rule = RULES.get(type(layer))
             if rule is None:
                 return None
-            if rule.kept == "weight":  # looked up once, and not by the layer's own forward: small chains feel it
+            if rule.kept == "weight":  # faster than the layer's own forward
                 kept = cast(Tensor, layer._parameters["weight"])
                 if kept.dtype != x.dtype:
                     return None
@@ -85,7 +88,7 @@ def with_vjp(network: nn.Module, x: Tensor) -> tuple[Tensor, VJP] | None:
 
     def vjp(gradient: Tensor) -> Tensor:
         with torch.no_grad():
-            while passed:  # what was kept is let go at once, so that its memory serves the next layer while it is near
+            while passed:  # frees what was stored at once, so that the next layer reuses cached memory
                 layer, rule, kept = passed.pop()
                 gradient = rule.back(gradient, kept, layer) if rule.of_layer else rule.back(gradient, kept)
         return gradient

@@ -1,4 +1,4 @@
-"""inputs: what x and numbers must be, at every public door alike."""
+"""inputs: checks of x and of numbers, shared by all public functions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from jointenergy.errors import InputError
 
 
 def check_x(x: Tensor, event_shape: tuple[int, ...] | None = None) -> Tensor:
-    """x itself, `[n, *event]` of finite floats, or one sentence about what is wrong with it."""
+    """Check that x is `[n, *event]` of finite floats, and return it."""
     if not isinstance(x, Tensor):
         raise InputError(f"x must be a tensor of floats, got {type(x).__name__}")
     if not x.is_floating_point():
@@ -33,17 +33,17 @@ def check_x(x: Tensor, event_shape: tuple[int, ...] | None = None) -> Tensor:
 
 
 def is_integer(value: object) -> bool:
-    """A whole number of Python or numpy; True and False are none."""
+    """Tell whether a value is an integer of Python or numpy; booleans are not."""
     return isinstance(value, numbers.Integral) and not isinstance(value, bool)
 
 
 def is_number(value: object) -> bool:
-    """A real number of Python or numpy; True and False are none."""
+    """Tell whether a value is a real number of Python or numpy; booleans are not."""
     return isinstance(value, numbers.Real) and not isinstance(value, bool)
 
 
 def check_positive(owner: object, name: str, value: float, *, zero: bool = False) -> None:
-    """One sentence for a number that must be positive, or may be zero."""
+    """Refuse a number that is not finite and positive (with `zero`: not negative)."""
     if not (is_number(value) and math.isfinite(value) and (value > 0 or (zero and value == 0))):
         wanted = "zero or positive" if zero else "positive"
         kind = owner if isinstance(owner, type) else type(owner)
@@ -51,7 +51,7 @@ def check_positive(owner: object, name: str, value: float, *, zero: bool = False
 
 
 def check_count(name: str, value: int, *, least: int = 1) -> int:
-    """The count itself, or one sentence about what is wrong with it; `name` begins the sentence."""
+    """Check that a count is an integer of at least `least`, and return it; `name` begins the error message."""
     if not is_integer(value) or value < least:
         raise InputError(f"{name} must be an integer of at least {least}, got {value!r}")
     return int(value)
@@ -61,9 +61,9 @@ _AS_IT_IS: AbstractContextManager[None] = nullcontext()
 
 
 def graphs() -> AbstractContextManager[None]:
-    """Inside, graphs are made, also where a caller has turned them off, by inference mode or otherwise.
+    """Enable autograd inside, also where a caller has turned it off by inference mode or otherwise.
 
-    Where nothing is turned off nothing is done, which a step of a small chain feels.
+    If it is enabled, nothing is done, which saves time in chains of small networks.
     """
     if torch.is_grad_enabled() and not torch.is_inference_mode_enabled():
         return _AS_IT_IS
@@ -77,7 +77,7 @@ def _graphs() -> Iterator[None]:
 
 
 def ordinary(x: Tensor) -> Tensor:
-    """x detached, and a copy where it was made in inference mode: such tensors cannot enter a gradient.
+    """Detach x, and copy it if it was created in inference mode, so that it can require gradients.
 
     Call it outside of inference mode.
     """

@@ -1,4 +1,4 @@
-"""labels: named categorical variables, their one-hot codes, their enumeration, and MISSING."""
+"""labels: named categorical variables, their one-hot codes and enumeration, and MISSING."""
 
 from __future__ import annotations
 
@@ -15,27 +15,29 @@ from jointenergy.errors import EnumerationError, InputError
 from jointenergy.inputs import is_integer
 from jointenergy.limits import CLASSES
 
+__all__ = ["MISSING", "LabelSpace"]
+
 MISSING = -1
-"""The label of an entry that is not known: a density sums over it."""
+"""Marks an unknown label in `y`: densities sum over it."""
 
 ENUMERATION_LIMIT = 4096
-"""The most label states that a sum by enumeration goes through for one row of x."""
+"""The largest number of label states that are summed by enumeration for one row of x."""
 
 
 Given = Mapping[str, int | str] | Tensor | None
-"""What is held fixed among the labels, as public functions take it: names, a tensor with MISSING, or nothing."""
+"""Labels to hold fixed, as public functions take them: a mapping of names, a tensor with MISSING, or None."""
 
 
 @functools.cache
 def constant(values: tuple[int, ...], device: torch.device) -> Tensor:
-    """A small index tensor, made once for each device and never dropped: recorded steps read it."""
-    # Kept for good, so it must not be a tensor of a caller's inference mode: those cannot enter a gradient later.
+    """Create a small index tensor once per device and keep it: recorded steps read its memory."""
+    # Cached, so it must not be created in a caller's inference mode: such tensors cannot enter a gradient later.
     with torch.inference_mode(False):
         return torch.tensor(values, dtype=torch.int64, device=device)
 
 
 def nearest(name: str, known: Sequence[str]) -> str:
-    """The end of an error sentence: the known names, those most like `name` first."""
+    """Return the end of an error message: the closest known names, or a list of them."""
     close = difflib.get_close_matches(name, known, n=3, cutoff=0.5)
     if close:
         return f"did you mean {' or '.join(repr(c) for c in close)}?"
@@ -45,10 +47,25 @@ def nearest(name: str, known: Sequence[str]) -> str:
 
 @dataclass(frozen=True)
 class LabelSpace:
-    """Named categorical label variables; column k of a label tensor `y` holds the value of variable k.
+    """Define named categorical label variables. Column k of a label tensor `y` holds the value of variable k.
 
-    `LabelSpace({"digit": 10})`, `LabelSpace({"animal": ["cat", "dog"], "indoors": 2})`,
-    `LabelSpace.binary(["Smiling", "Male"])`, `LabelSpace.none()` for data without labels.
+    Parameters
+    ----------
+    variables
+        Maps each name to its number of values (at least 2) or to a list of value names.
+
+    Examples
+    --------
+    >>> import jointenergy as je
+    >>> labels = je.LabelSpace({"animal": ["cat", "dog", "bird"], "indoors": 2})
+    >>> labels.encode({"animal": "dog"})
+    tensor([[ 1, -1]])
+    >>> labels.n_codes, labels.n_states
+    (5, 6)
+    >>> je.LabelSpace.binary(["smiling", "hat"])
+    LabelSpace({'smiling': 2, 'hat': 2})
+    >>> je.LabelSpace.none()
+    LabelSpace({})
     """
 
     names: tuple[str, ...]
@@ -69,7 +86,8 @@ class LabelSpace:
             n_codes += int(spec) if not isinstance(spec, Sequence) else len(spec)
             if n_codes > CLASSES:
                 raise InputError(
-                    f"label variable {name!r} makes {n_codes:,} values in all: at most {CLASSES:,} are taken"
+                    f"the label variables up to {name!r} have {n_codes:,} values, more than the {CLASSES:,} that are "
+                    "accepted: use fewer"
                 )
             value_names = tuple(map(str, spec if isinstance(spec, Sequence) else range(int(spec))))
             if len(value_names) < 2:
@@ -82,7 +100,7 @@ class LabelSpace:
 
     @classmethod
     def binary(cls, names: Sequence[str]) -> LabelSpace:
-        """One variable with the values 0 and 1 for each name."""
+        """Create one variable with the values 0 and 1 for each name."""
         if isinstance(names, str):
             raise InputError(f"binary labels need a list of names, got the string {names!r}")
         if len(set(names)) < len(names):
@@ -91,7 +109,7 @@ class LabelSpace:
 
     @classmethod
     def none(cls) -> LabelSpace:
-        """No labels at all: a density of x alone."""
+        """Create an empty label space, for a density of x alone."""
         return cls({})
 
     def __len__(self) -> int:
@@ -103,10 +121,11 @@ class LabelSpace:
     def __repr__(self) -> str:
         return f"LabelSpace({dict(zip(self.names, self.cardinalities, strict=True))})"
 
-    # Cached: kernels ask at every step, and there may be hundreds of variables.
+    # Cached: kernels read these at every step, and there may be hundreds of variables.
 
     @functools.cached_property
     def cardinalities(self) -> tuple[int, ...]:
+        """The number of values of each variable."""
         return tuple(len(v) for v in self.values)
 
     @functools.cached_property
@@ -121,7 +140,7 @@ class LabelSpace:
 
     @functools.cached_property
     def offsets(self) -> tuple[int, ...]:
-        """Where each variable's block begins in a one-hot code."""
+        """The index at which each variable's block begins in a one-hot code."""
         starts, total = [], 0
         for cardinality in self.cardinalities:
             starts.append(total)
@@ -140,17 +159,17 @@ class LabelSpace:
 
     @functools.cached_property
     def shared_cardinality(self) -> int | None:
-        """The number of values that every variable has; None where they differ, or where there is no variable."""
+        """The number of values if all variables have the same; None otherwise."""
         return self.cardinalities[0] if len(set(self.cardinalities)) == 1 else None
 
     def index(self, name: str) -> int:
-        """The column of the variable called `name`."""
+        """Return the column of the variable called `name`."""
         if name not in self.names:
             raise InputError(f"there is no label called {name!r}: {nearest(str(name), self.names)}")
         return self.names.index(name)
 
     def value_index(self, name: str, value: int | str) -> int:
-        """The index of a value of variable `name`, given by index or by the value's own name."""
+        """Return the index of a value of variable `name`; the value is an index or a name."""
         known = self.values[self.index(name)]
         if isinstance(value, str) and value in known:
             return known.index(value)
@@ -161,21 +180,21 @@ class LabelSpace:
         return int(value)
 
     def encode(self, given: Mapping[str, int | str], n: int = 1, device: torch.device | str | None = None) -> Tensor:
-        """Names in, indices out: `n` equal rows of labels, MISSING where `given` says nothing."""
+        """Convert names to `n` equal rows of label indices, MISSING for variables that are not in `given`."""
         row = torch.full((len(self),), MISSING, dtype=torch.int64)
         for name, value in given.items():
             row[self.index(name)] = self.value_index(name, value)
         return row.to(device).expand(n, -1).clone()
 
     def decode(self, y: Tensor) -> list[dict[str, str]]:
-        """Indices in, names out: one mapping a row, without the missing entries."""
+        """Convert label indices to names: one mapping per row, without missing entries."""
         return [
             {name: self.values[k][v] for k, (name, v) in enumerate(zip(self.names, row, strict=True)) if v != MISSING}
             for row in self.check(y).tolist()
         ]
 
     def check(self, y: Tensor, n: int | None = None, *, complete: bool = False) -> Tensor:
-        """The labels as int64 `[n, L]`, or one sentence about what is wrong; `[n]` is accepted when L = 1."""
+        """Check labels and return them as int64 `[n, L]`; `[n]` is accepted when L = 1."""
         if not isinstance(y, Tensor):
             raise InputError(f"labels must be an integer tensor, got {type(y).__name__}")
         if y.is_floating_point() or y.is_complex() or y.dtype == torch.bool:
@@ -202,7 +221,7 @@ class LabelSpace:
         return y
 
     def given(self, given: Given, n: int, device: torch.device | str | None = None) -> Tensor:
-        """What is given as checked labels `[n, L]`: from a mapping of names, a tensor with MISSING, or None."""
+        """Return given labels as checked `[n, L]`, from a mapping of names, a tensor with MISSING, or None."""
         if given is None:
             return torch.full((n, len(self.names)), MISSING, dtype=torch.int64, device=device)
         if isinstance(given, Mapping):
@@ -210,24 +229,24 @@ class LabelSpace:
         return self.check(given, n).to(device)
 
     def allowed(self, y: Tensor) -> Tensor:
-        """Which entries of a code the labels leave open, bool `[..., n_codes]`: one if given, all if missing."""
+        """Return which entries of a one-hot code the labels allow, bool `[..., n_codes]`: all where missing."""
         spread = y.index_select(-1, constant(self.variable_of_code, y.device))
         return (spread == MISSING) | (spread == constant(self.value_of_code, y.device))
 
     def one_hot(self, y: Tensor, dtype: torch.dtype = torch.float32) -> Tensor:
-        """Complete labels `[n, L]` as codes `[n, n_codes]`, one block of zeros and a single one per variable."""
+        """Convert complete labels `[n, L]` to one-hot codes `[n, n_codes]`."""
         return self.code_of(self.check(y, complete=True), dtype)
 
     def code_of(self, y: Tensor, dtype: torch.dtype) -> Tensor:
-        """`one_hot` of labels `[..., L]` for callers inside, who have checked them."""
+        """Do the same as `one_hot` for internal callers with checked labels `[..., L]`."""
         code = torch.zeros(*y.shape[:-1], self.n_codes, dtype=dtype, device=y.device)
         return code.scatter_(-1, y + constant(self.offsets, y.device), 1)
 
     def from_one_hot(self, code: Tensor) -> Tensor:
-        """Codes `[..., n_codes]` as labels `[..., L]`: the largest entry of each block."""
+        """Convert codes `[..., n_codes]` to labels `[..., L]`: the largest entry of each block."""
         if not isinstance(code, Tensor) or code.ndim < 1 or code.shape[-1] != self.n_codes:
             raise InputError(f"codes of {self!r} have {self.n_codes} entries a row, got {_form(code)}")
-        if self.shared_cardinality is not None:  # hundreds of blocks in one operation: a chain asks at every step
+        if self.shared_cardinality is not None:  # hundreds of blocks in one operation
             return code.reshape(*code.shape[:-1], len(self), self.shared_cardinality).argmax(-1)
         blocks = code.split(self.cardinalities, dim=-1) if len(self) else ()
         if not blocks:
@@ -235,7 +254,7 @@ class LabelSpace:
         return torch.stack([b.argmax(-1) for b in blocks], dim=-1)
 
     def enumerate(self, columns: Sequence[int] | None = None, device: torch.device | str | None = None) -> Tensor:
-        """All states of the variables in `columns` (None: of all), `[S, len(columns)]`, the last column fastest."""
+        """Return all states of the variables in `columns` (None: all), `[S, len(columns)]`, the last column fastest."""
         chosen = range(len(self)) if columns is None else columns
         sizes = [self.cardinalities[k] for k in chosen]
         n_states = math.prod(sizes)
@@ -249,14 +268,14 @@ class LabelSpace:
         return torch.cartesian_prod(*(torch.arange(s, device=device) for s in sizes)).reshape(n_states, len(sizes))
 
     def completed(self, y: Tensor, columns: Tensor) -> Tensor:
-        """Rows y with the variables in `columns` at all their states, `[n, S, L]`."""
+        """Fill the variables in `columns` with all their states, `[n, S, L]`."""
         choices = self.enumerate(columns.tolist(), y.device)
         states = y[:, None, :].repeat(1, len(choices), 1)
         states[:, :, columns] = choices
         return states
 
     def subspace(self, names: Sequence[str]) -> LabelSpace:
-        """The variables called `names`, in that order."""
+        """Return the label space of the variables called `names`, in that order."""
         return LabelSpace({name: self.values[self.index(name)] for name in names})
 
     def _names_shown(self) -> str:

@@ -1,6 +1,6 @@
-"""limits: the largest files, counts and numbers that are taken; beyond them an input is refused before it is read.
+"""limits: the largest files, counts and numbers that are accepted; larger input is refused before it is read.
 
-`docs/safety.md` states them for users, and a test holds the page to this file.
+`docs/safety.md` states them for users, and a test compares the page with this file.
 """
 
 from __future__ import annotations
@@ -17,30 +17,30 @@ IMAGE_BYTES = 256 * MIB  # an image file, in an archive or not
 IMAGE_PIXELS = 100_000_000  # an image, height times width
 MEMBER_BYTES = GIB  # another file in an archive, or a file that is read whole
 HEADER_BYTES = 10_000  # the description of a numpy array
-UNPACKED = 200  # times its size that an archive may unpack to, beyond `UNPACKED_FREE`
+UNPACKED = 200  # the largest ratio of unpacked to packed size of an archive, beyond `UNPACKED_FREE`
 UNPACKED_FREE = GIB
 
 # Archives and pickles.
 MEMBERS = 10_000_000  # files in an archive
-LINKS = 40  # links in an archive that lead one to the next
+LINKS = 40  # links in an archive that point to each other in a chain
 PICKLE_STEPS = 1_000_000  # instructions of a pickle
-DEPTH = 100  # of lists in lists, in a pickle or in JSON
+DEPTH = 100  # nesting of lists, in a pickle or in JSON
 
-# Counts and numbers of settings.
-ITERATIONS = 99_999_999  # checkpoints are named by eight digits
+# Counts and numbers in settings.
+ITERATIONS = 99_999_999  # checkpoint names have eight digits
 COUNT = 1_000_000  # rows of a batch, samples to draw, steps of a chain
-WIDTH = 1_000_000  # of a layer, or of its multiples
+WIDTH = 1_000_000  # of a layer, or a widening factor
 LAYERS = 1_000
 SLOTS = 1_000_000_000  # chains of a buffer
 CLASSES = 1_000_000  # values of all label variables together
-LARGEST = 1e30  # a number of a recipe: its square is still one of float64, and it one of float32
-SMALLEST = 1e-30  # a positive number of a recipe
+LARGEST = 1e30  # a number in a recipe: it fits float32, and its square fits float64
+SMALLEST = 1e-30  # a positive number in a recipe
 DIMENSIONS = 8  # of a row of x
 SIDE = 10_000  # pixels that images are resized to
 
-TIMEOUT = 30.0  # seconds without a byte of a download
+TIMEOUT = 30.0  # seconds that a download may stall
 
 
 def memory() -> int:
-    """The bytes of memory of this machine: an array that is larger is refused."""
+    """Return this machine's memory in bytes; larger arrays are refused."""
     return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")

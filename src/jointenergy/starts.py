@@ -1,7 +1,7 @@
-"""starts: where fresh chains begin: uniform in the data's bounds, class Gaussians, given data; and their labels.
+"""starts: initial states of chains, x uniform or from class Gaussians or from data, and labels.
 
-A start of x has `draw(y)`, one row for each row of the fresh chains' labels, on the device of its own tensors. A start
-of labels has `draw(n)`. `Start` joins one of each.
+A start of x has `draw(y)`, which returns one row for each row of labels, on the device of its own tensors. A start of
+labels has `draw(n)`. `Start` combines one of each.
 """
 
 from __future__ import annotations
@@ -18,15 +18,51 @@ from jointenergy.errors import InputError
 from jointenergy.inputs import check_x
 from jointenergy.labels import MISSING, Given, LabelSpace, constant
 
+__all__ = [
+    "ClassGaussianStart",
+    "ClassGaussians",
+    "FrequencyLabels",
+    "GivenStart",
+    "LabelStart",
+    "MissingLabels",
+    "MixedStart",
+    "SomeLabels",
+    "Start",
+    "StartSpec",
+    "Uniform",
+    "UniformLabels",
+    "UniformStart",
+    "XStart",
+]
+
 
 class XStart(Protocol):
-    """Where the x of a fresh chain begins."""
+    """Protocol of a start of x: draws one row for each row of labels.
+
+    Examples
+    --------
+    >>> import torch
+    >>> import jointenergy as je
+    >>> start = je.starts.UniformStart(-1.0, 1.0, (2,))
+    >>> y = torch.zeros(4, 1, dtype=torch.int64)
+    >>> start.draw(y, generator=torch.Generator().manual_seed(0)).shape
+    torch.Size([4, 2])
+    """
 
     def draw(self, y: Tensor, *, generator: torch.Generator) -> Tensor: ...
 
 
 class LabelStart(Protocol):
-    """Where the labels of a fresh chain begin; those that are given are written in."""
+    """Protocol of a start of labels; given labels are written in.
+
+    Examples
+    --------
+    >>> import torch
+    >>> import jointenergy as je
+    >>> start = je.starts.UniformLabels(je.LabelSpace({"class": 3, "size": 2}))
+    >>> start.draw(2, generator=torch.Generator().manual_seed(0), given={"size": 1})[:, 1]
+    tensor([1, 1])
+    """
 
     @property
     def labels(self) -> LabelSpace: ...
@@ -36,7 +72,30 @@ class LabelStart(Protocol):
 
 @final
 class UniformStart:
-    """Uniform between bounds: numbers, or tensors of the event shape, whose dtype and device x then has."""
+    """Draw x uniformly between bounds.
+
+    Parameters
+    ----------
+    low
+        The lower bound: a number, or a tensor of the event shape.
+    high
+        The upper bound, likewise.
+    event_shape
+        The shape of one row of x.
+    dtype
+        The dtype of x; by default that of the bounds.
+    device
+        The device of x; by default that of the bounds.
+
+    Examples
+    --------
+    >>> import torch
+    >>> import jointenergy as je
+    >>> start = je.starts.UniformStart(-1.0, 1.0, event_shape=(3, 8, 8))
+    >>> y = torch.zeros(4, 1, dtype=torch.int64)
+    >>> start.draw(y, generator=torch.Generator().manual_seed(0)).shape
+    torch.Size([4, 3, 8, 8])
+    """
 
     def __init__(
         self,
@@ -63,27 +122,50 @@ class UniformStart:
 
     @classmethod
     def of_batch(cls, x: Tensor) -> UniformStart:
-        """Between the smallest and the largest value of each dimension in a batch of data."""
+        """Use the smallest and the largest value of each entry in a batch of data as bounds."""
         check_x(x)
         return cls(x.amin(0), x.amax(0), x.shape[1:])
 
     def draw(self, y: Tensor, *, generator: torch.Generator) -> Tensor:
         shape = (len(y), *self.low.shape)
         unit = torch.rand(shape, generator=generator, device=generator.device, dtype=self.low.dtype)
-        # Rounding may step over a bound, and a kernel that rejects what lies outside a box would never move such a row.
+        # Rounding may exceed a bound, and a kernel that rejects proposals outside a box would never move such a row.
         return (self.low + (self.high - self.low) * unit.to(self.low.device)).clamp(self.low, self.high)
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class ClassGaussianStart:
-    """One Gaussian N(mean_c, covariance_c + jitter I) over the flattened x for each value c of a label variable.
+    """Draw x from N(mean_c, covariance_c + jitter I), one Gaussian for each value c of a label variable.
 
-    A row whose class is MISSING draws its class by the classes' `frequencies` first.
+    A row whose class is MISSING draws its class from the class frequencies first. Use `fit` to create one.
+
+    Parameters
+    ----------
+    column
+        The column of the label variable that is the class.
+    means
+        `[C, D]`.
+    factors
+        Lower Cholesky factors of the covariances, `[C, D, D]`.
+    frequencies
+        Of the classes, `[C]`.
+    event_shape
+        The shape of one row of x.
+    bounds
+        Clamp draws to (low, high).
+
+    Examples
+    --------
+    >>> import torch
+    >>> import jointenergy as je
+    >>> x, y = torch.randn(100, 2), torch.arange(100) % 2
+    >>> start = je.starts.ClassGaussianStart.fit(x, y, je.LabelSpace({"class": 2}))
+    >>> start.draw(torch.zeros(4, 1, dtype=torch.int64), generator=torch.Generator().manual_seed(0)).shape
+    torch.Size([4, 2])
     """
 
     column: int
-    """Of the label variable that is the class."""
     means: Tensor  # [C, D]
     factors: Tensor  # [C, D, D], lower Cholesky factors
     frequencies: Tensor  # [C]
@@ -100,13 +182,29 @@ class ClassGaussianStart:
         jitter: float = 1e-3,
         bounds: tuple[float, float] | None = None,
     ) -> ClassGaussianStart:
-        """From data: rows whose class is missing are left out; draws are clamped to `bounds` where they are given."""
+        """Estimate the Gaussians from data; rows whose class is missing are left out.
+
+        Parameters
+        ----------
+        x
+            Data, `[n, *event]`.
+        y
+            Labels.
+        labels
+            The label space.
+        variable
+            The name of the class variable; may be omitted if there is only one.
+        jitter
+            Added to the diagonal of the covariances.
+        bounds
+            Clamp draws to (low, high).
+        """
         if variable is None:
             if len(labels) != 1:
                 raise InputError(
                     f"class Gaussians need one label variable as the class, and there are {len(labels)}: "
                     + (f"name it with variable=, for example {labels.names[0]!r}, or " if len(labels) else "")
-                    + "begin elsewhere, in a recipe by start.x = 'uniform'"
+                    + "start chains uniformly, in a recipe with start.x = 'uniform'"
                 )
             variable = labels.names[0]
         if not (jitter >= 0 and math.isfinite(jitter)):
@@ -133,15 +231,15 @@ class ClassGaussianStart:
     def draw(self, y: Tensor, *, generator: torch.Generator) -> Tensor:
         device, n = generator.device, len(y)
         classes = y[:, self.column].to(self.means.device)
-        # Both draws are made for all rows, so that a row's noise does not depend on which other classes are missing.
+        # Both draws are made for all rows, so that a row's noise does not depend on which classes are missing.
         any_class = torch.multinomial(self.frequencies.to(device), n, replacement=True, generator=generator)
         shape = (n, self.means.shape[1])
         noise = torch.randn(shape, generator=generator, device=device, dtype=self.means.dtype).to(self.means.device)
         classes = torch.where(classes == MISSING, any_class.to(classes.device), classes)
         x = self.means[classes]
-        # One product a class: factors[classes] would be n matrices of D x D.
+        # One product per class: factors[classes] would be n matrices of size D x D.
         if x.is_cuda:
-            # All rows in each, which the host need not wait for; in half precision, which a start can do with.
+            # All rows in each product, without waiting for the device; half precision is enough for a start.
             for c, factor in enumerate(self.factors):
                 with torch.autocast("cuda", torch.bfloat16):
                     moved = noise @ factor.T
@@ -156,7 +254,7 @@ class ClassGaussianStart:
 
 
 def _gaussian(rows: Tensor, jitter: float, name: str) -> tuple[Tensor, Tensor]:
-    """Mean and Cholesky factor in the dtype of `rows`, computed in float64 wherever the device has it."""
+    """Return mean and Cholesky factor in the dtype of `rows`, computed in float64 if the device supports it."""
     wide = rows if rows.device.type == "mps" else rows.double()
     mean = wide.mean(0)
     covariance = (wide - mean).T @ (wide - mean) / (len(rows) - 1)
@@ -170,7 +268,26 @@ def _gaussian(rows: Tensor, jitter: float, name: str) -> tuple[Tensor, Tensor]:
 @final
 @dataclass(frozen=True)
 class MixedStart:
-    """Each row from `one` with the probability `share`, else from `other`."""
+    """Draw each row from `one` with probability `share`, else from `other`.
+
+    Parameters
+    ----------
+    one
+        A start of x.
+    other
+        Another start of x.
+    share
+        The probability of `one`.
+
+    Examples
+    --------
+    >>> import torch
+    >>> import jointenergy as je
+    >>> from jointenergy.starts import GivenStart, MixedStart, UniformStart
+    >>> start = MixedStart(UniformStart(-1.0, 1.0, (2,)), GivenStart(torch.zeros(100, 2)), share=0.1)
+    >>> start.draw(torch.zeros(4, 1, dtype=torch.int64), generator=torch.Generator().manual_seed(0)).shape
+    torch.Size([4, 2])
+    """
 
     one: XStart
     other: XStart
@@ -181,7 +298,7 @@ class MixedStart:
             raise InputError(f"share must lie between 0 and 1, got {self.share}")
 
     def draw(self, y: Tensor, *, generator: torch.Generator) -> Tensor:
-        # All rows of both, so that a row does not depend on what the others begin with.
+        # All rows of both, so that a row does not depend on the choices of the others.
         one, other = self.one.draw(y, generator=generator), self.other.draw(y, generator=generator)
         chosen = torch.rand(len(y), generator=generator, device=generator.device).to(one.device) < self.share
         return torch.where(chosen.view(-1, *(1,) * (one.ndim - 1)), one, other)
@@ -189,12 +306,27 @@ class MixedStart:
 
 @dataclass(frozen=True)
 class Uniform:
-    """Fresh chains begin uniformly in the range of the data; of its first `rows` rows where that many are named."""
+    """Start chains uniformly in the range of the data: an argument of `fit`, bound to its data there.
+
+    Parameters
+    ----------
+    rows
+        Use the range of each entry of x in the first `rows` rows; None uses the bounds of the domain or of all data.
+
+    Examples
+    --------
+    >>> import torch
+    >>> import jointenergy as je
+    >>> x, y, labels = torch.randn(100, 2), torch.zeros(100, 1, dtype=torch.int64), je.LabelSpace({"class": 2})
+    >>> start = je.starts.Uniform().bind(x, y, labels, (-1.0, 1.0), clamp=True)
+    >>> start.draw(y[:4], generator=torch.Generator().manual_seed(0)).shape
+    torch.Size([4, 2])
+    """
 
     rows: int | None = None
 
     def bind(self, x: Tensor, y: Tensor, labels: LabelSpace, bounds: tuple[float, float], *, clamp: bool) -> XStart:
-        """The start for some data."""
+        """Bind to data and return a start of x."""
         if self.rows is not None:
             return UniformStart.of_batch(x[: self.rows])
         return UniformStart(*bounds, x.shape[1:], device=x.device)
@@ -202,16 +334,32 @@ class Uniform:
 
 @dataclass(frozen=True)
 class ClassGaussians:
-    """Fresh chains begin at Gaussians fitted to the classes; the share `uniform` of them is uniform all the same.
+    """Start chains at Gaussians fitted to the classes: an argument of `fit`, bound to its data there.
 
-    Uniform starts find what lies far from the data; those in the classes keep the shares of the classes among chains.
+    Class starts keep the classes balanced among the chains; uniform starts find modes far from the data.
+
+    Parameters
+    ----------
+    uniform
+        The fraction of chains that start uniformly.
+    variable
+        The name of the class variable; may be omitted if there is only one.
+
+    Examples
+    --------
+    >>> import torch
+    >>> import jointenergy as je
+    >>> x, y, labels = torch.randn(100, 2), torch.arange(100)[:, None] % 2, je.LabelSpace({"class": 2})
+    >>> start = je.starts.ClassGaussians(uniform=0.1).bind(x, y, labels, (-1.0, 1.0), clamp=True)
+    >>> start.draw(y[:4], generator=torch.Generator().manual_seed(0)).shape
+    torch.Size([4, 2])
     """
 
     uniform: float = 0.0
     variable: str | None = None
 
     def bind(self, x: Tensor, y: Tensor, labels: LabelSpace, bounds: tuple[float, float], *, clamp: bool) -> XStart:
-        """The start for some data; with `clamp` it is clamped to the bounds, as its chains are."""
+        """Bind to data and return a start of x; with `clamp`, draws are clamped to the bounds."""
         fitted = ClassGaussianStart.fit(x, y, labels, self.variable, bounds=(bounds[0], bounds[1]) if clamp else None)
         if self.uniform == 0:
             return fitted
@@ -220,14 +368,35 @@ class ClassGaussians:
 
 @runtime_checkable
 class StartSpec(Protocol):
-    """Where the x of fresh chains begins, not yet bound to data: one object serves several fits."""
+    """Protocol of a start that is not yet bound to data, such as `Uniform()`: one object serves several fits.
+
+    Examples
+    --------
+    >>> import jointenergy as je
+    >>> isinstance(je.starts.Uniform(), je.starts.StartSpec)
+    True
+    """
 
     def bind(self, x: Tensor, y: Tensor, labels: LabelSpace, bounds: tuple[float, float], *, clamp: bool) -> XStart: ...
 
 
 @final
 class GivenStart:
-    """Rows of given data: all in their order when as many are asked for, otherwise drawn without replacement."""
+    """Start from rows of data: all of them in order if as many chains are asked for, else drawn without replacement.
+
+    Parameters
+    ----------
+    x
+        The rows, `[n, *event]`.
+
+    Examples
+    --------
+    >>> import torch
+    >>> import jointenergy as je
+    >>> start = je.starts.GivenStart(torch.randn(10, 2))
+    >>> start.draw(torch.zeros(4, 1, dtype=torch.int64), generator=torch.Generator().manual_seed(0)).shape
+    torch.Size([4, 2])
+    """
 
     def __init__(self, x: Tensor) -> None:
         self.x = check_x(x).detach().clone()
@@ -244,7 +413,22 @@ class GivenStart:
 @final
 @dataclass(frozen=True)
 class MissingLabels:
-    """No label but the given ones: for chains on log p(x), which sum the labels out. On the generator's device."""
+    """Leave all labels but the given ones MISSING: for chains on log p(x), which sum the labels out.
+
+    Parameters
+    ----------
+    labels
+        The label space.
+
+    Examples
+    --------
+    >>> import torch
+    >>> import jointenergy as je
+    >>> start = je.starts.MissingLabels(je.LabelSpace({"class": 3}))
+    >>> start.draw(2, generator=torch.Generator().manual_seed(0))
+    tensor([[-1],
+            [-1]])
+    """
 
     labels: LabelSpace
 
@@ -255,7 +439,21 @@ class MissingLabels:
 @final
 @dataclass(frozen=True)
 class UniformLabels:
-    """Every variable uniform over its values, independently of the others. On the generator's device."""
+    """Draw every label uniformly and independently of the others.
+
+    Parameters
+    ----------
+    labels
+        The label space.
+
+    Examples
+    --------
+    >>> import torch
+    >>> import jointenergy as je
+    >>> start = je.starts.UniformLabels(je.LabelSpace({"class": 3}))
+    >>> start.draw(4, generator=torch.Generator().manual_seed(0)).shape
+    torch.Size([4, 1])
+    """
 
     labels: LabelSpace
 
@@ -267,7 +465,23 @@ class UniformLabels:
 @final
 @dataclass(frozen=True, eq=False)
 class SomeLabels:
-    """The labels of another start for the share `share` of chains, none but the given ones for the rest."""
+    """Use the labels of another start for a fraction of the chains, and MISSING ones for the rest.
+
+    Parameters
+    ----------
+    label_start
+        Draws the labels.
+    share
+        The fraction of chains with labels.
+
+    Examples
+    --------
+    >>> import torch
+    >>> import jointenergy as je
+    >>> start = je.starts.SomeLabels(je.starts.UniformLabels(je.LabelSpace({"class": 3})), share=0.5)
+    >>> start.draw(4, generator=torch.Generator().manual_seed(0)).shape
+    torch.Size([4, 1])
+    """
 
     label_start: LabelStart
     share: float
@@ -285,21 +499,39 @@ class SomeLabels:
 @final
 @dataclass(frozen=True, eq=False)
 class FrequencyLabels:
-    """Whole rows of labels, as often as they occur in the data; given labels overwrite, they do not condition.
+    """Draw rows of labels as often as they occur in the data. Use `fit` to create one.
 
-    A missing entry of a drawn row is completed from the variable's own frequencies, or uniformly when the variable is
-    missing everywhere.
+    Given labels overwrite drawn ones; they do not condition the others. A missing entry of a drawn row is filled from
+    the variable's own frequencies, or uniformly if the variable is missing everywhere.
+
+    Parameters
+    ----------
+    labels
+        The label space.
+    rows
+        Rows of labels, `[N, L]`.
+    frequencies
+        Of each variable's values, `[L, largest cardinality]`.
+
+    Examples
+    --------
+    >>> import torch
+    >>> import jointenergy as je
+    >>> start = je.starts.FrequencyLabels.fit(torch.tensor([[2], [2], [2]]), je.LabelSpace({"class": 3}))
+    >>> start.draw(2, generator=torch.Generator().manual_seed(0))
+    tensor([[2],
+            [2]])
     """
 
     labels: LabelSpace
-    rows: Tensor  # [N, L]: drawing one uniformly is drawing a configuration by its frequency, without a table of them
-    frequencies: Tensor  # [L, largest cardinality], 0 beyond a variable's own values
+    rows: Tensor
+    frequencies: Tensor
 
     @classmethod
     def fit(cls, y: Tensor, labels: LabelSpace) -> FrequencyLabels:
         rows = labels.check(y).clone()
         if len(rows) < 1:
-            raise InputError("the frequencies of no rows are unknown: give at least 1 row of labels, or UniformLabels")
+            raise InputError("label frequencies need at least 1 row of labels, got 0: give some, or use UniformLabels")
         frequencies = torch.zeros(len(labels), max(labels.cardinalities, default=0), device=y.device)
         for k, cardinality in enumerate(labels.cardinalities):
             known = rows[rows[:, k] != MISSING, k]
@@ -325,7 +557,25 @@ def _written(labels: LabelSpace, y: Tensor, given: Given) -> Tensor:
 @final
 @dataclass(frozen=True, eq=False)
 class Start:
-    """Where fresh chains begin: labels first, then x for those labels; both on the device of x."""
+    """Draw initial states of chains: labels first, then x for those labels, both on the device of x.
+
+    Parameters
+    ----------
+    x_start
+        Draws x.
+    label_start
+        Draws the labels.
+
+    Examples
+    --------
+    >>> import torch
+    >>> import jointenergy as je
+    >>> from jointenergy.starts import Start, UniformLabels, UniformStart
+    >>> start = Start(UniformStart(-1.0, 1.0, (2,)), UniformLabels(je.LabelSpace({"class": 3})))
+    >>> x, y = start.draw(4, generator=torch.Generator().manual_seed(0), given={"class": 2})
+    >>> x.shape, y[:, 0]
+    (torch.Size([4, 2]), tensor([2, 2, 2, 2]))
+    """
 
     x_start: XStart
     label_start: LabelStart

@@ -17,7 +17,7 @@ from jointenergy.errors import InputError
 app = typer.Typer(help="List data sets and download them.", add_completion=False)
 
 
-@app.command("list")
+@app.command("list", epilog="Example: jointenergy data list")
 def list_sets() -> None:
     """List the data sets, what each holds, and whether `data get` downloads it."""
     from jointenergy.data import READERS, downloads
@@ -32,7 +32,7 @@ def list_sets() -> None:
     console.print(table)
 
 
-@app.command("get")
+@app.command("get", epilog="Example: jointenergy data get mnist --to data")
 def get(
     name: Annotated[str, typer.Argument(metavar="NAME", help="Name of a data set in `jointenergy data list`.")],
     to: Annotated[

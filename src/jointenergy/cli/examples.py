@@ -19,6 +19,8 @@ EXAMPLES = {
     "studio": "jointenergy studio runs/demo digits-gibbs",
     "models": "jointenergy models",
     "export": "jointenergy export runs/demo model.safetensors",
+    "push": "jointenergy push runs/demo shared/digits",
+    "pull": "jointenergy pull shared/digits --to models",
     "evaluate": "jointenergy evaluate runs/demo --ood clothes=data/fashion-mnist",
     "compare": "jointenergy compare runs/demo runs/another",
     "reproduce": "jointenergy reproduce digits-jem --seeds 3",

@@ -88,7 +88,7 @@ def say(sentences: Iterable[str]) -> None:
         note(f"note: {sentence}")
 
 
-def written(path: Path) -> None:
+def written(path: Path | str) -> None:
     note(f"written to {path}")
 
 

@@ -263,7 +263,7 @@ def rank(
 
 def export(
     run: RunPath,
-    file: Annotated[Path, typer.Argument(metavar="FILE.safetensors", help="File to write.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="File to write, .safetensors or .onnx.")],
     half: Annotated[
         bool, typer.Option("--half", help="Round weights to float16, for a file of half the size.")
     ] = False,
@@ -271,8 +271,9 @@ def export(
 ) -> None:
     """Export a run to one portable file that every command opens.
 
-    The file holds the weights, recipe, labels, thresholds, temperature and
-    prediction sets.
+    A .safetensors file holds the weights, recipe, labels, thresholds,
+    temperature and prediction sets. An .onnx file is for other programs: it
+    gives logits, log-density and the largest probability of a batch.
     """
     from jointenergy.cli import outputs
 

@@ -1,4 +1,4 @@
-"""data: what models are trained on, as tensors of x and y: formats, transforms, toys, and data sets by name."""
+"""data: data sets by name, readers of file formats, transforms and toy data, as tensors of x and y."""
 
 from jointenergy.data.augmentations import ColorJitter, GaussianBlur, RandomCrop, RandomFlip
 from jointenergy.data.base import Dataset, Split, split

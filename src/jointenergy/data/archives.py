@@ -1,4 +1,4 @@
-"""data: the files in a tar archive, read one at a time and without unpacking, up to the checksum at its end."""
+"""data: reading the files of a tar archive one at a time, without unpacking, up to the checksum at its end."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from jointenergy.files.reading import opened, told
 from jointenergy.limits import GIB, LINKS, MEMBER_BYTES, MEMBERS, MIB, UNPACKED, UNPACKED_FREE
 
 Wanted = Callable[[str], object]
-"""Whether to read a file of an archive, by its name."""
+"""Decides by name whether to read a file of an archive."""
 
 
 def tar_files(source: Path, wanted: Wanted, most: int = MEMBER_BYTES) -> Iterator[tuple[str, bytes]]:
-    """The name and content of every wanted file, each of `most` bytes at the most.
+    """Yield the name and content of every wanted file, each of at most `most` bytes.
 
-    A link to a file of the same archive is read as that file.
-    Links come last, in a second reading: what they lead to has passed by, and to keep it would take memory.
+    A link to a file of the same archive is read as that file. Links come last, in a second pass, so that their targets
+    need not be kept in memory.
     """
     links: dict[str, str] = {}
     for member, content in _members(source, wanted, most):
         name, target = posixpath.normpath(member.name), posixpath.normpath(member.linkname)
         if member.issym():
             links[name] = posixpath.normpath(posixpath.join(posixpath.dirname(name), target))
-        elif member.islnk() and target != name:  # tar links a file to itself when it is told to pack it twice
+        elif member.islnk() and target != name:  # tar links a file to itself when it packs it twice
             links[name] = target
         else:
-            links.pop(name, None)  # of two members with one name the later counts
+            links.pop(name, None)  # of two members with the same name the later one counts
         if content is not None:
             yield member.name, content
     led: dict[str, list[str]] = {}
@@ -46,13 +46,13 @@ def tar_files(source: Path, wanted: Wanted, most: int = MEMBER_BYTES) -> Iterato
     if absent:
         end, (name, *_) = next(iter(absent.items()))
         raise InputError(
-            f"archive {source} has a link {name} to {end}, which is no file in it: repack it with the files "
-            "themselves, as by tar --dereference"
+            f"archive {source} has a link {name} to {end}, which is not a file in it: repack it with the files "
+            "themselves, for example with tar --dereference"
         )
 
 
 def _end(name: str, links: dict[str, str], source: Path) -> str:
-    """Where a link leads, over a few other links."""
+    """Follow a link, over a few other links, to its target."""
     first = name
     for _ in range(LINKS):
         if name not in links:
@@ -60,12 +60,12 @@ def _end(name: str, links: dict[str, str], source: Path) -> str:
         name = links[name]
     raise InputError(
         f"archive {source} has a link {first} that leads over more than {LINKS} others: repack it with the files "
-        "themselves, as by tar --dereference"
+        "themselves, for example with tar --dereference"
     )
 
 
 def check_member(source: Path, name: str, size: int, most: int) -> None:
-    """Refuse a file of an archive that is too large to be read, or whose name leads out of the archive."""
+    """Refuse a file of an archive that is too large, or whose path leads out of the archive."""
     if size > most:
         raise InputError(
             f"archive {source} holds {name} of {size / MIB:,.0f} MiB, and at most {most / MIB:,.0f} are read"
@@ -75,7 +75,7 @@ def check_member(source: Path, name: str, size: int, most: int) -> None:
 
 
 def _members(source: Path, wanted: Wanted, most: int) -> Iterator[tuple[tarfile.TarInfo, bytes | None]]:
-    """Every member of an archive, with its content where it is a wanted file."""
+    """Yield every member of an archive, with its content if it is a wanted file."""
     with (
         opened(source, "archive") as file,
         told(f"archive {source} is corrupt, truncated or no tar archive"),
@@ -88,7 +88,7 @@ def _members(source: Path, wanted: Wanted, most: int) -> Iterator[tuple[tarfile.
             n += 1
             if n > MEMBERS:
                 raise InputError(f"archive {source} holds more than {MEMBERS:,} files")
-            # Before the next header is looked for, which unpacks all that lies between.
+            # Check before reading the next header, which unpacks everything in between.
             if member.offset_data + member.size > unpacked:
                 raise InputError(f"archive {source} unpacks to more than {unpacked / GIB:,.0f} GiB: it is refused")
             is_wanted = member.isfile() and wanted(member.name)
@@ -100,7 +100,7 @@ def _members(source: Path, wanted: Wanted, most: int) -> Iterator[tuple[tarfile.
 
 
 def _check_end(archive: tarfile.TarFile, most: int) -> None:
-    """`tarfile` takes a cut or broken header for the end; the true one is a block of zeros, and a checksum after it."""
+    """Check for the true end, a block of zeros and a checksum; `tarfile` takes a damaged header for the end."""
     stream = archive.fileobj
     assert stream is not None
     stream.seek(archive.offset)

@@ -1,4 +1,4 @@
-"""data: arrays of numpy, .npy and .npz: the one place that reads them, whole or in pieces, and never a pickle."""
+"""data: reading .npy and .npz arrays, whole or in pieces, without unpickling."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from jointenergy.limits import DIMENSIONS, GIB, HEADER_BYTES, MEMBERS, memory
 
 _AT_ONCE = 1 << 20  # bytes
 _END = ".npy"
-_KINDS = "biufUS"  # numbers, truth values and words
+_KINDS = "biufUS"  # booleans, numbers and strings
 _READERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.read_array_header_2_0}
 _Head = tuple[tuple[int, ...], bool, np.dtype[Any]]
 
 
 def array_of(path: Path) -> NDArray[Any]:
-    """The array of a .npy file, or that of a .npz which is called x or is alone."""
+    """Read the array of a .npy file, or of a .npz file its array x or its only array."""
     with _told(path), opened(path) as file:
         if path.suffix.lower() != ".npz":
             return _whole(file, path.name)
@@ -33,7 +33,7 @@ def array_of(path: Path) -> NDArray[Any]:
 
 
 def arrays_of(path: Path) -> dict[str, NDArray[Any]]:
-    """All arrays of a .npz file by their names."""
+    """Read all arrays of a .npz file, by name."""
     found = {}
     with _told(path), opened(path) as file, _zipped(file, path) as (archive, names):
         for name, full in names.items():
@@ -43,9 +43,9 @@ def arrays_of(path: Path) -> dict[str, NDArray[Any]]:
 
 
 def array_pieces(path: Path, size: int) -> Iterator[NDArray[Any]]:
-    """The array of `array_of`, `size` rows at a time, so that memory does not grow with the file.
+    """Yield the array of `array_of` in pieces of `size` rows, so that memory does not grow with the file.
 
-    Numbers are uint8 or floating-point.
+    Values are uint8 or floating-point.
     """
     with _told(path), opened(path) as file:
         if path.suffix.lower() != ".npz":
@@ -57,19 +57,19 @@ def array_pieces(path: Path, size: int) -> Iterator[NDArray[Any]]:
 
 @contextmanager
 def _told(path: Path) -> Iterator[None]:
-    """One sentence for all that a damaged file may make readers raise."""
+    """Turn whatever readers raise for a damaged file into one InputError."""
     try:
         yield
     except InputError:
         raise
     except Exception:
-        # What numpy says would lead to loading pickles, which run code.
+        # numpy's own message suggests loading pickles, which can run code.
         raise InputError(f"{path} cannot be read as an array: it holds no numbers, or is damaged") from None
 
 
 @contextmanager
 def _zipped(file: IO[bytes], path: Path) -> Iterator[tuple[zipfile.ZipFile, dict[str, str]]]:
-    """An archive, and the members in it that are arrays by their short names."""
+    """Open an archive; return it with its arrays by their short names."""
     with zipfile.ZipFile(file) as archive:
         yield archive, {name.removesuffix(_END): name for name in archive.namelist() if name.endswith(_END)}
 
@@ -81,7 +81,7 @@ def _inputs(names: dict[str, str], path: Path) -> str:
 
 
 def _head(file: IO[bytes], shown: str) -> _Head:
-    """Shape, whether columns come first, and dtype, checked before anything is made of that size."""
+    """Read shape, memory order and dtype, checked before anything of that size is allocated."""
     shape, by_columns, dtype = _READERS[np.lib.format.read_magic(file)](file, max_header_size=HEADER_BYTES)
     if dtype.kind not in _KINDS or min(shape, default=0) < 0:
         raise ValueError
@@ -122,7 +122,7 @@ def _pieces(file: IO[bytes], path: Path, size: int) -> Iterator[NDArray[Any]]:
 
 
 def _read(file: IO[bytes], n: int) -> bytearray:
-    """So many bytes: memory grows with what is there, not with what a header promises."""
+    """Read n bytes in pieces: memory grows with the file, not with the size that a header states."""
     content = bytearray()
     while more := file.read(min(_AT_ONCE, n - len(content))):
         content += more

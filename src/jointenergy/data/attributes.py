@@ -1,4 +1,4 @@
-"""data: many binary attributes of a row: made of categories, chosen by name and frequency, held out in pairs."""
+"""data: binary attributes of rows: made from categories, selected by name and frequency, held out in pairs."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from jointenergy.labels import MISSING, LabelSpace, nearest
 from jointenergy.limits import memory
 
 SEVERAL = ";"
-"""Between the values of a cell that holds more than one."""
+"""Separates the values of a cell that holds several."""
 
 
 @dataclass(frozen=True)
 class Attributes:
-    """Binary attributes of rows: their names, and int64 `[n, K]` of 0, 1 and MISSING."""
+    """Hold binary attributes of rows: names, and int64 `[n, K]` of 0, 1 and MISSING."""
 
     names: tuple[str, ...]
     y: NDArray[np.int64]
 
     @classmethod
     def of_categories(cls, columns: Mapping[str, Sequence[str]]) -> Attributes:
-        """One attribute for each value of each column, called `column_value`; a cell "a;b" has both values.
+        """Make one attribute, `column_value`, for each value of each column; a cell "a;b" has both values.
 
-        Attributes of a cell without a value are MISSING.
+        Attributes of an empty cell are MISSING.
         """
         names: list[str] = []
         found = []
@@ -50,7 +50,7 @@ class Attributes:
 
     @property
     def complete(self) -> NDArray[np.bool_]:
-        """Which rows lack no attribute."""
+        """Return which rows have no missing attribute."""
         whole: NDArray[np.bool_] = (self.y != MISSING).all(1)
         return whole
 
@@ -58,12 +58,12 @@ class Attributes:
         return Attributes(self.names, self.y[which])
 
     def frequency(self) -> NDArray[np.float64]:
-        """The share of rows that have each attribute, of those that say whether they have it."""
+        """Return the frequency of each attribute among rows where it is not missing."""
         share: NDArray[np.float64] = (self.y == 1).sum(0) / np.maximum((self.y != MISSING).sum(0), 1)
         return share
 
     def chosen(self, options: Options, name: str) -> Attributes:
-        """Those that the options name, all where they name none, and of them those that are frequent enough."""
+        """Select the attributes that the options name (default: all) and that are frequent enough."""
         wanted = options.attributes or self.names
         columns = [self.index(word, name) for word in wanted]
         share = self.frequency()
@@ -81,13 +81,13 @@ class Attributes:
         return self.names.index(word)
 
     def having(self, word: str, name: str) -> NDArray[np.bool_]:
-        """Which rows have an attribute, or have it not: "not Young"."""
+        """Return which rows have an attribute, or do not have it: "not Young"."""
         wanted = 0 if word.startswith(NOT) else 1
         has: NDArray[np.bool_] = self.y[:, self.index(word.removeprefix(NOT), name)] == wanted
         return has
 
     def in_pairs(self, pairs: Sequence[tuple[str, str]], name: str) -> NDArray[np.bool_]:
-        """Which rows have both attributes of any of the pairs."""
+        """Return which rows have both attributes of any pair."""
         held = np.zeros(len(self.y), np.bool_)
         for one, other in pairs:
             held |= self.having(one, name) & self.having(other, name)

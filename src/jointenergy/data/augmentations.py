@@ -1,6 +1,6 @@
-"""data: random changes of image batches `[n, C, H, W]`, on their device, independent for every row.
+"""data: random augmentations of image batches `[n, C, H, W]`, on their device, independent for each row.
 
-Crop, flip, color and blur together are how improved contrastive divergence moves the images of its buffer.
+Improved contrastive divergence (Du et al. 2021) applies crop, flip, color and blur to the images of its buffer.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from jointenergy.labels import nearest
 
 
 class Change(Protocol):
-    """A random change of a batch of rows."""
+    """Augment a batch of rows at random."""
 
     def __call__(self, x: Tensor, *, generator: torch.Generator) -> Tensor: ...
 
@@ -36,7 +36,7 @@ def _probability(value: float, name: str) -> None:
 
 
 def _uniform(x: Tensor, low: float, high: float, generator: torch.Generator) -> Tensor:
-    """One uniform number a row, `[n, 1, 1, 1]`, on the device of x."""
+    """Draw one uniform number per row, `[n, 1, 1, 1]`, on the device of x."""
     u = torch.rand(len(x), 1, 1, 1, generator=generator, device=generator.device).to(x.device)
     return low + (high - low) * u
 
@@ -48,7 +48,7 @@ def _with_probability(probability: float, new: Tensor, x: Tensor, generator: tor
 @final
 @dataclass(frozen=True)
 class RandomCrop:
-    """A window of the images' own size, moved by up to `pad` pixels; beyond the border is a reflection or the edge."""
+    """Shift images by up to `pad` pixels; the border is padded by reflection or by the edge."""
 
     pad: int
     mode: Literal["reflect", "replicate"] = "reflect"
@@ -70,7 +70,7 @@ class RandomCrop:
         return x.gather(3, columns[:, None, None, :].expand(n, channels, height, width))
 
     def _window(self, n: int, length: int, generator: torch.Generator) -> Tensor:
-        """Where the lines of each row's window lie in the image, `[n, length]`."""
+        """Return the image lines of each row's window, `[n, length]`."""
         device = generator.device
         offset = torch.randint(-self.pad, self.pad + 1, (n, 1), generator=generator, device=device)
         at = offset + torch.arange(length, device=device)
@@ -81,7 +81,7 @@ class RandomCrop:
 @final
 @dataclass(frozen=True)
 class RandomFlip:
-    """Left and right exchanged with this probability."""
+    """Flip images horizontally with this probability."""
 
     probability: float = 0.5
 
@@ -96,9 +96,9 @@ class RandomFlip:
 @final
 @dataclass(frozen=True)
 class GaussianBlur:
-    """With this probability blurred by a Gaussian of a width uniform in `sigma`, cut off `radius` pixels away.
+    """Blur images with this probability by a Gaussian of width uniform in `sigma`, cut off at `radius` pixels.
 
-    Beyond the border is the image's reflection.
+    The border is padded by reflection.
     """
 
     radius: int = 2
@@ -130,10 +130,11 @@ class GaussianBlur:
 @final
 @dataclass(frozen=True)
 class ColorJitter:
-    """With this probability brightness, contrast and saturation, in this order, are multiplied by random factors.
+    """Multiply brightness, contrast and saturation, in this order, by random factors, with this probability.
 
-    A strength s draws the factor uniformly in [max(0, 1 - s), 1 + s]; factor 0 is black, the image's mean gray, gray.
-    `bounds` are the values of black and white; the result is clamped to them. One or three channels.
+    A strength s draws the factor uniformly from [max(0, 1 - s), 1 + s]. At factor 0 brightness gives black, contrast
+    the image's mean gray, saturation gray. `bounds` are the values of black and white; the result is clamped to them.
+    Images have one or three channels.
     """
 
     brightness: float = 0.4
@@ -164,10 +165,10 @@ class ColorJitter:
 
 
 def _grey(x: Tensor) -> Tensor:
-    """The brightness of each pixel, `[n, 1, H, W]`."""
+    """Return the brightness of each pixel, `[n, 1, H, W]`."""
     if x.shape[1] == 1:
         return x
-    # Numbers, no tensor of weights: that would be a copy from the host.
+    # Plain numbers: a tensor of weights would be copied from the host.
     return x[:, 0:1] * 0.299 + x[:, 1:2] * 0.587 + x[:, 2:3] * 0.114
 
 
@@ -180,7 +181,7 @@ def _blend(x: Tensor, other: Tensor, factor: Tensor) -> Tensor:
 class Cutout:
     """Fill a square of `share` times the shorter side, centered anywhere in the image and clipped at its borders.
 
-    Devries and Taylor (2017); half of the side is their choice for CIFAR-10.
+    DeVries and Taylor (2017), who take half of the side for CIFAR-10.
     """
 
     share: float = 0.5
@@ -198,14 +199,14 @@ class Cutout:
 
     @staticmethod
     def _inside(x: Tensor, length: int, side: int, generator: torch.Generator) -> Tensor:
-        """Which lines the square of each row covers, `[n, length]`."""
+        """Return the lines that the square of each row covers, `[n, length]`."""
         center = torch.randint(length, (len(x), 1), generator=generator, device=generator.device).to(x.device)
         offset = torch.arange(length, device=x.device) - center + side // 2
         return (offset >= 0) & (offset < side)
 
 
 def augmentation(names: Sequence[str], bounds: tuple[float, float]) -> tuple[Change, ...]:
-    """The random changes of images called crop, flip, color, blur and cutout, one after the other."""
+    """Chain the named augmentations: crop, flip, color, blur, cutout."""
     known: dict[str, Change] = {
         "crop": RandomCrop(4),
         "flip": RandomFlip(),

@@ -1,4 +1,4 @@
-"""data: rows of x and y with the meaning of their labels, and a seeded way to hold some of them out."""
+"""data: data sets, rows of x and y with a label space, and seeded splits."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from jointenergy.labels import LabelSpace
 @final
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """Data `x`, `[n, *event]`, uint8 or floating-point, with its labels `y`, int64 `[n, L]`, MISSING allowed."""
+    """Hold data `x`, `[n, *event]`, uint8 or floating-point, and labels `y`, int64 `[n, L]`, MISSING allowed."""
 
     x: Tensor
     y: Tensor
@@ -50,20 +50,20 @@ class Dataset:
         return tuple(self.x.shape[1:])
 
     def rows(self, index: Tensor | Sequence[int] | slice) -> Dataset:
-        """The rows that a tensor of indices, a mask, a list of indices or a slice chooses, in that order."""
+        """Select rows by a tensor of indices, a mask, a list of indices or a slice, in that order."""
         if not isinstance(index, Tensor | slice):
             index = torch.tensor(index, dtype=torch.int64, device=self.x.device)
         return Dataset(self.x[index], self.y[index], self.labels, self.name)
 
     def to(self, device: torch.device | str) -> Dataset:
-        """The same rows on another device."""
+        """Move the rows to another device."""
         return Dataset(self.x.to(device), self.y.to(device), self.labels, self.name)
 
 
 @final
 @dataclass(frozen=True)
 class Split:
-    """Training and test rows of one data set."""
+    """Hold training and test rows of one data set."""
 
     train: Dataset
     test: Dataset
@@ -88,11 +88,10 @@ class Split:
 def split(
     dataset: Dataset, held_out: float | int, seed: int, *, stratify: bool | str = True
 ) -> tuple[Dataset, Dataset]:
-    """The rest and the held-out rows, shuffled; `held_out` is a fraction (float) or a number of rows (int).
+    """Split into the rest and the held-out rows, shuffled; `held_out` is a fraction (float) or a number of rows (int).
 
-    With `stratify` both parts have the label shares of the whole: of the first label, or of the label it names. Rows
-    whose label is MISSING then count as a class of their own. Rows of classes that are too small to be in both parts
-    are split by chance.
+    With `stratify` both parts have the label frequencies of the whole, for the first label or the one it names. Rows
+    with a MISSING label then count as a class. Rows of classes too small for both parts are split at random.
     """
     rest, chosen = split_rows(dataset, held_out, seed, stratify=stratify)
     return dataset.rows(rest), dataset.rows(chosen)
@@ -101,7 +100,7 @@ def split(
 def split_rows(
     dataset: Dataset, held_out: float | int, seed: int, *, stratify: bool | str = True
 ) -> tuple[list[int], list[int]]:
-    """The numbers of the rows that `split` would put in its two parts."""
+    """Return the row indices of the two parts of `split`."""
     n = len(dataset)
     if isinstance(held_out, bool) or not (0 < held_out < (n if isinstance(held_out, int) else 1)):
         raise InputError(
@@ -120,7 +119,7 @@ def split_rows(
 
 
 def _strata(classes: NDArray[np.int64], most: int) -> NDArray[np.int64]:
-    """The classes with two rows or more, `most` of them; the rows of all others count with those of the commonest."""
+    """Return strata: at most `most` classes with two rows or more; rows of other classes join the most frequent one."""
     _, numbers, counts = np.unique(classes, return_inverse=True, return_counts=True)
     order = np.argsort(-counts, kind="stable")
     large = np.zeros(len(counts), np.bool_)

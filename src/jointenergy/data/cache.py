@@ -1,8 +1,8 @@
-"""data: data sets and features that take long to make, kept as arrays in a cache folder that may be deleted any time.
+"""data: a cache folder, which may be deleted at any time, for data sets and features that take long to compute.
 
-An entry is one file, named by a digest of what it was made of: the names, sizes and times of the source files and the
-options. It is written beside its place and then moved there, so that nothing half-read is ever found, and every array
-in it is under a checksum: what is damaged is made anew.
+An entry is one file, named by a digest of the names, sizes and times of its source files and of the options. It is
+written to a temporary name and then moved, so that no partial file is ever read. Arrays have checksums, and damaged
+entries are computed again.
 """
 
 from __future__ import annotations
@@ -28,23 +28,23 @@ from jointenergy.labels import LabelSpace
 
 VARIABLE = "JOINTENERGY_CACHE"
 _DAMAGED = (OSError, ValueError, TypeError, KeyError, RecursionError)
-_FORM = 1  # counts up when the same key must give another array
+_FORM = 1  # raise it when the same key must give another array
 
 
 def cache_folder() -> Path:
-    """Where decoded data sets are kept: the folder that JOINTENERGY_CACHE names, or the user's own cache folder."""
+    """Return the cache folder: JOINTENERGY_CACHE, or the user's cache folder."""
     value = os.environ.get(VARIABLE)
     if value:
         return Path(value)
-    import pooch  # here, as it loads more than most programs need
+    import pooch  # imported here because it is slow to load
 
     return Path(pooch.os_cache("jointenergy"))
 
 
 def cached(name: str, build: Callable[[], Dataset], sources: Iterable[Path], *about: object) -> Dataset:
-    """The data set that `build` makes of the files and folders `sources`, from the cache where it is known.
+    """Return the data set that `build` makes from the files and folders `sources`, from the cache if possible.
 
-    `about` is all else that it depends on, compared by `repr`. A cache that cannot be written only costs time.
+    `about` is everything else that it depends on, compared by `repr`. A cache that cannot be written only costs time.
     """
     key = repr((_FORM, name, about, [entry for source in sources for entry in _traces(source)]))
     path = cache_folder() / f"{name}-{hashlib.sha256(key.encode()).hexdigest()[:32]}.npz"
@@ -57,7 +57,7 @@ def cached(name: str, build: Callable[[], Dataset], sources: Iterable[Path], *ab
 
 
 def cached_features(name: str, key: str, n: int, build: Callable[[], Tensor]) -> Tensor:
-    """The features `[n, d]` that `build` extracts, from the cache where `key` is known: it tells all they depend on."""
+    """Return the features `[n, d]` of `build`, from the cache if possible; `key` holds everything they depend on."""
     path = cache_folder() / f"{name}-{hashlib.sha256(repr((_FORM, key)).encode()).hexdigest()[:32]}.npz"
     try:
         features = torch.from_numpy(arrays_of(path)["features"])
@@ -71,7 +71,7 @@ def cached_features(name: str, key: str, n: int, build: Callable[[], Tensor]) ->
 
 
 def _traces(source: Path) -> list[tuple[str, int, int]]:
-    """Path, size and time of a file, or of every file in a folder."""
+    """Return path, size and time of a file, or of every file in a folder."""
     if not source.is_dir():
         return [_trace(source, str(source.absolute()))]
     folders = [(Path(folder), sorted(files)) for folder, _, files in sorted(os.walk(source))]
@@ -87,7 +87,7 @@ def _trace(file: Path, shown: str) -> tuple[str, int, int]:
 
 
 def _read(path: Path, name: str) -> Dataset | None:
-    """What a cache file holds; None where there is none, or where it is damaged."""
+    """Read a cache file; None if it does not exist or is damaged."""
     try:
         found = arrays_of(path)
         labels = LabelSpace(json.loads(str(found["labels"])))
@@ -97,7 +97,7 @@ def _read(path: Path, name: str) -> Dataset | None:
 
 
 def _write(path: Path, **arrays: NDArray[Any]) -> None:
-    with contextlib.suppress(OSError):  # a full or foreign disk
+    with contextlib.suppress(OSError):  # a full or read-only disk
         path.parent.mkdir(parents=True, exist_ok=True)
         with whole(path) as part:
             np.savez(part, **cast(Any, arrays))

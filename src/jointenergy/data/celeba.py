@@ -1,4 +1,4 @@
-"""data: CelebA: faces with 40 binary attributes, from `list_attr_celeba.txt` and images of any size."""
+"""data: CelebA, faces with 40 binary attributes, from `list_attr_celeba.txt` and images of any size."""
 
 from __future__ import annotations
 
@@ -38,16 +38,15 @@ NOVEL_PAIRS = (
     ("not Young", "Brown_Hair"),
     ("not Young", "Blond_Hair"),
 )
-"""The pairs that Gibbs-JEM held out (its B.2), for `held_out_pairs`: beard is not No_Beard, old is not Young."""
+"""Held-out pairs of Kelly, Zemel and Grathwohl (2021), B.2: a beard is "not No_Beard", old is "not Young"."""
 
 
 def read_celeba(request: Request) -> Dataset:
-    """Faces, uint8 `[n, 3, H, W]`, 64 x 64 unless the options say otherwise, with binary attributes.
+    """Read faces, uint8 `[n, 3, H, W]`, by default 64 x 64, with binary attributes.
 
-    Images are cropped to the largest centered square and resized: the whole width of a face's image, 178 of 178 x 218
-    pixels, or 89 of 89 x 109 in copies of half the size. Attributes are counted and chosen over all rows of the list.
-    Test rows are those of whole identities, drawn by the seed until they are the share that the options say; with
-    `split_by = "official"` those that the official list calls test, while its validation rows are in neither split.
+    Images are cropped to the largest centered square and resized. Attributes are counted and selected over all rows.
+    Test rows are whole identities, drawn by the seed up to the share in the options. With `split_by = "official"` they
+    are the official test rows, and official validation rows are in neither split.
     """
     options, name = request.options, request.name
     where = request.where(f"{ATTRIBUTES} and its images (CelebA of Liu, Luo, Wang and Tang)")
@@ -68,7 +67,7 @@ def read_celeba(request: Request) -> Dataset:
 
 
 def _images(name: str, where: Path, files: list[str], frame: Frame) -> Dataset:
-    """All images of the list, decoded once and then kept in the cache."""
+    """Return all listed images, decoded once and then cached."""
     sources = image_sources(where)
 
     def build() -> Dataset:
@@ -79,7 +78,7 @@ def _images(name: str, where: Path, files: list[str], frame: Frame) -> Dataset:
 
 
 def read_attributes(path: Path) -> tuple[list[str], Attributes]:
-    """The file names and attributes in a list: a count, the names, then a line an image with 1 and -1."""
+    """Read file names and attributes from a list: a count, the names, then one line of 1 and -1 per image."""
     lines = _lines(path)
     if len(lines) < 2 or not lines[0].strip().isdecimal():
         raise InputError(f"{path} is corrupt: its first line must be the number of images, its second the attributes")
@@ -101,7 +100,7 @@ def _lines(path: Path) -> list[str]:
 
 
 def _listed(path: Path, files: list[str], remedy: str) -> NDArray[np.str_]:
-    """The word that a list has for each image."""
+    """Return the entry of a list for each image."""
     if not path.is_file():
         raise InputError(f"there is no file {path}: {remedy}")
     words = {}
@@ -117,7 +116,7 @@ def _listed(path: Path, files: list[str], remedy: str) -> NDArray[np.str_]:
 
 
 def _parts(request: Request, where: Path, files: list[str]) -> NDArray[np.str_]:
-    """The part that each row belongs to, as the official list numbers them."""
+    """Return the part of each row, numbered as in the official list."""
     options, generator = request.options, np.random.default_rng(request.seed)
     if options.split_by == "official":
         return _listed(where / PARTITION, files, "get it from CelebA, or set data.options.split_by = 'identity'")
@@ -126,7 +125,7 @@ def _parts(request: Request, where: Path, files: list[str]) -> NDArray[np.str_]:
         groups = _listed(where / IDENTITIES, files, "get it from CelebA, or set data.options.split_by = 'rows'")
     values, group = np.unique(groups, return_inverse=True)
     order = generator.permutation(len(values))
-    # Whole groups, in a random order, until there are enough rows.
+    # Take whole groups in random order until there are enough rows.
     before = np.cumsum(np.bincount(group)[order]) - np.bincount(group)[order]
     test = order[before < round(options.test_share * len(files))]
     return np.where(np.isin(group, test), PARTS["test"], PARTS["train"])

@@ -1,6 +1,6 @@
 """data: CIFAR-10 and CIFAR-100 in their binary layout, their python layout, or as image folders.
 
-Which of them lies in the folder is found by the names of the files, unpacked or in the official archives.
+The layout is recognized by the file names, unpacked or in the official archives.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ Rows = tuple[Pixels, NDArray[Any]]
 
 @dataclass(frozen=True)
 class Layout:
-    """Files of a layout, in the folder, in its sub-folder `inside` or in the `archive`; each is read by itself."""
+    """Describe the files of a layout, in the folder, in its sub-folder `inside` or in the `archive`."""
 
     inside: str
     archive: str
@@ -55,7 +55,7 @@ class Layout:
     read: Callable[[bytes, str], Rows]
 
     def contents(self, where: Path, split: str) -> list[tuple[str, bytes]] | None:
-        """The name to show and content of each file of the split; None where none is there."""
+        """Return the display name and content of each file of the split; None if there are none."""
         wanted = self.files[split]
         for folder in (where, where / self.inside):
             found = [folder / file for file in wanted if (folder / file).is_file()]
@@ -78,7 +78,7 @@ class Layout:
 
 
 def _binary(n_labels: int) -> Callable[[bytes, str], Rows]:
-    """Records of so many bytes of labels, the last of which counts, and 3,072 of pixels."""
+    """Read records of label bytes, of which the last counts, and 3,072 pixel bytes."""
     size = n_labels + N_PIXELS
 
     def read(content: bytes, shown: str) -> Rows:
@@ -91,7 +91,7 @@ def _binary(n_labels: int) -> Callable[[bytes, str], Rows]:
 
 
 def _python(label: bytes) -> Callable[[bytes, str], Rows]:
-    """A pickled dict with the pixels under "data" and the labels under a name of their own."""
+    """Read a pickled dict with the pixels under "data" and the labels under their own key."""
 
     def read(content: bytes, shown: str) -> Rows:
         found = unpickle(content, shown)
@@ -142,7 +142,7 @@ LAYOUTS = {
 
 
 def read_cifar(request: Request) -> Dataset:
-    """CIFAR-10, or CIFAR-100 with its 100 fine classes, uint8 `[n, 3, 32, 32]`."""
+    """Read CIFAR-10, or CIFAR-100 with its 100 fine classes, uint8 `[n, 3, 32, 32]`."""
     name, split = request.name, request.split
     classes, rows = (CIFAR10, CIFAR10_ROWS) if name == "cifar10" else (CIFAR100, CIFAR100_ROWS)
     wanted = (
@@ -163,7 +163,7 @@ def read_cifar(request: Request) -> Dataset:
 
 
 def _from_files(request: Request, where: Path, classes: tuple[str, ...]) -> tuple[Dataset, str] | None:
-    """The split from the layout whose files are there, and their names; None where there are none."""
+    """Read the split from the layout whose files exist; return their names too, or None if there are none."""
     for layout in LAYOUTS[request.name]:
         contents = layout.contents(where, request.split)
         if contents is not None:

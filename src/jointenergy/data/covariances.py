@@ -1,4 +1,4 @@
-"""data: the covariance of rows of numbers, shrunk so that it can be inverted however few rows there are."""
+"""data: shrunk covariances, invertible for any number of rows."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from torch import Tensor
 
 from jointenergy.labels import MISSING
 
-LEAST_SHRINKAGE = 1e-3  # of the covariance toward a round one: constant and repeated columns need some
-LEAST_SCALE = 1e-2  # of a column, in standard deviations of the median column
+LEAST_SHRINKAGE = 1e-3  # needed for constant and repeated columns
+LEAST_SCALE = 1e-2  # smallest scale of a column, relative to the median column
 
 
 def shrinkage(rows: Tensor, counts: Tensor) -> float:
-    """Ledoit and Wolf's, of rows without their mean, or without that of their class; a row counts several times."""
+    """Return the Ledoit-Wolf shrinkage of rows centered by their mean or class mean; rows may be weighted."""
     n, n_features = float(counts.sum()), rows.shape[1]
     second = (rows * counts[:, None]).mT @ rows / n
     squares, level = second.square().sum(), second.diagonal().mean()
@@ -23,9 +23,9 @@ def shrinkage(rows: Tensor, counts: Tensor) -> float:
 
 
 def covariance_of(x: Tensor, y: Tensor | None = None) -> Tensor:
-    """The covariance `[D, D]` of rows, float64 on the CPU; with labels `[n, 1]` the one that is left within classes.
+    """Return the covariance `[D, D]` of rows, float64 on the CPU; with labels `[n, 1]` the within-class covariance.
 
-    It is shrunk toward one of uncorrelated columns that keep their variances.
+    It is shrunk toward its diagonal.
     """
     rows = x.detach().cpu().double().flatten(1)
     rows = rows - rows.mean(0)
@@ -35,7 +35,7 @@ def covariance_of(x: Tensor, y: Tensor | None = None) -> Tensor:
             rows[members] -= rows[members].mean(0)
     scale = rows.square().mean(0).sqrt()
     least = LEAST_SCALE * max(float(scale.median()), 0.1 * float(scale.mean()))
-    scale = scale.clamp(min=least) if least > 0 else torch.ones_like(scale)  # of one row nothing is known
+    scale = scale.clamp(min=least) if least > 0 else torch.ones_like(scale)  # a single row has no scale
     even = rows / scale
     share = shrinkage(even, even.new_ones(len(even)))
     found = (1 - share) * even.mT @ even / len(even) + share * torch.eye(even.shape[1], dtype=even.dtype)

@@ -1,4 +1,4 @@
-"""data: the 8 x 8 digits that come with scikit-learn, split in a fixed way: their classes, attributes and masks."""
+"""data: scikit-learn's 8 x 8 digits in a fixed split, with classes, attributes or masks as labels."""
 
 from __future__ import annotations
 
@@ -12,31 +12,31 @@ from jointenergy.labels import LabelSpace
 LABELS = LabelSpace({"digit": 10})
 ATTRIBUTES = LabelSpace({"parity": ["even", "odd"], "above_four": ["no", "yes"], "loop": ["no", "yes"]})
 LOOPS = (0, 6, 8, 9)
-"""The digits that are always written with a closed loop; a 4 may be, and counts as one without."""
+"""Digits that are always written with a closed loop; a 4 sometimes is, and does not count."""
 
 
 def digits(seed: int = 0) -> Split:
-    """1,797 digits with 64 pixels scaled to [-1, 1]; 30 % of each class are the test rows."""
+    """Return 1,797 digits of 64 pixels scaled to [-1, 1]; 30 % of each class are test rows."""
     pixels, target = load_digits(return_X_y=True)
     x = torch.from_numpy(pixels).float() / 8.0 - 1.0
     return Split(*split(Dataset(x, torch.from_numpy(target).long(), LABELS, "digits"), 0.3, seed))
 
 
 def attributes_of(digit: Tensor) -> Tensor:
-    """Digits `[n]` as their parity, whether they are above four, and whether they have a loop, `[n, 3]`."""
+    """Return attributes of digits `[n]`: parity, above four, has a loop, `[n, 3]`."""
     loop = torch.isin(digit, torch.tensor(LOOPS, device=digit.device))
     return torch.stack([digit % 2, (digit > 4).long(), loop.long()], dim=1)
 
 
 def with_attributes(dataset: Dataset) -> Dataset:
-    """The same rows under the attributes of their digits."""
+    """Replace the labels of digits by their attributes."""
     return Dataset(dataset.x, attributes_of(dataset.y[:, 0]), ATTRIBUTES, f"{dataset.name}-attributes")
 
 
 def with_masks(dataset: Dataset) -> Dataset:
-    """Label the same images with binary masks of their foreground: one variable per pixel, 1 from middle gray up.
+    """Replace the labels of images by foreground masks: one binary variable per pixel, 1 from middle gray up.
 
-    Pixel row 2, column 5 is the variable `r2c5`. Middle gray is 8 of scikit-learn's 16 levels and 128 of 255.
+    The variable of pixel row 2, column 5 is `r2c5`. Middle gray is 8 of scikit-learn's 16 levels, and 128 of 255.
     """
     x = dataset.x
     middle = 128 if x.dtype == torch.uint8 else 0.0

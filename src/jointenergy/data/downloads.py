@@ -1,7 +1,7 @@
-"""data: the public files of data sets, fetched from their hosts and known by their checksums.
+"""data: downloads of public data sets, verified by sha256 checksums.
 
-A file is written under another name and moved to its own when its checksum is right, so that what bears the right name
-is whole. Checksums are sha256 sums of the published files; a set that has no host with https is got by hand.
+A file gets its final name only after its checksum has been verified, so that a file with that name is complete. Sets
+without an https host must be downloaded by hand.
 """
 
 from __future__ import annotations
@@ -19,12 +19,12 @@ RETRIES = 2
 TIMEOUT = 30.0  # seconds without a byte
 
 Report = Callable[[str, int, int], None]
-"""Told the name of a file, the bytes that are there and those that will be (0: not known)."""
+"""Receives a file's name, the bytes downloaded so far and the total (0 if unknown)."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """Where the files of a set lie, and the sha256 of each; a host other than this machine is asked by https."""
+    """Hold the host of a set's files and the sha256 of each; hosts other than this machine need https."""
 
     host: str
     files: Mapping[str, str]
@@ -75,14 +75,14 @@ SOURCES: dict[str, Source] = {
 
 BY_HAND = {
     "svhn": "get train_32x32.mat and test_32x32.mat from ufldl.stanford.edu/housenumbers, an address without https",
-    "celeba": "its terms are agreed to and its files given at mmlab.ie.cuhk.edu.hk/projects/CelebA.html",
-    "zappos": "it is given at vision.cs.utexas.edu/projects/finegrained/utzap50k, for work that is not commercial",
-    "footwear": "it is the footwear of the Fashion Product Images at kaggle.com, which asks for an account",
+    "celeba": "accept its terms and get its files at mmlab.ie.cuhk.edu.hk/projects/CelebA.html",
+    "zappos": "get it at vision.cs.utexas.edu/projects/finegrained/utzap50k, for non-commercial use",
+    "footwear": "get the footwear of the Fashion Product Images at kaggle.com, which needs an account",
 }
-"""Sets that nothing is downloaded of, and where they are to be had."""
+"""Sets to download by hand, and where to get them."""
 
 MADE_OF = {"mnist-masks": "mnist"}
-"""Sets that are read from the files of another."""
+"""Sets that are read from the files of another set."""
 
 
 def get(
@@ -94,15 +94,15 @@ def get(
     sources: Mapping[str, Source] | None = None,
     elsewhere: str = "--to",
 ) -> list[Path]:
-    """The files of a set, in the sub-folder of `to` with its name; those that are there and whole are not got again.
+    """Download the files of a set into the sub-folder of `to` with its name; complete files are kept.
 
-    A file of the same name and another content is never overwritten: it may be a copy that was packed anew. Where a
-    file cannot be kept, a sentence says that `elsewhere` chooses another folder.
+    A file with the same name and other content is never overwritten: it may be a repacked copy. If a file cannot be
+    written, the error names the option `elsewhere`, which chooses another folder.
     """
     sources, name = SOURCES if sources is None else sources, MADE_OF.get(name, name)
     if name not in sources:
         raise _not_to_be_had(name)
-    import pooch  # here, as it loads more than most programs need
+    import pooch  # imported here because it is slow to load
     from requests.exceptions import RequestException
 
     pooch.get_logger().setLevel("WARNING")
@@ -123,7 +123,7 @@ def get(
                 "way or changed, and was not kept"
             ) from error
         except OSError as error:
-            reason = error.strerror or "Permission denied"  # which alone pooch puts in words of its own
+            reason = error.strerror or "Permission denied"  # the only case that pooch rewords
             raise InputError(f"{path} cannot be kept ({reason}): choose another folder with {elsewhere}") from error
         if other:
             raise InputError(
@@ -143,7 +143,7 @@ def _not_to_be_had(name: str) -> InputError:
 
 
 def _reason(error: Exception) -> str:
-    """What a person needs of an error of the network."""
+    """Describe a network error in a few words."""
     from requests.exceptions import ChunkedEncodingError, ConnectTimeout, HTTPError, ReadTimeout
     from requests.exceptions import ConnectionError as Unreachable
 
@@ -159,7 +159,7 @@ def _reason(error: Exception) -> str:
 
 
 class _Bar:
-    """What pooch tells its progress, told on as bytes of a file."""
+    """Pass pooch's progress on as bytes of a file."""
 
     def __init__(self, file: str, report: Report) -> None:
         self.file, self.report = file, report
@@ -174,4 +174,4 @@ class _Bar:
         self.done = 0
 
     def close(self) -> None:
-        """Nothing is left to be done."""
+        """Do nothing; pooch calls it at the end."""

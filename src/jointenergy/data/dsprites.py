@@ -1,9 +1,9 @@
-"""data: the ellipses of dSprites, drawn anew (mixed joint EBM, 6.3): where the ellipse lies is what is labeled.
+"""data: the ellipses of dSprites, re-rendered, labeled by position (Kelly and Grathwohl 2021, 6.3).
 
-The latents are those of dSprites (Matthey, Higgins, Hassabis and Lerchner 2017): 6 scales from 0.5 to 1, 40 angles from
-0 to 2 pi of which the 8 nearest to multiples of a quarter turn are taken, and 32 positions each way. The outlines are
-our own: binary pixels without antialiasing, semi-axes of 11 and 5.5 of 64 pixels at scale 1, centers from 12 pixels off
-one edge to 12 off the other, so that every ellipse is whole. Figures on these images are of dSprites re-rendered.
+The latents are those of dSprites (Matthey, Higgins, Hassabis and Lerchner 2017): 6 scales from 0.5 to 1, of 40 angles
+the 8 nearest to multiples of a quarter turn, and 32 positions each way. The outlines are ours: binary pixels without
+antialiasing, semi-axes of 11 and 5.5 of 64 pixels at scale 1, centers at least 12 pixels from the edges, so that every
+ellipse is complete.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ SCALES = np.linspace(0.5, 1.0, 6)
 ANGLES = np.linspace(0.0, 2.0 * math.pi, 40)[[0, 9, 10, 19, 20, 29, 30, 39]]
 POSITIONS = np.linspace(0.0, 1.0, 32)
 N_TEST = 2_500
-BIN = 2  # positions to a label value
+BIN = 2  # positions per label value
 
 
 def ellipses(step: int = 1) -> NDArray[np.bool_]:
-    """All ellipses, `[6, 8, 32, 32, side, side]` by scale, angle, horizontal and vertical position (downwards).
+    """Render all ellipses, `[6, 8, 32, 32, side, side]` by scale, angle, horizontal and vertical position (downwards).
 
-    With a step, the pixels at every so many rows and columns alone: downsampling by the nearest pixel.
+    A step above 1 keeps every step-th row and column: nearest-neighbor downsampling.
     """
     at = np.arange(0, SIDE, step, dtype=np.float32) + 0.5
     centers = (MARGIN + (SIDE - 2 * MARGIN) * POSITIONS).astype(np.float32)
@@ -42,7 +42,7 @@ def ellipses(step: int = 1) -> NDArray[np.bool_]:
         long, short = (scale * axis for axis in SEMI_AXES)
         for a, angle in enumerate(ANGLES):
             cos, sin = math.cos(angle), math.sin(angle)
-            # (u / long)^2 + (v / short)^2 of the turned coordinates, as a form in the two offsets.
+            # (u / long)^2 + (v / short)^2 in rotated coordinates, as a quadratic form of the two offsets.
             xx, yy = (cos / long) ** 2 + (sin / short) ** 2, (sin / long) ** 2 + (cos / short) ** 2
             xy = 2 * cos * sin * (1 / long**2 - 1 / short**2)
             by_x = (np.float32(xx) * off**2)[:, None, None, :]
@@ -53,10 +53,10 @@ def ellipses(step: int = 1) -> NDArray[np.bool_]:
 
 
 def dsprites() -> Dataset:
-    """49,152 ellipses, uint8 `[n, 1, 32, 32]` of 0 and 255.
+    """Return 49,152 ellipses, uint8 `[n, 1, 32, 32]` of 0 and 255.
 
-    They are downsampled from 64 x 64 by taking every second pixel, so that they stay binary. Of 32 positions each way
-    two neighbors share a label: 16 x 16 values.
+    They are downsampled from 64 x 64 by taking every second pixel, so that they stay binary. Two neighboring positions
+    share a label: 16 x 16 values.
     """
     drawn = ellipses(step=2)
     x = drawn.reshape(-1, 1, *drawn.shape[-2:]).view(np.uint8) * np.uint8(255)
@@ -65,5 +65,5 @@ def dsprites() -> Dataset:
 
 
 def dsprites_split(whole: Dataset, seed: int = 0) -> Split:
-    """46,652 training rows and 2,500 random test rows."""
+    """Return 46,652 training rows and 2,500 random test rows."""
     return Split(*split(whole, N_TEST, seed, stratify=False))

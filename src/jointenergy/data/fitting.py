@@ -1,4 +1,4 @@
-"""data: images of other sizes and colors made to fit what a model takes, by rules that can be told in a sentence."""
+"""data: fitting images of other sizes and colors to what a model takes, with a description of what was done."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from jointenergy.errors import InputError
 Form = tuple[int, int, int]
 """Channels, height and width."""
 
-MOST_PADDING = 0.125  # of a side: 28 x 28 in 32 x 32, and no more
+MOST_PADDING = 0.125  # share of a side: enough for 28 x 28 in 32 x 32
 LUMA = (0.299, 0.587, 0.114)  # red, green and blue in gray, ITU-R 601, as in Pillow
 
 
 def image_form(event_shape: tuple[int, ...]) -> Form | None:
-    """Return channels, height and width if x is an image; square vectors are gray ones."""
+    """Return channels, height and width if x is an image; square vectors are gray images."""
     shape = event_shape
     side = math.isqrt(shape[0])
     if len(shape) == 1 and side >= 4 and side * side == shape[0]:
@@ -30,9 +30,9 @@ def image_form(event_shape: tuple[int, ...]) -> Form | None:
 
 
 def fitted(x: Tensor, form: Form) -> tuple[Tensor, str]:
-    """Floating-point images `[n, C, H, W]` as `[n, *form]`, and what was done to them ("" where nothing was).
+    """Fit floating-point images `[n, C, H, W]` to `[n, *form]`; describe what was done ("" for nothing).
 
-    Where the size is a whole multiple, or becomes one by a little padding, blocks of pixels are averaged, which keeps
+    If the size is an integer multiple, or becomes one by a little padding, blocks of pixels are averaged, which keeps
     the grain of small images; otherwise images are resized, bilinear and antialiased.
     """
     if x.ndim != 4 or x.shape[1] not in (1, 3) or form[0] not in (1, 3):
@@ -46,7 +46,7 @@ def fitted(x: Tensor, form: Form) -> tuple[Tensor, str]:
         if factor:
             height, width = form[1] * factor, form[2] * factor
             if x.shape[2:] != (height, width):
-                done.append(f"padded to {height} x {width} with the commonest value of their border")
+                done.append(f"padded to {height} x {width} with the most common value of their border")
                 x = _padded(x, height, width)
             done.append(f"averaged in blocks of {factor} x {factor}")
             x = avg_pool2d(x, factor)
@@ -57,7 +57,7 @@ def fitted(x: Tensor, form: Form) -> tuple[Tensor, str]:
 
 
 def _factor(size: tuple[int, ...], wanted: tuple[int, int]) -> int:
-    """The side of the blocks that are averaged, 0 where they do not serve."""
+    """Return the side of the averaged blocks, 0 if averaging does not apply."""
     factors = {-(-have // want) for have, want in zip(size, wanted, strict=True)}
     if len(factors) != 1 or (factor := factors.pop()) < 2:
         return 0
@@ -66,7 +66,7 @@ def _factor(size: tuple[int, ...], wanted: tuple[int, int]) -> int:
 
 
 def _padded(x: Tensor, height: int, width: int) -> Tensor:
-    """Images in the middle of larger ones that have the commonest value of each image's border around them."""
+    """Pad images on all sides with the most common value of each image's border."""
     border = torch.cat((x[..., 0, :], x[..., -1, :], x[..., 1:-1, 0], x[..., 1:-1, -1]), dim=-1)
     canvas = border.mode(dim=-1).values[..., None, None].expand(*x.shape[:2], height, width).clone()
     top, left = (height - x.shape[2]) // 2, (width - x.shape[3]) // 2

@@ -1,6 +1,6 @@
-"""data: image folders, one sub-folder a class, as plain files or in tar or zip archives, read without unpacking.
+"""data: image folders with one sub-folder per class, as plain files or in tar or zip archives, without unpacking.
 
-One thread decodes: for images of 32 x 32 a pool of threads was measured to be slower, as they wait for each other.
+One thread decodes: a pool of threads was slower for images of 32 x 32.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from jointenergy.limits import IMAGE_BYTES, IMAGE_PIXELS, memory
 
 Pixels = NDArray[np.uint8]
 GREY = ("1", "L", "LA", "La")  # Pillow's modes without color
-PROGRAMS = ("EPS",)  # formats for which Pillow calls another program
+PROGRAMS = ("EPS",)  # formats for which Pillow runs an external program
 
 
 def image_folder(
@@ -40,13 +40,12 @@ def image_folder(
     label: str = "class",
     name: str = "images",
 ) -> Dataset:
-    """All images `<prefix>/<class>/...` of the sources as uint8 `[n, C, H, W]`, sorted by their paths.
+    """Read all images `<prefix>/<class>/...` of the sources as uint8 `[n, C, H, W]`, sorted by path.
 
-    A source is a folder or an archive (.tar, .tar.gz, .tar.xz, .zip, ...); several are laid over each other, the later
-    one wins. Every image is converted to `mode` ("RGB" or "L") and must have one size, or is resized to
-    `size = (height, width)`, or as a `Frame` says. Values of the label are the names of the class folders, sorted, or
-    `classes` as given.
-    Rotations in EXIF notes are not applied, and transparency is dropped.
+    A source is a folder or an archive (.tar, .tar.gz, .tar.xz, .zip, ...); of several sources with the same path the
+    last one counts. Images are converted to `mode` ("RGB" or "L") and must have the same size, unless
+    `size = (height, width)` or a `Frame` resizes them. The label's values are the sorted names of the class folders,
+    or `classes`. EXIF rotations are not applied, and transparency is dropped.
     """
     if mode not in ("RGB", "L"):
         raise InputError(f"images are read in the mode 'RGB' or 'L', not {mode!r}")
@@ -60,7 +59,7 @@ def image_folder(
                 raise InputError(f"image {shown} lies in no class folder: {name!r} needs {prefix}<class>/<image>")
             images[parts] = decode(content, shown, mode, size)
             n_bytes += images[parts].nbytes
-            if 2 * n_bytes > memory():  # they are put together once all are read
+            if 2 * n_bytes > memory():  # stacking needs a second copy
                 raise InputError(f"the images of {name!r} do not fit in memory: resize them by size=(height, width)")
     where = ", ".join(map(str, paths))
     if not images:
@@ -87,7 +86,7 @@ def image_folder(
 
 @functools.cache
 def image_endings() -> frozenset[str]:
-    """The endings of the formats that Pillow opens by itself."""
+    """Return the file endings that Pillow opens without another program."""
     return frozenset(end for end, form in Image.registered_extensions().items() if form in _formats())
 
 
@@ -98,7 +97,7 @@ def _formats() -> tuple[str, ...]:
 
 
 def opened_image(content: bytes) -> Image.Image:
-    """An image whose size is known and small enough, its pixels not yet decoded; it may raise anything."""
+    """Open an image of acceptable size without decoding its pixels; broken images may raise anything."""
     image: Image.Image = Image.open(io.BytesIO(content), formats=_formats())
     if image.width * image.height > IMAGE_PIXELS:
         raise ValueError(f"it has {image.width} x {image.height} pixels, and at most {IMAGE_PIXELS:,} are read")
@@ -106,7 +105,7 @@ def opened_image(content: bytes) -> Image.Image:
 
 
 def _entries(source: Path, under: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], str, bytes]]:
-    """Path below the prefix, the name to show, and content of every image in a folder or an archive."""
+    """Yield path below the prefix, display name and content of every image in a folder or an archive."""
     if source.is_dir():
         for folder, folders, files in os.walk(source.joinpath(*under)):
             folders.sort()
@@ -122,17 +121,17 @@ def _entries(source: Path, under: tuple[str, ...]) -> Iterator[tuple[tuple[str, 
 
 
 def images_in(source: Path) -> Iterator[tuple[str, bytes]]:
-    """The name to show and the content of every image of a folder or an archive, wherever it lies, one at a time."""
+    """Yield display name and content of every image in a folder or an archive, at any depth."""
     return ((shown, content) for _, shown, content in _entries(source, ()))
 
 
 def holds_images(source: Path, prefix: str) -> bool:
-    """Whether a folder or an archive has an image below the prefix."""
+    """Return whether a folder or an archive has an image below the prefix."""
     return next(_entries(source, PurePosixPath(prefix).parts), None) is not None
 
 
 def images_called(names: Sequence[str], sources: Sequence[Path], frame: Frame, *, name: str) -> Pixels:
-    """The images with these file names, wherever they lie in the sources, in RGB in one frame: `[n, 3, H, W]`."""
+    """Read the images with these file names, at any depth of the sources, in RGB at one size: `[n, 3, H, W]`."""
     rows = {file: row for row, file in enumerate(names)}
     x = np.empty((len(names), 3, frame.height, frame.width), np.uint8)
     found = np.zeros(len(names), np.bool_)
@@ -149,7 +148,7 @@ def images_called(names: Sequence[str], sources: Sequence[Path], frame: Frame, *
         except InputError as error:
             if related:
                 raise
-            unread.append(error)  # it may be an archive of something else
+            unread.append(error)  # the archive may hold something else
     if not found.all():
         first = names[int(np.argmin(found))]
         where = ", ".join(map(str, sources)) or "no folder or archive"
@@ -159,12 +158,12 @@ def images_called(names: Sequence[str], sources: Sequence[Path], frame: Frame, *
 
 
 def image_files(folder: Path) -> list[Path]:
-    """All image files of a folder, wherever they lie in it, sorted by their paths."""
+    """Return all image files of a folder, at any depth, sorted by path."""
     return sorted(f for f in folder.rglob("*") if _parts(f.relative_to(folder).as_posix(), ()) and f.is_file())
 
 
 def images_at(files: Sequence[Path], frame: Frame, mode: Mode) -> Pixels:
-    """Image files in one frame, in their order: `[n, C, H, W]`."""
+    """Read image files at one size, in their order: `[n, C, H, W]`."""
     x = np.empty((len(files), 3 if mode == "RGB" else 1, frame.height, frame.width), np.uint8)
     for row, file in enumerate(files):
         x[row] = decode(image_bytes(file), str(file), mode, frame)
@@ -172,18 +171,18 @@ def images_at(files: Sequence[Path], frame: Frame, mode: Mode) -> Pixels:
 
 
 def image_sources(where: Path) -> list[Path]:
-    """The folders and archives in a folder, which may hold images, or the folder itself where images lie in it."""
+    """Return the folders and archives in a folder that may hold images, or the folder itself if it holds images."""
     ends = (".tar", ".gz", ".xz", ".bz2", ".tgz", ".zip")
     inside = [p for p in sorted(where.iterdir()) if not p.name.startswith(".")]
     found = [p for p in inside if p.is_dir() or p.name.lower().endswith(ends)]
     if found and not any(_parts(p.name, ()) for p in inside if p.is_file()):
         return found
-    # A walk through the folder sees its sub-folders too, but for links to folders.
+    # Walking the folder covers its sub-folders, except links to folders.
     return [where, *(p for p in found if p.is_symlink() or not p.is_dir())]
 
 
 def image_bytes(file: Path) -> bytes:
-    """The content of an image file."""
+    """Return the content of an image file."""
     return content_of(file, IMAGE_BYTES, "image")
 
 
@@ -201,7 +200,7 @@ def _zipped(source: Path, under: tuple[str, ...]) -> Iterator[tuple[tuple[str, .
 
 
 def _parts(path: str, under: tuple[str, ...]) -> tuple[str, ...]:
-    """The parts of an image's path below the prefix; nothing for what is no image, hidden or elsewhere."""
+    """Return the parts of an image's path below the prefix; None for other, hidden or outside files."""
     pure = PurePosixPath(path)
     parts = pure.parts[len(under) :]
     elsewhere = pure.parts[: len(under)] != under or any(part.startswith(".") for part in parts)
@@ -209,9 +208,9 @@ def _parts(path: str, under: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def decode(content: bytes, shown: str, mode: Mode | None, size: tuple[int, int] | Frame | None) -> Pixels:
-    """An image file as `[C, H, W]`, resized to `size`, (height, width) or a frame, where it is given, or one sentence.
+    """Decode an image file to `[C, H, W]`, resized to `size`, (height, width) or a frame, if given.
 
-    Without a mode, gray images stay gray and all others become RGB.
+    Without a mode, gray images stay gray and all others become RGB. A broken image raises InputError.
     """
     try:
         with opened_image(content) as image:
@@ -221,8 +220,8 @@ def decode(content: bytes, shown: str, mode: Mode | None, size: tuple[int, int] 
                 if size is not None:
                     pixels = (size if isinstance(size, Frame) else Frame(*size))(pixels)
     except UnidentifiedImageError:
-        raise InputError(f"image {shown} cannot be read: it is of no known format, or damaged") from None
-    except Exception as error:  # decoders of broken images raise whatever they stumble over
+        raise InputError(f"image {shown} cannot be read: its format is unknown, or it is damaged") from None
+    except Exception as error:  # broken images may raise anything
         raise InputError(f"image {shown} cannot be read: {reason_of(error)}") from error
     if deep:
         raise InputError(f"image {shown} has more than 8 bits a value (mode {deep}): convert it to 8 bits first")

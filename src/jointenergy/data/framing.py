@@ -1,4 +1,4 @@
-"""data: single images brought to one size while they are read: cropped, padded or stretched, then resized."""
+"""data: bringing images to one size while reading: crop, pad or stretch, then resize."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ WHITE = 255
 
 @dataclass(frozen=True)
 class Frame:
-    """Images of any size in `height` x `width`, bilinear and antialiased.
+    """Resize images of any size to `height` x `width`, bilinear and antialiased.
 
-    "crop" takes the largest centered part of the frame's form, or `share` of its sides; "pad" puts the whole image in
-    the middle of white; "stretch" lets the form go. Shares and not pixels: copies in half the size are cut alike.
+    "crop" takes the largest centered part with the frame's aspect ratio, or `share` of its sides; "pad" centers the
+    whole image on white; "stretch" ignores the aspect ratio. A share instead of pixels cuts copies of any size alike.
     """
 
     height: int

@@ -25,12 +25,12 @@ _AT_ONCE = 1 << 20  # bytes
 
 
 def read_idx(path: Path | str, n_dims: int) -> Tensor:
-    """The array of unsigned bytes in an idx file, uint8 with `n_dims` dimensions (3 for images, 1 for labels)."""
+    """Read the array of an idx file, uint8 with `n_dims` dimensions (3 for images, 1 for labels)."""
     return torch.cat(list(idx_pieces(path, n_dims)))
 
 
 def idx_pieces(path: Path | str, n_dims: int, size: int | None = None) -> Iterator[Tensor]:
-    """The array of `read_idx` in pieces of `size` rows, or as one: memory need not grow with the file."""
+    """Yield the array of `read_idx` in pieces of `size` rows, or whole."""
     with opened(Path(path)) as plain, told(f"{path} is corrupt or truncated"):
         packed = plain.read(2) == _GZIP
         plain.seek(0)
@@ -61,7 +61,7 @@ def _pieces(file: BinaryIO | gzip.GzipFile, path: Path | str, n_dims: int, size:
 
 
 def _read(file: BinaryIO | gzip.GzipFile, n: int) -> bytearray:
-    """So many bytes, or those that are there: a broken header may promise more than fits in memory."""
+    """Read n bytes, or as many as there are: a broken header may state more than fits in memory."""
     content = bytearray()
     while more := file.read(min(_AT_ONCE, n - len(content))):
         content += more
@@ -69,7 +69,7 @@ def _read(file: BinaryIO | gzip.GzipFile, n: int) -> bytearray:
 
 
 def _sizes(head: bytes, path: Path | str, n_dims: int) -> tuple[int, ...]:
-    """The sizes in the header of an idx file, or one sentence."""
+    """Read the sizes in the header of an idx file; raise InputError if it is not one."""
     magic = bytes((0, 0, _UNSIGNED_BYTE, n_dims))
     if head[:4] != magic:
         raise InputError(
@@ -84,10 +84,10 @@ def _sizes(head: bytes, path: Path | str, n_dims: int) -> tuple[int, ...]:
 def idx_files(
     images: Path | str, labels: Path | str, space: LabelSpace | None = None, *, name: str = "idx", first_label: int = 0
 ) -> Dataset:
-    """Images, uint8 `[n, 1, H, W]`, and one label each from two idx files; any names will do.
+    """Read images, uint8 `[n, 1, H, W]`, and one label each from two idx files of any name.
 
-    The labels in the file count from `first_label` (EMNIST letters: 1). Without a `space` the label is called "class"
-    and has as many values as the file shows.
+    Labels in the file count from `first_label` (EMNIST letters: 1). Without a `space` the label is called "class" and
+    has as many values as the file shows.
     """
     x, y = read_idx(images, 3)[:, None], read_idx(labels, 1).long() - first_label
     if len(x) != len(y):
@@ -105,7 +105,8 @@ def idx_files(
 def idx_folder(
     folder: Path | str, split: str, space: LabelSpace | None = None, *, name: str = "idx", source: str = ""
 ) -> Dataset:
-    """The `split` "train" or "test" in `folder`, under MNIST's file names; `source` ends a sentence on missing ones."""
+    """Read the `split` "train" or "test" of `folder`, under MNIST's file names; `source` ends the error for missing
+    files."""
     if split not in PREFIXES:
         raise InputError(f"data set {name!r} has the splits 'train' and 'test', not {split!r}")
     wanted = [f"{PREFIXES[split]}-images-idx3-ubyte", f"{PREFIXES[split]}-labels-idx1-ubyte"]
@@ -121,6 +122,6 @@ def idx_folder(
 
 
 def _find(folder: Path, file: str) -> Path | None:
-    """The file with or without .gz, also as some copies of MNIST spell it, with a dot before "idx"."""
+    """Find the file with or without .gz, also with a dot before "idx" as in some copies of MNIST."""
     names = [spelled + end for spelled in (file, file.replace("-idx", ".idx")) for end in (".gz", "")]
     return next((folder / name for name in names if (folder / name).is_file()), None)

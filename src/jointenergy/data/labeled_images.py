@@ -1,4 +1,4 @@
-"""data: your own images with a table of their labels: a csv file with a column of file names and columns of labels."""
+"""data: images of your own with a csv file: a column of file names and columns of labels."""
 
 from __future__ import annotations
 
@@ -19,30 +19,30 @@ from jointenergy.errors import InputError
 from jointenergy.labels import LabelSpace, nearest
 
 SIZE = (64, 64)
-MOST_VALUES = 50  # of a column that is taken for a label without being named
-KNOWN_SHARE = 0.5  # of the cells of a column that must name images, to take it for the column of file names
+MOST_VALUES = 50  # values of a column that is used as a label without being named
+KNOWN_SHARE = 0.5  # share of cells that must name images in the column of file names
 
 
 @dataclass(frozen=True)
 class LabeledImages:
-    """A folder of images and its table: which file each row is of, and the columns that are labels."""
+    """Hold a folder of images and its table: the file of each row, and the label columns."""
 
     folder: Path
     table: Path
     key: str
     """The column of file names."""
     files: tuple[Path, ...]
-    """The image of each row that has one."""
+    """Image of each row that has one."""
     columns: dict[str, list[str]]
-    """The columns of labels, cells of the rows that have an image."""
+    """Label columns, for the rows with an image."""
     left_out: dict[str, str]
-    """The columns that are no labels, each with the reason."""
+    """Columns that are not labels, with the reason."""
     without_image: int
-    """How many rows of the table have no image in the folder."""
+    """Number of table rows without an image in the folder."""
 
 
 def labeled_images(folder: Path, wanted: Sequence[str] = ()) -> LabeledImages:
-    """Find the table of a folder, its column of file names and its labels: those wanted, or all that can serve."""
+    """Find the table of a folder, its column of file names and its labels: the named ones, or all suitable ones."""
     files = image_files(folder)
     if not files:
         raise InputError(f"{folder} holds no images beside its table: unpack them there")
@@ -79,7 +79,7 @@ def labeled_images(folder: Path, wanted: Sequence[str] = ()) -> LabeledImages:
 
 
 class _NamedImages:
-    """Images by their path in the folder, their file name or that name without its ending, where it is one file's."""
+    """Look up images by path in the folder, file name, or file name without ending, if unique."""
 
     def __init__(self, folder: Path, files: Sequence[Path]) -> None:
         names = [(name, f) for f in files for name in {f.relative_to(folder).as_posix(), f.name, f.stem}]
@@ -91,14 +91,14 @@ class _NamedImages:
 
 
 def _key(columns: Mapping[str, Sequence[str]], named: _NamedImages) -> tuple[float, str]:
-    """The column whose cells name the most images: their share, and its name."""
+    """Return the column whose cells name the most images, with their share."""
     shares = {name: sum(named.file(cell) is not None for cell in cells) / len(cells) for name, cells in columns.items()}
     best = max(shares, key=lambda name: shares[name])
     return shares[best], best
 
 
 def _no_label(cells: Sequence[str]) -> str:
-    """Why a column is no label, or nothing: names, free text and measurements have too many values."""
+    """Return why a column is not a label, or "": names, free text and measurements have too many values."""
     known = [cell for cell in cells if not is_missing(cell)]
     n = len(set(known))
     if n < 2:
@@ -109,9 +109,9 @@ def _no_label(cells: Sequence[str]) -> str:
 
 
 def read_labeled_images(request: Request) -> Dataset:
-    """Images with the label columns of their csv file, uint8 `[n, C, H, W]`, 64 x 64 unless the options say otherwise.
+    """Read images with the label columns of their csv file, uint8 `[n, C, H, W]`, by default 64 x 64.
 
-    A row of the table whose image is not there is left out; an empty cell is MISSING.
+    Table rows without an image are left out; empty cells are MISSING.
     """
     options = request.options
     place = request.place("a folder of images and a .csv file with their labels")

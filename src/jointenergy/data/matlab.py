@@ -1,6 +1,6 @@
-"""data: numeric arrays of MATLAB files of version 5, as SVHN has them.
+"""data: numeric arrays of MATLAB 5 files, such as SVHN.
 
-Read here rather than by scipy, whose reader is compiled code that a damaged file can crash.
+scipy is not used: its reader is compiled code that a damaged file can crash.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from jointenergy.limits import GIB, MEMBER_BYTES
 _HEADER = 128  # bytes
 _ORDERS = {b"IM": "<", b"MI": ">"}
 _MATRIX, _COMPRESSED, _COMPLEX = 14, 15, 0x800
-# The format's numbers for how values are stored, and for the class of an array.
+# The format's codes for storage types and array classes.
 _STORED = {1: "i1", 2: "u1", 3: "i2", 4: "u2", 5: "i4", 6: "u4", 7: "f4", 9: "f8", 12: "i8", 13: "u8"}
 _CLASSES = {6: "f8", 7: "f4", 8: "i1", 9: "u1", 10: "i2", 11: "u2", 12: "i4", 13: "u4", 14: "i8", 15: "u8"}
 
 
 def matlab_arrays(path: Path, names: Collection[str]) -> dict[str, NDArray[Any]]:
-    """Read the real numeric arrays of these names; others are left out."""
+    """Read the real numeric arrays with these names; skip all others."""
     found: dict[str, NDArray[Any]] = {}
     with opened(path) as file, told(f"{path} is corrupt, truncated or not a MATLAB 5 file"):
         order = _ORDERS.get(file.read(_HEADER)[-2:])
@@ -62,12 +62,12 @@ def _unpacked(content: memoryview, path: Path) -> memoryview:
 
 
 def _parts(content: memoryview, order: str) -> Iterator[tuple[int, memoryview]]:
-    """Split an element into its parts, each with the number of its kind."""
+    """Split an element into its parts, each with its type code."""
     at = 0
     while at < len(content):
         kind, size = struct.unpack_from(f"{order}II", content, at)
         begin, end = at + 8, at + 8 + size + -size % 8
-        if kind >> 16:  # up to four bytes beside their size
+        if kind >> 16:  # the compact form: up to four bytes next to their size
             kind, size, begin, end = kind & 0xFFFF, kind >> 16, at + 4, at + 8
         if begin + size > min(end, len(content)):
             raise ValueError("it ends too early")
@@ -76,7 +76,7 @@ def _parts(content: memoryview, order: str) -> Iterator[tuple[int, memoryview]]:
 
 
 def _named(content: memoryview, order: str, names: Collection[str]) -> dict[str, NDArray[Any]]:
-    """Read an array with its name, unless it is of another name or not of real numbers."""
+    """Read an array with its name; None if the name is not asked for or the values are not real numbers."""
     (_, flags), (_, dims), (_, letters), *values = _parts(content, order)
     name, flag = bytes(letters).decode("latin-1"), struct.unpack_from(f"{order}I", flags)[0]
     if name not in names or flag & _COMPLEX or flag & 0xFF not in _CLASSES:

@@ -1,4 +1,4 @@
-"""data: what a reader may be told about its set: sizes of images, which attributes, which rows are test rows."""
+"""data: options of data sets: image sizes, attributes, test rows."""
 
 from __future__ import annotations
 
@@ -12,28 +12,43 @@ from jointenergy.errors import InputError
 from jointenergy.limits import LARGEST, SIDE, SMALLEST
 
 NOT = "not "
-"""Before the name of an attribute: its value 0 is meant."""
+"""Prefix of an attribute's name for its value 0."""
 
 
 @dataclass(frozen=True)
 class Options:
-    """Options of a data set; each set looks at some of them, and those that it does not know must be left alone.
+    """Set the options of a data set. A set refuses options that it does not use; see `jointenergy data list`.
 
-    Images: `image_size` is (height, width), and `fit` says how images of other forms come to it: "crop" takes the
-    largest centered part of the wanted form (`crop` is the share of its sides that is kept), "pad" puts white around
-    the whole image, "stretch" resizes as it is. None is the set's own: see `jointenergy data list`.
+    `grey=True` reads images in one channel.
 
-    `grey` reads images in one channel, color or not.
-
-    Numbers: `center` and `scale` have one number for each column of a table, which is read as (x - center) / scale.
-
-    Labels: `columns` are the categorical columns that are made labels, `attributes` the attributes that are
-    kept (empty: all), and of those the ones stay that are 1 in at least `min_frequency` of the rows. Rows that lack a
-    value are dropped, or keep it as MISSING (`missing`). `label` is the csv column of the class; empty, the last one.
-
-    Rows: where a set brings no test rows of its own, `test_share` of its rows are held out: whole identities, the
-    official list, or plain rows (`split_by`). Rows that have both attributes of any of the `held_out_pairs` are no
-    training rows; "not Young" is the attribute's other value. Test rows keep them.
+    Parameters
+    ----------
+    image_size : (height, width) or None
+        Size of the images; None is the set's own.
+    fit : "crop", "pad", "stretch" or None
+        How images with another aspect ratio get there: crop the largest centered part, pad with white, or resize.
+        None is the set's own.
+    crop : float
+        Share of the sides that "crop" keeps.
+    center, scale : sequence of float
+        One number per column of a table, which is read as (x - center) / scale.
+    columns : sequence of str
+        Categorical columns to use as labels.
+    attributes : sequence of str
+        Attributes to keep; empty for all.
+    min_frequency : float
+        Keep only attributes that are 1 in at least this share of the rows.
+    missing : "drop" or "keep"
+        Whether rows with a missing value are dropped, or keep it as MISSING.
+    label : str
+        Column of a csv file with the class; empty for the last one.
+    split_by : "identity", "official" or "rows"
+        Whether test rows are whole identities, those of the official list, or random rows.
+    test_share : float
+        Share of rows to hold out, for sets without test rows.
+    held_out_pairs : sequence of pairs
+        Rows with both attributes of a pair are removed from training; "not Young" is the other value. Test rows
+        keep them.
     """
 
     image_size: tuple[int, int] | None = None
@@ -51,7 +66,7 @@ class Options:
     test_share: float = 0.1
     held_out_pairs: tuple[tuple[str, str], ...] = ()
 
-    # A recipe reads these as strictly as its other settings.
+    # Recipes check these as strictly as their other settings.
     __pydantic_config__: ClassVar[Any] = {"extra": "forbid", "str_max_length": 200}
 
     def __post_init__(self) -> None:
@@ -69,7 +84,7 @@ class Options:
             raise InputError(f"test_share is a share of rows between 0 and 1, got {self.test_share}")
 
     def standardized(self, x: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Rows of a table with their columns centered and scaled, where the options say so."""
+        """Center and scale the columns of a table, if the options say so."""
         if self.center:
             x = (x - np.array(self.center)).astype(np.float32)
         if self.scale:
@@ -77,7 +92,7 @@ class Options:
         return x
 
     def changed(self) -> list[str]:
-        """The names of the options that are not at their default."""
+        """Return the names of options that differ from their defaults."""
         return [f.name for f in fields(self) if getattr(self, f.name) != f.default]
 
 

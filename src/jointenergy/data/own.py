@@ -1,4 +1,4 @@
-"""data: what lies in a place of your own: which data set reads it, at which size, and what it holds."""
+"""data: inspecting a folder or file of your own: which data set reads it, at which size, and what it holds."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from jointenergy.data.registry import load
 from jointenergy.errors import InputError
 from jointenergy.files.reading import reason_of
 
-COMMON = 0.5  # share of the images that must have one size, to keep its form
+COMMON = 0.5  # share of the images that must have one size, to keep its aspect ratio
 READABLE = "a folder of images with one folder per class, a folder of images with a .csv file, an .npz or a .csv file"
 
 
 @dataclass(frozen=True)
 class OwnData:
-    """The name of the data set that reads a place, its options, its training rows, and what must be said of it."""
+    """Hold the name of the data set that reads a place, its options, its training rows, and remarks for the user."""
 
     name: str
     options: Options
@@ -32,12 +32,12 @@ class OwnData:
 
 
 def look(place: Path, most: int) -> OwnData:
-    """What a place holds, its images at most `most` pixels a side, read as a recipe would read it."""
+    """Read a place as a recipe would, with images of at most `most` pixels a side."""
     if not place.exists():
         raise InputError(f"there is no folder or file {place}")
     name = own_name(place)
     if name is None:
-        raise InputError(f"{place} is nothing to train on: {_lacking(place)}; what can be read is {READABLE}")
+        raise InputError(f"{place} cannot be trained on: {_lacking(place)}; give {READABLE}")
     if name in ("npz", "csv"):
         return _numbers(place, name)
     options, notes = _sizes(place, most)
@@ -72,7 +72,7 @@ def _sizes(place: Path, most: int) -> tuple[Options, list[str]]:
             with opened_image(content) as image:
                 sizes[image.height, image.width] += 1
                 grey = grey and image.mode in GREY
-        except Exception as error:  # broken images raise whatever they stumble over
+        except Exception as error:  # broken images may raise anything
             raise InputError(f"image {shown} cannot be read: {reason_of(error)}") from error
     if not sizes:
         raise InputError(f"{place} holds no images: give a folder or an archive of images")
@@ -91,14 +91,14 @@ def _sizes(place: Path, most: int) -> tuple[Options, list[str]]:
 
 
 def _numbers(place: Path, name: str) -> OwnData:
-    """Rows of numbers; columns of a table are centered and scaled by their training rows."""
+    """Read rows of numbers; columns of a table are centered and scaled by their training rows."""
     train = load(name, place)
     if not train.x.is_floating_point() or train.x.ndim > 2:
         return OwnData(name, Options(), train)
     center, spread = train.x.double().mean(0), train.x.double().std(0)
     notes = []
     if constant := int((spread == 0).sum()):
-        notes.append(f"{constant} columns are the same in all rows and tell nothing")
+        notes.append(f"{constant} columns are constant and carry no information")
     scale = spread.masked_fill(spread == 0, 1.0)
     options = Options(center=_rounded(center.tolist()), scale=_rounded(scale.tolist()))
     return OwnData(name, options, load(name, place, options=options), tuple(notes))

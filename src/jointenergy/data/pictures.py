@@ -1,4 +1,4 @@
-"""data: pictures of rows, which a person can look at: grids of images, points of a plane."""
+"""data: pictures of rows: grids of images, points in a plane."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from jointenergy.errors import InputError
 
 
 def image_grid(x: Tensor, columns: int, bounds: tuple[float, float], zoom: int = 1, gap: int = 2) -> Image.Image:
-    """Images `[n, channels, height, width]` (1 or 3 channels) in rows of `columns`, bounds black and white."""
+    """Arrange images `[n, 1 or 3, height, width]` in rows of `columns`; the bounds are black and white."""
     if x.ndim != 4 or x.shape[1] not in (1, 3):
         raise InputError(f"images must be [n, 1 or 3, height, width], got {tuple(x.shape)}")
     n, channels, height, width = x.shape
@@ -29,8 +29,8 @@ def image_grid(x: Tensor, columns: int, bounds: tuple[float, float], zoom: int =
 
 
 def picture_of(x: Tensor, bounds: tuple[float, float], n: int = 64) -> Image.Image | None:
-    """Draw the first rows: images as a grid, square vectors as gray images, others as points of their first two
-    dimensions; None for rows of a single number."""
+    """Draw the first rows: images as a grid, square vectors as gray images, others by their first two dimensions; None
+    for rows of a single number."""
     x = x[:n].detach().cpu().float()
     shape = tuple(x.shape[1:])
     side = math.isqrt(math.prod(shape))

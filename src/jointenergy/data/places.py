@@ -1,4 +1,4 @@
-"""data: which data set reads a place of your own, by the files that lie there."""
+"""data: which data set reads a folder or file of your own."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ OWN = ("images", "image-attributes", "npz", "csv")
 
 
 def own_name(place: Path) -> str | None:
-    """The name of the data set that reads a place of your own; None where none does."""
+    """Return the name of the data set that reads a place; None if none does."""
     if place.is_file():
         archive = place.name.lower().endswith(ARCHIVES)
         return {".csv": "csv", ".npz": "npz"}.get(place.suffix.lower(), "images" if archive else None)
@@ -25,7 +25,7 @@ def own_name(place: Path) -> str | None:
             try:
                 labeled_images(place)
             except InputError:
-                pass  # a table of something else
+                pass  # the table is about something else
             else:
                 return "image-attributes"
         return "images" if all(len(f.relative_to(place).parts) > 1 for f in files) else None
@@ -33,6 +33,6 @@ def own_name(place: Path) -> str | None:
 
 
 def advice(place: Path, name: str) -> str:
-    """The end of a sentence on a place that a data set cannot read: how to train on it all the same."""
+    """Return the end of an error about a place that a data set cannot read: how to train on it."""
     other = None if (place / name).is_dir() else own_name(place)
-    return f"; to train on data of your own, write a recipe for them with `jointenergy init {place}`" if other else ""
+    return f"; to train on your own data, write a recipe with `jointenergy init {place}`" if other else ""

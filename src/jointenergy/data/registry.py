@@ -1,4 +1,4 @@
-"""data: the data sets that are known by name, what each looks for and which options it takes."""
+"""data: the data sets known by name, the files each reads and the options it takes."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ SYLLABLES = ("o", "ki", "su", "tsu", "na", "ha", "ma", "ya", "re", "wo")
 
 @dataclass(frozen=True)
 class Entry:
-    """How a data set is read, what it is and looks for in a line, and the options that it takes."""
+    """Hold the reader of a data set, its description in one line, and the options it takes."""
 
     read: Callable[[Request], Dataset]
     about: str
@@ -78,7 +78,7 @@ def _mnist_masks(request: Request) -> Dataset:
 
 
 def _images(request: Request) -> Dataset:
-    """Class folders below train/ and test/, or class folders alone, of which the options' share are test rows."""
+    """Read class folders below train/ and test/, or class folders alone, of which a share become test rows."""
     place = request.place("a folder or archive of images, one sub-folder a class")
     prefix = f"{request.split}/" if any(holds_images(place, f"{split}/") for split in SPLITS) else ""
     frame = request.frame("stretch", None)
@@ -99,13 +99,13 @@ _ATTRIBUTE = ("attributes", "min_frequency", "test_share", "held_out_pairs")
 READERS: dict[str, Entry] = {
     "digits": Entry(_digits, "8 x 8 digits of scikit-learn; comes with the library"),
     "digits-attributes": Entry(
-        lambda r: with_attributes(_digits(r)), "the same under three attributes: parity, above four, has a loop"
+        lambda r: with_attributes(_digits(r)), "the same with three attributes: parity, above four, has a loop"
     ),
-    "digits-masks": Entry(lambda r: with_masks(_digits(r)), "the same under 64 binary foreground variables"),
-    "toy": Entry(_toy, "eight Gaussians in the plane with three attributes; drawn by the seed and kept"),
-    "dsprites": Entry(_dsprites, "ellipses of dSprites, re-rendered, 32 x 32, under their place; drawn once and kept"),
+    "digits-masks": Entry(lambda r: with_masks(_digits(r)), "the same with 64 binary foreground variables"),
+    "toy": Entry(_toy, "eight Gaussians in the plane with three attributes; drawn by the seed"),
+    "dsprites": Entry(_dsprites, "ellipses of dSprites, re-rendered, 32 x 32, with positions; drawn once and cached"),
     "mnist": Entry(_mnist, "idx files of MNIST, .gz or not"),
-    "mnist-masks": Entry(_mnist_masks, "MNIST under 784 binary foreground variables"),
+    "mnist-masks": Entry(_mnist_masks, "MNIST with 784 binary foreground variables"),
     "fashion-mnist": Entry(
         _idx(LabelSpace({"article": ARTICLES}), "Zalando Research's Fashion-MNIST"), "idx files of Fashion-MNIST"
     ),
@@ -150,12 +150,30 @@ READERS: dict[str, Entry] = {
 def load(
     name: str, folder: Path | str | None = None, split: str = "train", *, seed: int = 0, options: Options = DEFAULT
 ) -> Dataset:
-    """The `split` ("train" or "test") of the data set called `name`, as `options` say.
+    """Load a split of a data set by name.
 
-    Some sets come with the library or are drawn; `seed` says how they are split or drawn. The others are read from
-    `folder`, or else the folder that the environment variable JOINTENERGY_DATA names: from its sub-folder with the
-    set's name if there is one, else from the folder itself. Nothing is downloaded: `jointenergy data get` does that.
-    What takes long to decode is kept in a cache folder, which JOINTENERGY_CACHE names.
+    Nothing is downloaded; `jointenergy data get` does that. Sets that take long to decode are cached in the folder of
+    the environment variable JOINTENERGY_CACHE.
+
+    Parameters
+    ----------
+    name : str
+        One of `jointenergy data list`.
+    folder : path, optional
+        Folder with the files of the set, or with a sub-folder of the set's name. By default the environment variable
+        JOINTENERGY_DATA. Sets that come with the library or are drawn need none.
+    split : "train" or "test"
+        The rows to return.
+    seed : int
+        Seed of sets that are split or drawn here.
+    options : Options
+        Image size, attributes and so on.
+
+    Examples
+    --------
+    >>> import jointenergy as je
+    >>> je.data.load("digits", split="test")
+    Dataset('digits', 540 rows of (64,) torch.float32, LabelSpace({'digit': 10}))
     """
     if name not in READERS:
         raise InputError(f"there is no data set called {name!r}: {nearest(name, list(READERS))}")

@@ -1,4 +1,4 @@
-"""data: what a reader is asked for, and where its files lie."""
+"""data: requests to readers: a split of a data set, and where its files are."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ WHERE = f"; --data DIR or {VARIABLE} names the folder"
 
 @dataclass(frozen=True)
 class Request:
-    """One split of a data set, from a folder or a file (None: the environment names it), with a seed for what is
-    generated or split here."""
+    """Request one split of a data set from a folder or file (None: JOINTENERGY_DATA), with a seed for sets that are
+    drawn or split here."""
 
     name: str
     folder: Path | None
@@ -30,14 +30,14 @@ class Request:
     options: Options = DEFAULT
 
     def place(self, wanted: str) -> Path:
-        """Return the file or folder of --data or the environment, or raise an error that says what is needed."""
+        """Return the file or folder of --data or the environment; raise InputError that says what is needed."""
         place = self._named(wanted)
         if not place.exists():
             raise InputError(f"data set {self.name!r} needs {wanted}, and {place} is not there{WHERE}")
         return place
 
     def where(self, wanted: str) -> Path:
-        """The folder of the set's files: the sub-folder with its name if there is one, else the folder itself."""
+        """Return the folder of the set's files: the sub-folder with its name, else the folder itself."""
         place = self._named(wanted)
         if not place.is_dir():
             raise InputError(f"data set {self.name!r} needs {wanted} in {place}, which is no folder{WHERE}")
@@ -50,21 +50,21 @@ class Request:
         return Path(value)
 
     def missing(self, wanted: str, where: Path) -> InputError:
-        """The sentence on a folder that holds nothing of the set."""
+        """Return the error for a folder without files of the set."""
         return InputError(f"data set {self.name!r} needs {wanted} in {where}, where none are{WHERE}")
 
     def frame(self, fit: Fit, size: tuple[int, int] | None) -> Frame | None:
-        """How images are brought to one size: as the options say, else by the set's own way."""
+        """Return how images get to one size: by the options, else by the set's default."""
         wanted = self.options.image_size or size
         return None if wanted is None else Frame(*wanted, self.options.fit or fit, self.options.crop)
 
     @property
     def mode(self) -> Mode:
-        """How images are read: in gray if the options say so, else in color."""
+        """Return the image mode: gray if the options say so, else color."""
         return "L" if self.options.grey else "RGB"
 
     def part(self, dataset: Dataset, *, stratify: bool, held: NDArray[np.bool_] | None = None) -> Dataset:
-        """The wanted one of the two parts of a set that brings no split of its own; `held` rows are not trained on."""
+        """Return the requested part of a set without a split of its own; `held` rows are not trained on."""
         train, test = split_rows(dataset, self.options.test_share, self.seed, stratify=stratify)
         if self.split == "test":
             return dataset.rows(test)

@@ -1,4 +1,4 @@
-"""data: shoes with categorical columns made binary attributes: UT Zappos50K, and the footwear of a fashion shop."""
+"""data: shoes with binary attributes made from categories: UT Zappos50K, and the footwear of a fashion shop."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SIZE = (64, 64)
 
 @dataclass(frozen=True)
 class Shop:
-    """Where a set has its table, which column names the image, how, and which columns are made attributes."""
+    """Describe a set: its table, the column with the image's name, and the columns that become attributes."""
 
     table: str
     key: str
@@ -32,7 +32,7 @@ class Shop:
 
 
 SHOPS = {
-    # Gibbs-JEM left HeelHeight, Insole and ToeStyle out, which miss too many values.
+    # Without HeelHeight, Insole and ToeStyle, as in Kelly, Zemel and Grathwohl (2021): too many values are missing.
     "zappos": Shop(
         "meta-data.csv",
         "CID",
@@ -51,11 +51,11 @@ SHOPS = {
 
 
 def read_shoes(request: Request) -> Dataset:
-    """Shoes on white, uint8 `[n, 3, H, W]`, 64 x 64 unless the options say otherwise, with binary attributes.
+    """Read shoes on white, uint8 `[n, 3, H, W]`, by default 64 x 64, with binary attributes.
 
-    Images are padded with white to the form and resized; gray ones become color. Rows that lack a value of a chosen
-    column are dropped, or have its attributes MISSING, as `missing` says; then attributes are counted and chosen over
-    all rows that are left.
+    Images are padded with white and resized; gray ones become color. Rows without a value in a selected column are
+    dropped, or have its attributes MISSING, by the option `missing`. Attributes are then counted and selected over all
+    remaining rows.
     """
     options, name = request.options, request.name
     shop = SHOPS[name]
@@ -87,5 +87,5 @@ def read_shoes(request: Request) -> Dataset:
 
 
 def _table(where: Path, name: str) -> Path | None:
-    """The table, in the folder or in one of its sub-folders."""
+    """Find the table in the folder or in one of its sub-folders."""
     return next(iter([where / name] if (where / name).is_file() else sorted(where.glob(f"*/{name}"))), None)

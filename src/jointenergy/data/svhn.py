@@ -17,7 +17,7 @@ from jointenergy.errors import InputError
 
 
 def read_svhn(request: Request) -> Dataset:
-    """Digits in color, uint8 `[n, 3, 32, 32]`, from train_32x32.mat or test_32x32.mat, or <split>/<digit>/* images."""
+    """Read color digits, uint8 `[n, 3, 32, 32]`, from <split>_32x32.mat or from images <split>/<digit>/*."""
     name, split = request.name, request.split
     wanted = f"{split}_32x32.mat, or image folders {split}/<digit>/* (SVHN of Netzer et al., format 2)"
     where = request.where(wanted)
@@ -37,7 +37,7 @@ def read_svhn(request: Request) -> Dataset:
 
 
 def read_mat(path: Path, name: str = "svhn") -> Dataset:
-    """A MATLAB file with X `[32, 32, 3, n]` and y `[n, 1]`, in which the digit 0 is called 10."""
+    """Read a MATLAB file with X `[32, 32, 3, n]` and y `[n, 1]`, where 10 stands for the digit 0."""
     found = matlab_arrays(path, ("X", "y"))
     x, y = found.get("X"), found.get("y")
     if x is None or x.dtype != np.uint8 or x.ndim != 4 or x.shape[2] != 3:

@@ -1,4 +1,4 @@
-"""data: tables of rows: csv files with a column of labels, and npz files with arrays x and y."""
+"""data: tables: csv files with a column of labels, and npz files with arrays x and y."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from jointenergy.labels import MISSING, LabelSpace, nearest
 from jointenergy.limits import LARGEST, TABLE_BYTES
 
 MISSING_CELLS = ("", "nan", "na", "?")
-"""What a cell holds, in small letters, that holds nothing."""
+"""Lowercase texts of a cell without a value."""
 
 _WHOLE = re.compile(r"[+-]?[0-9]{1,18}")
 
-MOST_CLASSES = 100_000  # that an npz file may have beyond one for each row: its test rows may be few
+MOST_CLASSES = 100_000  # that an npz file may have, or one per row if that is more: test files may be short
 
 
 def is_missing(cell: str) -> bool:
@@ -37,8 +37,8 @@ def is_missing(cell: str) -> bool:
 
 
 def lines_of(path: Path) -> list[list[str]]:
-    """The lines of a csv file that are not empty, or one sentence."""
-    # Spreadsheets begin UTF-8 with a mark, which would make a word of the first number.
+    """Read the non-empty lines of a csv file; raise InputError if it is not one."""
+    # Spreadsheets start UTF-8 with a byte order mark, which would turn the first number into text.
     content = content_of(path, TABLE_BYTES, "the table")
     try:
         text = io.TextIOWrapper(io.BytesIO(content), encoding="utf-8-sig", newline="")
@@ -53,7 +53,7 @@ def lines_of(path: Path) -> list[list[str]]:
 
 
 def columns_of(path: Path) -> dict[str, list[str]]:
-    """The columns of a csv file by the names in its first line; every line must have as many cells."""
+    """Read the columns of a csv file by the names in its first line; all lines must have as many cells."""
     names, *rows = lines_of(path)
     names = [name.strip() for name in names]
     if len(set(names)) < len(names):
@@ -70,7 +70,7 @@ def columns_of(path: Path) -> dict[str, list[str]]:
 
 
 def column(columns: dict[str, list[str]], name: str, path: Path) -> list[str]:
-    """One column, or a sentence with the names that are there."""
+    """Return one column; raise InputError with the names that exist."""
     if name not in columns:
         raise InputError(f"the table {path} has no column {name!r}: {nearest(name, list(columns))}")
     return columns[name]
@@ -80,9 +80,9 @@ def column(columns: dict[str, list[str]], name: str, path: Path) -> list[str]:
 
 
 def read_csv(request: Request) -> Dataset:
-    """Numbers as x, float32 `[n, columns]`, and one column as the label: `data.options.label`, or the last.
+    """Read numbers as x, float32 `[n, columns]`, and one column as the label: `data.options.label`, or the last.
 
-    The file is what --data names, or the only .csv of the folder; train.csv and test.csv are the two splits.
+    --data names the file or a folder with a single .csv file; train.csv and test.csv are the two splits.
     """
     place = request.place("a .csv file")
     path, own = _file(request, place, ".csv")
@@ -106,7 +106,7 @@ def _numbers(cells: Sequence[str], name: str, path: Path) -> list[float]:
             value = float(cell)
         except ValueError:
             value = math.nan
-        if not abs(value) <= LARGEST:  # what float32 holds, and NaN is not
+        if not abs(value) <= LARGEST:  # true for NaN too
             raise InputError(
                 f"the table {path} has {shortened(repr(cell), 60)} in row {number} of column {name!r}, where a finite "
                 "number should be: fill or leave out such rows"
@@ -116,7 +116,7 @@ def _numbers(cells: Sequence[str], name: str, path: Path) -> list[float]:
 
 
 def coded(cells: Sequence[str]) -> tuple[list[str], NDArray[np.int64]]:
-    """The values of a label, whole numbers in their order and words in theirs, and which of them each cell has.
+    """Return the sorted values of a label, integers by size and words by text, and the code of each cell.
 
     Cells without a value are MISSING.
     """
@@ -141,11 +141,11 @@ def _standardized(x: NDArray[np.float32], options: Options, path: Path) -> NDArr
 
 
 def read_npz(request: Request) -> Dataset:
-    """Arrays `x`, uint8 pixels or floats `[n, ...]`, and `y`, whole numbers or words `[n]` or `[n, L]`.
+    """Read arrays `x`, uint8 pixels or floats `[n, ...]`, and `y`, integers or words `[n]` or `[n, L]`.
 
-    Numbers count from 0, and -1 is MISSING; without `y` there are no labels. The arrays `x_test` and `y_test` are the
-    test rows where they are there. The file is what --data names, or the only .npz of the folder; train.npz and
-    test.npz are the two splits.
+    Integers count from 0, and -1 is MISSING; without `y` there are no labels. Test rows are the arrays `x_test` and
+    `y_test`, if present. --data names the file or a folder with a single .npz file; train.npz and test.npz are the two
+    splits.
     """
     place = request.place("a .npz file with the arrays x and y")
     path, own = _file(request, place, ".npz")
@@ -165,14 +165,14 @@ def read_npz(request: Request) -> Dataset:
         x = x[:, None]
     if end not in y:
         raise InputError(f"{path} has x{end} and no y{end}, while the other rows have labels")
-    with np.errstate(over="ignore"):  # what is no float32 is infinite there, and refused
+    with np.errstate(over="ignore"):  # values beyond float32 become infinite and are refused
         x = x if x.dtype == np.uint8 else _standardized(x.astype(np.float32), request.options, path)
     dataset = _dataset(x, y[end], labels, request.name, path)
     return dataset if own else request.part(dataset, stratify=True)
 
 
 def _label_arrays(arrays: dict[str, NDArray[Any]], path: Path) -> tuple[LabelSpace, dict[str, NDArray[np.int64]]]:
-    """The labels of all rows, training and test alike, so that both have the same values."""
+    """Return the labels of training and test rows together, so that both have the same values."""
     ends = [end for end in ("", "_test") if f"y{end}" in arrays]
     if "" not in ends:
         sizes = {end: len(arrays[f"x{end}"]) for end in ("", "_test") if f"x{end}" in arrays}
@@ -202,7 +202,7 @@ def _label_arrays(arrays: dict[str, NDArray[Any]], path: Path) -> tuple[LabelSpa
 
 
 def _counted(y: NDArray[Any], path: Path) -> int:
-    """How many classes there are, by the largest; identifiers are no classes, and would be a network's outputs."""
+    """Return the number of classes from the largest; refuse identifiers, which would each become a network output."""
     n = int(y.max(initial=0)) + 1
     if n > max(MOST_CLASSES, len(y)):
         raise InputError(
@@ -212,11 +212,11 @@ def _counted(y: NDArray[Any], path: Path) -> int:
     return n
 
 
-# Both.
+# Shared by csv and npz.
 
 
 def _file(request: Request, place: Path, end: str) -> tuple[Path, bool]:
-    """The file to read, and whether it holds the wanted split alone."""
+    """Return the file to read, and whether it holds only the requested split."""
     if place.is_file():
         return place, False
     place = place / request.name if (place / request.name).is_dir() else place
@@ -232,7 +232,7 @@ def _file(request: Request, place: Path, end: str) -> tuple[Path, bool]:
 
 
 def space(values: Mapping[str, Sequence[str] | int], path: Path) -> LabelSpace:
-    """Labels by the names and values of a file, or one sentence that names it."""
+    """Make a label space from the names and values of a file; errors name the file."""
     try:
         return LabelSpace(values)
     except InputError as error:

@@ -1,8 +1,8 @@
-"""data: the tensors in a TorchScript archive, read without running or compiling anything of it.
+"""data: reading the tensors of a TorchScript archive without running or compiling any of it.
 
-Such an archive is a zip file with a pickle of the module, its tensors as plain bytes, and code. The code is not looked
-at. The pickle's instructions are followed one by one; objects become dicts of what they hold, and names of classes and
-functions are nothing but names.
+Such an archive is a zip file with a pickle of the module, tensors as plain bytes, and code. The code is ignored. The
+pickle's instructions are interpreted one by one; objects become dicts of their attributes, and names of classes and
+functions are never looked up.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class _Named:
 
 @dataclass
 class _Object:
-    """A module or another object of a class of the archive: its attributes alone."""
+    """Hold the attributes of a module or another object of the archive."""
 
     held: dict[str, Any] = field(default_factory=dict)
 
@@ -51,7 +51,7 @@ class _Storage:
 
 
 def is_torchscript(path: Path) -> bool:
-    """Whether a file is a zip archive that holds code beside its tensors."""
+    """Return whether a file is a zip archive with code besides its tensors."""
     try:
         with zipfile.ZipFile(path) as archive:
             return any("/code/" in name for name in archive.namelist())
@@ -60,7 +60,7 @@ def is_torchscript(path: Path) -> bool:
 
 
 def torchscript_tensors(path: Path) -> dict[str, Tensor]:
-    """Every tensor of the module under its dotted name, or one sentence naming the file."""
+    """Read every tensor of the module by its dotted name; errors name the file."""
     with told(f"{path} is corrupt, truncated or no TorchScript archive"), zipfile.ZipFile(path) as archive:
         (pickle,) = (name for name in archive.namelist() if name.count("/") == 1 and name.endswith("/data.pkl"))
         found: dict[str, Tensor] = {}
@@ -73,7 +73,7 @@ def torchscript_tensors(path: Path) -> dict[str, Tensor]:
 
 
 class _Script(Machine):
-    """The pickle machine with the few instructions that modules and tensors need."""
+    """Extend the pickle machine by the few instructions that modules and tensors need."""
 
     def __init__(self, shown: str, archive: zipfile.ZipFile, root: str) -> None:
         super().__init__(shown)
@@ -129,7 +129,7 @@ class _Script(Machine):
 
 
 def _value(name: str, arguments: tuple[Any, ...]) -> object:
-    """What a call would give: a tensor, or a plain value; anything else is no call of a weights file."""
+    """Return the result of a call: a tensor or a plain value; refuse any other call."""
     if name == _TENSOR:
         storage, offset, shape, stride, *_ = arguments
         return _tensor(of_kind(storage, _Storage), int(offset), tuple(shape), tuple(stride))
@@ -151,7 +151,7 @@ def _tensor(storage: _Storage, offset: int, shape: tuple[int, ...], stride: tupl
 
 
 def _held(value: object, prefix: str = "") -> Iterator[tuple[str, object]]:
-    """All that an object holds, and what that holds in turn, under dotted names."""
+    """Return everything that an object holds, recursively, by dotted names."""
     held = value.held if isinstance(value, _Object) else value if isinstance(value, dict) else {}
     for name, inner in held.items():
         yield f"{prefix}{name}", inner

@@ -1,9 +1,8 @@
-"""data: eight Gaussians on a circle with three binary attributes (mixed joint EBM, 6.1), and their exact density.
+"""data: eight Gaussians on a circle with three binary attributes (Kelly and Grathwohl 2021, 6.1), and their density.
 
-Mode k of 0 to 7 has the binary digits of k as its attributes, each of which parts the modes evenly: `half` is the upper
-or the lower half of the circle, `side` its right or left, `steep` the modes nearer to a steep diameter. Around the
-circle the modes stand in Gray's order, so that neighbors differ in one attribute: chains that change a label at a time
-can go from any mode to any other on ways where the density is not nothing.
+The attributes of mode k are the binary digits of k; each splits the modes in half: `half` is the upper or lower half of
+the circle, `side` its right or left, `steep` the modes near a steep diameter. Modes are arranged in Gray code, so that
+neighbors differ in one attribute: chains that change one label at a time can reach every mode.
 """
 
 from __future__ import annotations
@@ -20,19 +19,19 @@ from jointenergy.labels import MISSING, LabelSpace
 LABELS = LabelSpace.binary(["half", "side", "steep"])
 N_MODES = 8
 PLACES = (0, 1, 3, 2, 7, 6, 4, 5)
-"""Where mode k stands, in eighths of a turn counterclockwise from the right."""
+"""Position of mode k, in eighths of a turn counterclockwise from the right."""
 RADIUS = 4.0 / 1.414
 SD = 0.5 / 1.414
 
 
 def modes() -> Tensor:
-    """The centers of the eight modes, float64 `[8, 2]`; mode k has the labels `LABELS.enumerate()[k]`."""
+    """Return the centers of the eight modes, float64 `[8, 2]`; mode k has the labels `LABELS.enumerate()[k]`."""
     angle = torch.tensor(PLACES, dtype=torch.float64) * (2.0 * math.pi / N_MODES)
     return RADIUS * torch.stack([angle.cos(), angle.sin()], dim=1)
 
 
 def eight_gaussians(n: int, *, generator: torch.Generator) -> Dataset:
-    """`n` independent draws, each from one of the eight equally likely modes; float32 `[n, 2]`."""
+    """Draw `n` rows from the eight equally likely modes; float32 `[n, 2]`."""
     device = generator.device
     mode = torch.randint(N_MODES, (n,), generator=generator, device=device)
     noise = torch.randn(n, 2, generator=generator, device=device)
@@ -41,13 +40,13 @@ def eight_gaussians(n: int, *, generator: torch.Generator) -> Dataset:
 
 
 def toy(seed: int = 0, n_train: int = 50_000, n_test: int = 10_000) -> Split:
-    """Training and test rows from one generator with this seed."""
+    """Draw training and test rows with this seed."""
     generator = torch.Generator().manual_seed(seed)
     return Split(eight_gaussians(n_train, generator=generator), eight_gaussians(n_test, generator=generator))
 
 
 def toy_log_density(x: Tensor, y: Tensor | None = None) -> Tensor:
-    """The exact, normalized log p(x, y) with every missing label summed out; log p(x) without `y`; `[n]`."""
+    """Return the exact, normalized log p(x, y), missing labels summed out; log p(x) without `y`; `[n]`."""
     if x.ndim != 2 or x.shape[1] != 2 or not x.is_floating_point():
         raise InputError(f"x of the toy must be floating-point [n, 2], got {x.dtype} {tuple(x.shape)}")
     y = LABELS.given(y, len(x), x.device)

@@ -1,4 +1,4 @@
-"""data: rows to train on and rows held out, scaled to the range of x, with some entries hidden where that is asked."""
+"""data: training and held-out rows, scaled to the range of x, with entries hidden on request."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ Pixels = Literal["none", "bytes", "binary"]
 
 @dataclass(frozen=True, eq=False)
 class TrainingData:
-    """Rows as the model takes them, on the training device: those that are learned from, and held-out ones.
+    """Hold training and held-out rows as the model takes them, on the training device.
 
-    `mask` is True where x is observed (None: everywhere); elsewhere x holds where its completion begins. Held-out rows
-    are complete. `weight` says how much a row counts (None: 1).
+    `mask` is True where x is observed (None: everywhere); elsewhere x holds the start of its completion. Held-out rows
+    are complete. `weight` is the weight of each row (None: 1).
     """
 
     x: Tensor
@@ -38,20 +38,20 @@ class TrainingData:
         return tuple(self.x.shape[1:])
 
     def to(self, device: torch.device | str) -> TrainingData:
-        """The same rows on another device."""
+        """Move the rows to another device."""
         x, y, x_held, y_held = (t.to(device) for t in (self.x, self.y, self.x_held, self.y_held))
         mask, weight = (None if t is None else t.to(device) for t in (self.mask, self.weight))
         return TrainingData(x, y, x_held, y_held, self.labels, mask, weight)
 
 
 def view(low: float, high: float, *, dequantize: Pixels = "none", logit: bool = False) -> View:
-    """The range of x, with how it sees pixels."""
+    """Return the range of x and how pixels map to it."""
     levels = {"bytes": BYTES, "binary": BINARY}.get(dequantize) if logit else None
     return View(low, high, levels)
 
 
 def scaled(dataset: Dataset, bounds: View) -> Dataset:
-    """Pixels as `bounds` see them; what is no pixel is taken as it is. Noise of a view is one draw for good."""
+    """Scale pixels to `bounds`; other values stay as they are. The noise of a view is drawn once."""
     if dataset.x.is_floating_point():
         if bounds.levels is not None:
             raise InputError(f"the logit takes pixels, and {dataset.name!r} has numbers: leave data.transform out")
@@ -77,12 +77,12 @@ def prepare(
     """Scale pixels to (low, high), hold rows out, and hide some labels or entries of x from training.
 
     `validation` is a share or a number of rows, the same ones for every seed, or held-out rows of your own. `labeled`
-    rows keep their labels, as many of each class as can be; `missing_labels` and `missing_x` are shares of entries.
-    With `labels=False` labels are left out. With `logit` x is the logit of dequantized pixels.
+    rows keep their labels, balanced over classes; `missing_labels` and `missing_x` are shares of entries to hide.
+    `labels=False` drops the labels. With `logit`, x is the logit of dequantized pixels.
     """
     bounds = view(low, high, dequantize=dequantize, logit=logit)
     dataset = scaled(dataset, bounds)
-    if not labels:  # before rows are held out, which are chosen by their labels
+    if not labels:  # before the split, which is stratified by labels
         dataset = _without_labels(dataset)
     if isinstance(validation, Dataset):
         held = scaled(validation, bounds)
@@ -106,19 +106,19 @@ def _without_labels(dataset: Dataset) -> Dataset:
 
 
 def filled(x: Tensor, mask: Tensor) -> Tensor:
-    """x with the mean of what is seen in place of what is hidden, which is hidden from all."""
+    """Replace hidden entries of x by the mean of the observed ones."""
     mean = torch.where(mask, x, 0.0).sum(0) / mask.sum(0).clamp(min=1)
     return torch.where(mask, x, mean)
 
 
 def with_few_labels(y: Tensor, n: int, *, generator: torch.Generator) -> Tensor:
-    """The labels of n rows that have one, as many of each class as can be; all others are missing."""
+    """Keep the labels of n rows, balanced over classes; all others become MISSING."""
     known = (y != MISSING).any(1).nonzero()[:, 0]
     if n > len(known):
         raise InputError(f"data.labeled asks for {n} labeled rows, and {len(known)} are there to train on")
     order = known[torch.randperm(len(known), generator=generator)]
     _, of_class = y[order].unique(dim=0, return_inverse=True)
-    # The first of each class, then the second of each, and so on.
+    # Take the first of each class, then the second of each, and so on.
     within = torch.empty_like(order)
     for k in range(int(of_class.max()) + 1):
         own = (of_class == k).nonzero()[:, 0]

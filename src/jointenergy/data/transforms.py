@@ -1,6 +1,6 @@
-"""data: transforms between pixels and what a model sees, each with its inverse where there is one.
+"""data: transforms between pixels and the inputs of a model, with inverses where they exist.
 
-What is random takes its generator at the call and draws on the generator's device, anew for every row.
+Random transforms take a generator at the call and draw on its device, independently for each row.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ def _dequantized(x: Tensor, levels: int, generator: torch.Generator) -> Tensor:
 
 
 def dequantized(x: Tensor, levels: int, noise: Tensor) -> Tensor:
-    """(x + u) / levels, held below x + 1: without that, rounding would lift some pixels to the next level."""
+    """Return (x + u) / levels, kept below (x + 1) / levels, which rounding could otherwise reach."""
     return torch.minimum(x + noise, torch.nextafter(x + 1, x)) / levels
 
 
 @final
 @dataclass(frozen=True)
 class Scale:
-    """uint8 pixels to float32 between `low` (0) and `high` (255); JEM uses -1 and 1."""
+    """Scale uint8 pixels to float32 from `low` (pixel 0) to `high` (pixel 255); JEM uses -1 and 1."""
 
     low: float = -1.0
     high: float = 1.0
@@ -53,7 +53,7 @@ class Scale:
         return x.float() / 255.0 * (self.high - self.low) + self.low
 
     def inverse(self, x: Tensor) -> Tensor:
-        """The nearest pixels, uint8; values outside the bounds become 0 or 255."""
+        """Return the nearest pixels, uint8; values outside the bounds become 0 or 255."""
         _floats(x, "Scale.inverse")
         return ((x - self.low) * (255.0 / (self.high - self.low))).round().clamp(0, 255).to(torch.uint8)
 
@@ -61,14 +61,14 @@ class Scale:
 @final
 @dataclass(frozen=True)
 class Dequantize:
-    """uint8 pixels to float32 in [0, 1): (255 x + u) / 256 with x in [0, 1] and u uniform, as the papers print it."""
+    """Dequantize uint8 pixels to float32 in [0, 1): (255 x + u) / 256 with x in [0, 1] and u uniform."""
 
     def __call__(self, x: Tensor, *, generator: torch.Generator) -> Tensor:
         _bytes(x, "Dequantize")
         return _dequantized(x.float(), 256, generator)
 
     def inverse(self, x: Tensor) -> Tensor:
-        """The pixels that x came from, exactly, uint8."""
+        """Return the original pixels exactly, uint8."""
         _floats(x, "Dequantize.inverse")
         return (x * 256).floor().clamp(0, 255).to(torch.uint8)
 
@@ -76,7 +76,7 @@ class Dequantize:
 @final
 @dataclass(frozen=True)
 class DequantizeBinary:
-    """Images of 0 and 1 to float32 in [0, 1): (7 x + u) / 8, as for dSprites; floats between 0 and 1 are taken too."""
+    """Dequantize binary images to float32 in [0, 1): (7 x + u) / 8; floats between 0 and 1 are accepted too."""
 
     def __call__(self, x: Tensor, *, generator: torch.Generator) -> Tensor:
         x = x.float()
@@ -84,11 +84,11 @@ class DequantizeBinary:
         return self.unchecked(x, generator=generator)
 
     def unchecked(self, x: Tensor, *, generator: torch.Generator) -> Tensor:
-        """The same of floats between 0 and 1, for callers who have looked at them before."""
+        """Dequantize floats without checking that they lie between 0 and 1."""
         return _dequantized(7 * x, 8, generator)
 
     def inverse(self, x: Tensor) -> Tensor:
-        """The zeros and ones that x came from, uint8."""
+        """Return the original zeros and ones, uint8."""
         _floats(x, "DequantizeBinary.inverse")
         return (x >= 0.5).to(torch.uint8)
 
@@ -101,7 +101,7 @@ def _within_unit(x: Tensor, name: str) -> None:
 @final
 @dataclass(frozen=True)
 class Logit:
-    """x in [0, 1] to R: the logit of (1 - 2 epsilon) x + epsilon.
+    """Map x in [0, 1] to R by the logit of (1 - 2 epsilon) x + epsilon.
 
     A density q of the result gives log p(x) = log q(Logit()(x)) + Logit().log_jacobian(x).
     """
@@ -113,7 +113,7 @@ class Logit:
             raise InputError(f"Logit needs an epsilon between 0 and 0.5, got {self.epsilon}")
 
     def _logs(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """log s and log(1 - s) of s = (1 - 2 epsilon) x + epsilon; 1 - s from 1 - x, which float32 has exactly."""
+        """Return log s and log(1 - s) for s = (1 - 2 epsilon) x + epsilon; 1 - s comes from 1 - x, exact in float32."""
         width = 1 - 2 * self.epsilon
         return (x * width + self.epsilon).log(), ((1 - x) * width + self.epsilon).log()
 
@@ -123,22 +123,22 @@ class Logit:
         return self.unchecked(x)
 
     def unchecked(self, x: Tensor) -> Tensor:
-        """The same of floats between 0 and 1, for callers who know that they are."""
+        """Apply the logit without checking that x lies between 0 and 1."""
         log_s, log_rest = self._logs(x)
         return log_s - log_rest
 
     @property
     def bound(self) -> float:
-        """The logit of 1, and minus that of 0: all results lie between the two."""
+        """Return the logit of x = 1; all results lie between minus this and this."""
         return math.log1p(-self.epsilon) - math.log(self.epsilon)
 
     def inverse(self, z: Tensor) -> Tensor:
-        """The x of a logit; a z that no x in [0, 1] has gives a value up to epsilon outside."""
+        """Return the x of a logit; a z beyond `bound` gives a value up to epsilon outside [0, 1]."""
         _floats(z, "Logit.inverse")
         return (z.sigmoid() - self.epsilon) / (1 - 2 * self.epsilon)
 
     def log_jacobian(self, x: Tensor) -> Tensor:
-        """log |det dz/dx| of each row, `[n]`."""
+        """Return log |det dz/dx| of each row, `[n]`."""
         _floats(x, "Logit.log_jacobian")
         log_s, log_rest = self._logs(x)
         return (math.log(1 - 2 * self.epsilon) - log_s - log_rest).flatten(1).sum(1)
@@ -147,7 +147,7 @@ class Logit:
 @final
 @dataclass(frozen=True)
 class GaussianNoise:
-    """x plus normal noise of standard deviation `scale`, clamped to the two bounds `clamp` where they are given."""
+    """Add Gaussian noise of standard deviation `scale`, clamped to the bounds `clamp` if given."""
 
     scale: float
     clamp: tuple[float, float] | None = None
@@ -166,7 +166,7 @@ class GaussianNoise:
 @final
 @dataclass(frozen=True, eq=False)
 class CorrelatedNoise:
-    """x plus normal noise in the shape of a covariance, of which `root` is the upper Cholesky factor."""
+    """Add Gaussian noise with a covariance of which `root` is the upper Cholesky factor."""
 
     root: Tensor
 
@@ -178,7 +178,7 @@ class CorrelatedNoise:
 @final
 @dataclass(frozen=True)
 class Resize:
-    """Images `[n, C, H, W]` in another size, bilinear and antialiased; uint8 stays uint8."""
+    """Resize images `[n, C, H, W]`, bilinear and antialiased; uint8 stays uint8."""
 
     height: int
     width: int
@@ -197,7 +197,7 @@ class Resize:
 @final
 @dataclass(frozen=True)
 class CenterCrop:
-    """The middle of images `[n, C, H, W]`."""
+    """Crop the center of images `[n, C, H, W]`."""
 
     height: int
     width: int

@@ -1,10 +1,9 @@
-"""data: pickles of plain values, as CIFAR's python layout has them, read without running anything.
+"""data: reading pickles of plain values, such as CIFAR's python layout, without running anything.
 
-A pickle is a program. Here its instructions are followed one by one, and those alone that build numbers, strings,
-bytes, lists, tuples, dicts and arrays of plain numbers; whatever else it asks for is refused by name. Python's own
-unpickler is never called, so that there is nothing that a hostile file could reach. Its instructions, the bytes that
-they copy and the depth of what they build are bounded, and keys of dicts are strings, bytes and numbers: the hash of
-other keys may take forever.
+A pickle is a program. Only the instructions that build numbers, strings, bytes, lists, tuples, dicts and numeric arrays
+are interpreted; anything else is refused by name. Python's own unpickler is never called, so that a hostile file can
+reach nothing. The number of instructions, the bytes they copy and the depth of nesting are bounded. Keys of dicts are
+strings, bytes or numbers, since hashing other keys may take forever.
 """
 
 from __future__ import annotations
@@ -23,14 +22,14 @@ from jointenergy.limits import DEPTH, MEMBER_BYTES, PICKLE_STEPS
 
 T = TypeVar("T")
 
-# The only names that a pickle may speak of, and what they stand for; none of them is looked up.
+# The only names that a pickle may use, and what they stand for; none is looked up.
 _RECONSTRUCT = ("numpy.core.multiarray _reconstruct", "numpy._core.multiarray _reconstruct")
 _ARRAY, _DTYPE, _ENCODE = "numpy ndarray", "numpy dtype", "_codecs encode"
 _NAMES = (*_RECONSTRUCT, _ARRAY, _DTYPE, _ENCODE)
-_KINDS = "biuf"  # of arrays: truth values, integers and floats
+_KINDS = "biuf"  # dtypes of arrays: booleans, integers and floats
 
 _VALUES = {"NONE": None, "NEWTRUE": True, "NEWFALSE": False}
-_BYTES = ("STRING", "BINSTRING", "SHORT_BINSTRING")  # Python 2's, which `pickletools` hands out as latin-1
+_BYTES = ("STRING", "BINSTRING", "SHORT_BINSTRING")  # strings of Python 2, which `pickletools` decodes as latin-1
 _PLAIN = {"INT", "BININT", "BININT1", "BININT2", "LONG", "LONG1", "LONG4", "FLOAT", "BINFLOAT"} | {
     *("UNICODE", "BINUNICODE", "SHORT_BINUNICODE", "BINUNICODE8", "BINBYTES", "SHORT_BINBYTES", "BINBYTES8")
 }
@@ -39,14 +38,14 @@ _MARK = object()
 
 
 def unpickle(content: bytes, shown: str) -> Any:  # noqa: ANN401 (a tree of plain values)
-    """The plain values in a pickle, or one sentence naming the file; strings of Python 2 come as bytes."""
+    """Read the plain values of a pickle; errors name the file. Strings of Python 2 become bytes."""
     with told(f"{shown} is corrupt, truncated or no pickle of plain values"):
         return Machine(shown).run(content)
 
 
 @dataclass(frozen=True)
 class _Name:
-    """One of the names that are known, which is nothing but its name."""
+    """Hold one of the known names."""
 
     name: str
 
@@ -59,14 +58,14 @@ class _Dtype:
 
 @dataclass
 class _Array:
-    """An array that is still being described."""
+    """Hold an array until its description is complete."""
 
     value: NDArray[Any] | None = None
 
 
 @dataclass
 class Machine:
-    """The stack and the memory of a pickle; what other kinds of pickles need is added by a subclass."""
+    """Hold the stack and memo of a pickle; subclasses add what other kinds of pickles need."""
 
     shown: str
     stack: list[Any] = field(default_factory=list)
@@ -135,13 +134,13 @@ class Machine:
             self.refuse_unless(False, f"the instruction {name}")
 
     def copies(self, values: tuple[Any, ...]) -> None:
-        """A few instructions may ask for the same long text again and again."""
+        """Count copied bytes: a few instructions may copy the same long text again and again."""
         self.n_copied += sum(len(v) for v in values if isinstance(v, str | bytes))
         if self.n_copied > 2 * MEMBER_BYTES:
             raise ValueError("it copies more than any file of plain values")
 
     def since_mark(self) -> list[Any]:
-        """All that was put on the stack since the last mark, which goes too."""
+        """Pop everything above the last mark, and the mark."""
         at = len(self.stack) - 1
         while self.stack[at] is not _MARK:
             at -= 1
@@ -173,7 +172,7 @@ def _pairs(items: list[Any]) -> dict[Any, Any]:
 
 
 def _made(name: str, arguments: tuple[Any, ...]) -> object:
-    """What numpy would make of these arguments, before it is described; text in an encoding is bytes."""
+    """Return what numpy would build from these arguments, before its state is set; encoded text becomes bytes."""
     if name in _RECONSTRUCT:
         return _Array()
     if name == _DTYPE:
@@ -191,7 +190,7 @@ def _text(value: object) -> str:
 
 
 def _describe(thing: object, state: tuple[Any, ...]) -> None:
-    """The order of bytes of a dtype, or the form and content of an array."""
+    """Set the byte order of a dtype, or the shape and content of an array."""
     if isinstance(thing, _Dtype):
         thing.order = _text(state[1])
         return
@@ -208,9 +207,9 @@ def _describe(thing: object, state: tuple[Any, ...]) -> None:
 
 
 def _whole(value: object, known: dict[int, object], depth: int) -> object:
-    """The value with its arrays in place; a name that was left over is no value.
+    """Return the value with its arrays built; a leftover name is refused.
 
-    What was made is `known`: a few lists of lists that all point at one another must not grow without end.
+    `known` holds what was built: lists that share sub-lists must not grow without end.
     """
     if isinstance(value, _Array):
         if value.value is None:

@@ -1,4 +1,4 @@
-"""data: how a model sees pixels: scaled to its bounds, or dequantized and through the logit."""
+"""data: how pixels become x: scaled to the bounds of x, or dequantized and passed through the logit."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ BYTES, BINARY = 256, 8
 
 
 class View(tuple[float, float]):
-    """The bounds of x, (low, high), which also know how pixels lie between them.
+    """Hold the bounds of x, (low, high), and how pixels map to them.
 
-    A pair of bounds is the plain view: black is the lower, white the upper bound. With `levels` x is the logit of
+    A pair of bounds is the plain view: black is the lower and white the upper bound. With `levels`, x is the logit of
     dequantized pixels, ((levels - 1) v + u) / levels with v in [0, 1]: 256 levels for bytes, 8 for binary images, as
-    the mixed joint EBM prints them. Whoever passes bounds on passes the view on.
+    in Kelly and Grathwohl (2021).
     """
 
     levels: int | None
@@ -38,7 +38,7 @@ class View(tuple[float, float]):
 
     @classmethod
     def of(cls, bounds: tuple[float, float]) -> View:
-        """The view that bounds are, the plain one where they are a pair of numbers."""
+        """Return the view of bounds; a pair of numbers is the plain view."""
         return bounds if isinstance(bounds, View) else cls(*bounds)
 
     def __eq__(self, other: object) -> bool:
@@ -54,35 +54,35 @@ class View(tuple[float, float]):
         return f"({self[0]}, {self[1]})" + (f" of logits of {self.levels} levels" if self.levels else "")
 
     def of_pixels(self, x: Tensor, *, generator: torch.Generator | None = None) -> Tensor:
-        """uint8 pixels as x. Noise is drawn for every row, or is one fixed draw that all rows share."""
+        """Convert uint8 pixels to x. Noise is drawn for each row, or is one fixed draw that all rows share."""
         scaled = Scale(*self)(x)
         if self.levels is None:
             return scaled
-        # Bytes are their own levels, exactly.
+        # Bytes are the levels themselves.
         cells = x.float() if self.levels == BYTES else x.float() / 255.0 * (self.levels - 1)
         return LOGIT.unchecked(dequantized(cells, self.levels, _noise(cells, generator)))
 
     def seen(self, x: Tensor) -> Tensor:
-        """x scaled to the bounds as pixels are, made what the model takes; the same in the plain view."""
+        """Convert x scaled to the bounds to what the model takes; the identity in the plain view."""
         if self.levels is None:
             return x
         cells = (x - self[0]) / (self[1] - self[0]) * (self.levels - 1)
         return LOGIT.unchecked(dequantized(cells, self.levels, _noise(cells, None)))
 
     def unit(self, x: Tensor) -> Tensor:
-        """x as pixels from 0, black, to 1, white, for pictures and for other networks."""
+        """Convert x to pixels from 0, black, to 1, white, for pictures and other networks."""
         if self.levels is None:
             return (x - self[0]) / (self[1] - self[0])
         return LOGIT.inverse(x).clamp(0, 1)
 
     def dequantized_again(self, x: Tensor, *, generator: torch.Generator) -> Tensor:
-        """x of the same pixels with another draw of the noise; a value that rounding puts beyond its cell goes on."""
+        """Dequantize the same pixels with fresh noise; a value that rounding puts beyond its cell moves to the next."""
         assert self.levels is not None
         cell = (LOGIT.inverse(x).clamp(0, 1) * self.levels).floor().clamp(max=self.levels - 1)
         return LOGIT.unchecked(dequantized(cell, self.levels, _noise(cell, generator)))
 
     def log_jacobian(self, x: Tensor) -> Tensor:
-        """log |det dx/dv| of each row, `[n]`, v being dequantized pixels: it turns a density of x into one of v."""
+        """Return log |det dx/dv| of each row, `[n]`, v being dequantized pixels: the change of density from x to v."""
         if self.levels is None:
             return x.new_zeros(len(x))
         return LOGIT.log_jacobian(LOGIT.inverse(x.double()).clamp(0, 1))
@@ -90,7 +90,7 @@ class View(tuple[float, float]):
 
 @dataclass(frozen=True)
 class DequantizeRows:
-    """Pixels scaled to (low, high), dequantized with new noise at each use, through the logit where `logit`."""
+    """Scale pixels to (low, high), dequantized with new noise at each use, and apply the logit if `logit`."""
 
     pixels: Literal["bytes", "binary"]
     low: float

@@ -1,1 +1,1 @@
-"""experiments: the papers' tables: seeds and results of recipes, studies of several models, where figures come from."""
+"""experiments: the papers' tables: recipes over many seeds, studies of several models, and their results."""

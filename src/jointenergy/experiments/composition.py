@@ -1,8 +1,8 @@
-"""experiments: models trained apart, composed by product, and fine-tuned by the KL term of appendix A.8 of IGEBM.
+"""experiments: products of separately trained models, fine-tuned by the KL term of Du and Mordatch (2019), A.8.
 
-The chains of a product have a law q of their own after a few steps. Fine-tuning moves the weights that guide the chains
-so that q comes near the product's density p: it minimizes KL(q || p) = E_q[-f(x)] - H(q) up to a constant, where f is
-the product as it was trained and stays, and the gradient flows through the chains' last step. The paper leaves the
+After a few steps the chains of a product have a distribution q. Fine-tuning changes the weights that guide the chains
+so that q approaches the product's density p: it minimizes KL(q || p) = E_q[-f(x)] - H(q) up to a constant, where f is
+the product as trained and stays fixed, and the gradient flows through the chains' last step. The paper leaves the
 entropy H out, and prints it with the wrong sign.
 """
 
@@ -34,19 +34,19 @@ from jointenergy.training import loop
 from jointenergy.training.health import diversity
 from jointenergy.training.settings import Count, NotNegative, Positive, Strict
 
-LONG = 10  # times the fine-tuned steps: what longer chains do
-SMALL = 16  # the side of images that the judge of attributes sees
+LONG = 10  # longer chains run this many times the fine-tuned steps
+SMALL = 16  # image side for the judge of attributes
 Told = Callable[[Tensor], Tensor]
-"""The values of all factors, `[n, factors]`, that a judge sees in x."""
+"""Predicts the values of all factors, `[n, factors]`, from x."""
 
 
 @dataclass(frozen=True)
 class Composition(Strict):
-    """Factors, each a label of its own, and the fine-tuning of their product.
+    """Compose models of single factors by product, and fine-tune the product.
 
-    `factors` group the classes of data with one label; of data with several, `attributes` are those that are composed.
+    `factors` group the classes of data with one label; for data with several, `attributes` names the labels to compose.
     One model is trained for each factor, on all rows, with that label alone. Chains of `steps` from the recipe's start
-    are fine-tuned and measured, for every combination of conditions, one value of each factor.
+    are fine-tuned and evaluated for every combination of one value per factor.
     """
 
     factors: Mapping[str, Mapping[str, tuple[str, ...]]] = field(default_factory=dict)
@@ -57,23 +57,23 @@ class Composition(Strict):
     learning_rate: Positive = 1e-4
     entropy: NotNegative = 0.0
     samples: Count = 100
-    """Of each combination, for the figures."""
+    """Samples of each combination, for evaluation."""
 
     @property
     def n_models(self) -> int:
-        """Trained one after another."""
+        """Number of models, trained one after another."""
         return len(self.factors or self.attributes)
 
     def baseline(self, recipe: Recipe) -> Recipe:
-        raise InputError(f"{recipe.name!r} has no baseline: the product before it is fine-tuned is what it is held to")
+        raise InputError(f"{recipe.name!r} is compared with its product before fine-tuning: leave --baseline out")
 
     def measure(self, recipe: Recipe, place: StudySeed, fit: Fitting) -> tuple[Figures, str]:
-        """Train the factors, fine-tune their product, and measure samples of each combination before and after."""
+        """Train the factors, fine-tune their product, and evaluate samples of each combination before and after."""
         full = data_of(recipe, place.data, place.device, place.seed)
         parts = self.parts(full)
         models, healthy, interventions = [], True, 0
         for i, (name, data) in enumerate(parts.items()):
-            # Trained apart: with weights, chains and batches of its own.
+            # Each factor has its own weights, chains and batches.
             trainer = trainer_of(recipe, data, place.seed * len(parts) + i)
             says = f"factor {i + 1} of {len(parts)} ({name})"
             try:
@@ -94,7 +94,7 @@ class Composition(Strict):
         y = before.labels.enumerate(device=full.x.device).repeat_interleave(self.samples, dim=0)
         figures: Figures = {}
         for when, product in products.items():
-            # The same noise for all: what differs is the fine-tuning.
+            # The same noise for all, so that only the fine-tuning differs.
             generator = seeded(place.seed, "composed samples", device=full.x.device)
             short = run_chains(product, kernel, start, y, self.steps, generator=generator)
             long = last(kernel, Target(product, given_y=y), short, (LONG - 1) * self.steps)
@@ -109,8 +109,8 @@ class Composition(Strict):
     def figures(
         self, product: Product, judge: Told, parts: Mapping[str, TrainingData], x: Tensor, y: Tensor
     ) -> dict[str, float]:
-        """The share of samples that fulfil all their conditions, by the models as trained and by the judge; how
-        different they are within a combination, relative to its data; their mean log-density as trained."""
+        """Return the share of samples that meet all conditions, by the models as trained and by the judge; their
+        diversity within a combination, relative to its data; and their mean log-density as trained."""
         by_model = torch.ones(len(x), dtype=torch.bool, device=x.device)
         for k, name in enumerate(parts):
             own = product.factors[k]
@@ -123,7 +123,7 @@ class Composition(Strict):
         ratios = []
         for state in product.labels.enumerate(device=x.device):
             mine, theirs = (x[(y == state).all(1)], rows[(of_data == state).all(1)])
-            if len(theirs) > 1:  # what the data do not show has no diversity to be held to
+            if len(theirs) > 1:  # combinations without data have no diversity to compare with
                 ratios.append(diversity(mine) / diversity(theirs))
         with torch.no_grad():
             log_density = product.log_density(x, y).double().mean()
@@ -136,7 +136,7 @@ class Composition(Strict):
         }
 
     def parts(self, data: TrainingData) -> dict[str, TrainingData]:
-        """For each factor the rows under its label alone, or one sentence."""
+        """Return, for each factor, the rows with its label alone."""
         if bool(self.attributes) == bool(self.factors):
             raise InputError("a composition has factors or attributes: give one of the two, such as attributes = [...]")
         if self.factors:
@@ -150,7 +150,7 @@ class Composition(Strict):
         return {name: alone(data, name) for name in self.attributes}
 
     def judge(self, data: TrainingData) -> Told:
-        """The values of all factors that a support vector machine sees in images, `[n, factors]`."""
+        """Return a judge: support vector machines that predict the values of all factors, `[n, factors]`."""
         if self.factors:
             whole, groups = Judge.of(data.x, data.y[:, 0]), self.groups(data)
             return lambda x: torch.stack([group[whole(x)] for group in groups.values()], dim=1)
@@ -159,7 +159,7 @@ class Composition(Strict):
         return lambda x: torch.stack([judge(shrunk(x)) for judge in judges], dim=1)
 
     def groups(self, data: TrainingData) -> dict[str, Tensor]:
-        """For each factor the value that each class of the data has, or one sentence."""
+        """Return, for each factor, the value of each class of the data."""
         if len(data.labels) != 1:
             raise InputError(f"factors group the values of one label, and the data have {len(data.labels)}")
         if len(self.factors) < 2:
@@ -179,18 +179,18 @@ class Composition(Strict):
 
 
 def regrouped(data: TrainingData, name: str, values: Sequence[str], group: Tensor) -> TrainingData:
-    """The same rows under a label that groups their classes."""
+    """Replace the label of rows by groups of its classes."""
     return replace(data, y=group[data.y], y_held=group[data.y_held], labels=LabelSpace({name: tuple(values)}))
 
 
 def alone(data: TrainingData, name: str) -> TrainingData:
-    """The same rows under one of their labels."""
+    """Keep one label of the rows."""
     k = data.labels.names.index(name)
     return replace(data, y=data.y[:, [k]], y_held=data.y_held[:, [k]], labels=data.labels.subspace([name]))
 
 
 def shrunk(x: Tensor) -> Tensor:
-    """Large images as a support vector machine can take them: 16 x 16."""
+    """Shrink large images to 16 x 16 for a support vector machine."""
     large = x.ndim == 4 and max(x.shape[2:]) > SMALL
     return F.adaptive_avg_pool2d(x, SMALL) if large else x
 
@@ -198,14 +198,14 @@ def shrunk(x: Tensor) -> Tensor:
 def run_chains(
     product: JointModel, kernel: Langevin, start: XStart, y: Tensor, steps: int, *, generator: torch.Generator
 ) -> State:
-    """Chains of a product under the conditions y, from the start."""
+    """Run chains of a product given labels y, from the start distribution."""
     target = Target(product, given_y=y)
     state = kernel.init(target, start.draw(y, generator=generator), y, generator=generator)
     return last(kernel, target, state, steps)
 
 
 def tuned(product: Product, kernel: Langevin, start: XStart, settings: Composition, *, seed: int) -> Product:
-    """A copy of the product whose chains were fine-tuned towards the density of the product, which stays as it is."""
+    """Return a copy of the product with chains fine-tuned toward the density of the product, which stays fixed."""
     moving = copy.deepcopy(product).requires_grad_(True)
     optimizer = torch.optim.Adam(moving.parameters(), lr=settings.learning_rate)
     device = next(moving.parameters()).device
@@ -225,8 +225,8 @@ def tuned(product: Product, kernel: Langevin, start: XStart, settings: Compositi
 
 
 def kl(product: Product, x: Tensor, y: Tensor, entropy: float, others: Tensor | None) -> Tensor:
-    """KL(q || p) up to a constant, for states x of q with a graph to the weights of the last step that led there."""
-    # The term looks at the chains alone, and not at a batch of data.
+    """Return KL(q || p) up to a constant, for states x of q with a graph to the weights of their last step."""
+    # The term uses the chains only, not a batch of data.
     draws = Draws(last_step=Samples(x, y, complete=True), neighbors=others)
     objective = Objective((KLTerm(1.0, entropy),))
     return objective.unchecked(product, Batch(x.detach(), y, complete=True), draws).total

@@ -1,4 +1,4 @@
-"""experiments: continual learning, classes in groups one after another, as in appendix A.7 of IGEBM."""
+"""experiments: continual learning, groups of classes one after another, as in Du and Mordatch (2019), A.7."""
 
 from __future__ import annotations
 
@@ -24,15 +24,15 @@ from jointenergy.training import loop, state
 from jointenergy.training.settings import Strict
 from jointenergy.training.trainer import Trainer
 
-ROWS = 1000  # test rows that are looked at together
+ROWS = 1000  # test rows per batch
 
 
 @dataclass(frozen=True)
 class Continual(Strict):
-    """Tasks, each a group of values of the data's label. A task trains the recipe's iterations on its own rows alone.
+    """Train tasks in sequence, each a group of classes; a task trains the recipe's iterations on its own rows alone.
 
-    `negatives` have the labels of the current task, as the paper's have, or uniform ones of those seen so far. No row
-    of an earlier task is ever seen again. Weights, averaged weights and the optimizer's state are carried over.
+    `negatives` have the labels of the current task, as in the paper, or uniform ones of all classes so far. Rows of
+    earlier tasks are never seen again. Weights, averaged weights and the optimizer's state are carried over.
     """
 
     tasks: tuple[tuple[str, ...], ...]
@@ -40,18 +40,18 @@ class Continual(Strict):
 
     @property
     def n_models(self) -> int:
-        """Trained one after another."""
+        """Number of models, trained one after another."""
         return len(self.tasks)
 
     def baseline(self, recipe: Recipe) -> Recipe:
-        """The same network and sequence by cross-entropy alone, over all labels, seen or not."""
+        """Return the study with the same network trained by cross-entropy alone, over all labels, seen or not."""
         if recipe.model.family == "conditional":
-            # The same function of x and y; what is learned by comparing labels has one normalizer.
+            # The same function of x and y; cross-entropy compares labels, so there is one normalizer.
             recipe = replace(recipe, model=replace(recipe.model, family="pair"), objective=ObjectiveSettings())
         return recipe.baseline()
 
     def measure(self, recipe: Recipe, place: StudySeed, fit: Fitting) -> tuple[Figures, str]:
-        """Train all tasks, and look at the test rows of the classes so far once after each."""
+        """Train all tasks; after each, evaluate the test rows of all classes so far once."""
         full = data_of(recipe, place.data, place.device, place.seed)
         tasks = self.classes(full)
         test = dataset_of(recipe.data, place.data, "test").to(place.device)
@@ -70,7 +70,7 @@ class Continual(Strict):
             try:
                 run = fitted(place.folder / f"task-{k + 1}", recipe, trainer, says, fit, carry)
             except loop.Diverged:
-                # What it says names its folder, and a published note names no path.
+                # The message names its folder, and a published note must not contain paths.
                 remarks = f"Seed {place.seed} diverged in {says}."
                 healthy = False
                 break
@@ -103,7 +103,7 @@ class Continual(Strict):
         return Trainer(replace(plan_of(recipe, data, seed), negative_labels=uniform_among_seen))
 
     def classes(self, data: TrainingData) -> list[list[int]]:
-        """The tasks as label indices, or one sentence."""
+        """Return the tasks as label indices."""
         if len(data.labels) != 1:
             raise InputError(f"tasks are made of the values of one label, and the data have {len(data.labels)}")
         if data.mask is not None or bool((data.y == MISSING).any()):
@@ -122,16 +122,16 @@ class Continual(Strict):
 
 
 def restricted(data: TrainingData, classes: Sequence[int]) -> TrainingData:
-    """The rows of some classes; the label keeps all its values."""
+    """Select the rows of some classes; the label keeps all its values."""
     chosen = torch.tensor(classes, device=data.y.device)
     rows, held = (torch.isin(y[:, 0], chosen) for y in (data.y, data.y_held))
     return replace(data, x=data.x[rows], y=data.y[rows], x_held=data.x_held[held], y_held=data.y_held[held])
 
 
 def carry_over(before: Trainer, to: Trainer, *, chains: bool) -> None:
-    """Weights, averaged weights and the optimizer's state, at iteration 0 of a new schedule.
+    """Carry over weights, averaged weights and the optimizer's state, at iteration 0 of a new schedule.
 
-    Chains go along where earlier labels are drawn again; else they would lie unused where the new ones should be.
+    Chains are carried over only if earlier labels are drawn again; otherwise they would occupy the buffer unused.
     """
     own = None if chains or to.chains.buffer is None else to.chains.buffer.state_dict()
     state.restore_weights(to, state.save(before, {}))
@@ -141,7 +141,7 @@ def carry_over(before: Trainer, to: Trainer, *, chains: bool) -> None:
 
 
 def comparing(model: JointModel) -> tuple[JointModel, str]:
-    """A model that compares labels, and what is assumed: the paper compares the energies of labels as they are."""
+    """Return a model that compares labels, and its assumption: the paper compares energies of labels directly."""
     if model.normalizer == "joint":
         return model, ""
     related = model.with_offsets(assume_equal_constants=True)
@@ -150,7 +150,7 @@ def comparing(model: JointModel) -> tuple[JointModel, str]:
 
 @torch.no_grad()
 def right_among(model: JointModel, test: Dataset, classes: Sequence[int]) -> Tensor:
-    """Whether each test row's own class is the likeliest of some classes."""
+    """Return whether each test row's class is the most probable among some classes."""
     name, chosen = model.labels.names[0], torch.tensor(classes, device=test.x.device)
     guesses = [chosen[model.label_probs(x)[name][:, chosen].argmax(1)] for x in test.x.split(ROWS)]
     return torch.cat(guesses) == test.y[:, 0]

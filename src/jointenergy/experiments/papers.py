@@ -1,6 +1,6 @@
-"""experiments: what the papers report, by the name of the result that stands beside it: metrics, and where they stand.
+"""experiments: figures that the papers report, by the name of our result, with the table or section they come from.
 
-Their data, hardware and way of measuring are their own: a figure of theirs is no measurement of ours.
+They were measured by the authors, on their data and hardware, with their protocol.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _PAIRS = "; consistency_pairs, more than 0.97, is of section D.4"
 
 
 def _attributes(accuracy: float, micro: tuple[float, ...], macro: tuple[float, ...]) -> dict[str, float]:
-    """F1, AUPRC, AUROC and ECE of both averages."""
+    """Name F1, AUPRC, AUROC and ECE of both averages."""
     kinds = ("f1", "auprc", "auroc", "ece")
     found = {"accuracy": accuracy}
     for over, values in (("micro", micro), ("macro", macro)):
@@ -32,7 +32,7 @@ _STEP = ", at a step of 10"
 
 
 def _bounds(lower: float, upper: float, figure: int, but: str = "") -> dict[str, float | str]:
-    """Log-likelihoods of continuous MNIST, at a temperature that was chosen; `but` is what the variant has not."""
+    """Name log-likelihood bounds of continuous MNIST, at a chosen temperature; `but` says what the variant lacks."""
     return {
         "log_likelihood_lower_nats": lower,
         "log_likelihood_upper_nats": upper,

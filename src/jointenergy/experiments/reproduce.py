@@ -1,4 +1,4 @@
-"""experiments: a recipe or a study trained with many seeds, each measured once on the test rows, and its result."""
+"""experiments: training a recipe or a study with many seeds, each evaluated once on the test rows."""
 
 from __future__ import annotations
 
@@ -27,12 +27,12 @@ NOT_OF_BASELINES = {
     "extractor": "a baseline has no samples to compare",
 }
 NOT_OF_STUDIES = ("tasks", "ood", "judge", "likelihood", "extractor", "gallery")
-LOOK = 0.2  # seconds between two looks at the processes
+LOOK = 0.2  # seconds between polls of the processes
 
 
 @dataclass(frozen=True)
 class SeedsProgress:
-    """How far all seeds have come together, in iterations; `event` is a sentence, where one has just ended."""
+    """Report the iterations of all seeds together; `event` is a sentence when a seed has just ended."""
 
     iterations: int
     n_ended: int
@@ -42,32 +42,32 @@ class SeedsProgress:
 
 @dataclass(frozen=True)
 class Reproduction:
-    """What is to be reproduced, of a recipe or a study, by the names and in the order of the command's options.
+    """Describe the reproduction of a recipe or a study, in the names and order of the command's options.
 
-    The published name belongs to a recipe of the library only as it was shipped.
+    Only the unchanged recipe of the library may use its published name.
     """
 
     recipe: str
     seeds: tuple[int, ...]
     jobs: int = 1
     runs: Path | None = None
-    """Where run folders are made: by default `runs/reproduce`, or `runs/study`."""
+    """Parent of the run folders, by default `runs/reproduce` or `runs/study`."""
     results: Path = results.FOLDER
     name: str | None = None
     tasks: bool = False
-    """Measure how well each run does its tasks, not only how well it tells labels."""
+    """Whether to evaluate samples, inpainting and labels by sampling too."""
     likelihood: bool = False
-    """Bound the log-likelihood of the test rows; of a smaller size by the quick suite."""
+    """Whether to bound the log-likelihood of the test rows; smaller sizes use the quick suite."""
     extractor: str | None = None
-    """The network whose features compare samples with test rows: `inception`, or a file as of `evaluate`."""
+    """Network whose features compare samples with test rows: `inception`, or a file as in `evaluate`."""
     judge: Path | None = None
-    """A run of the same labels that judges samples, by default the recipe's baseline of the same seed, if trained."""
+    """Run with the same labels that judges samples, by default the trained baseline of the same seed."""
     collect: Path | None = None
-    """A folder with records of seeds trained at other times or on other machines: they are joined, none is trained."""
+    """Folder with records of seeds trained elsewhere, which are joined; nothing is trained."""
     gallery: Path | None = None
-    """Where a picture of the first seed is put."""
+    """File for a picture of the first seed."""
     ood: tuple[tuple[str, Path], ...] = ()
-    """Sets unlike the data that each run is to tell from its test rows, and where they lie."""
+    """OOD sets to evaluate each run on, and their folders."""
     data: Path | None = None
     device: str = "auto"
     size: Size = "full"
@@ -121,7 +121,8 @@ class Reproduction:
         return self.root / self.result_name
 
     def command(self) -> list[str]:
-        """The words that make the same result. Jobs are among them: on one core each, sums have another order."""
+        """Return the command that gives the same result. It names the jobs: the number of threads changes the order of
+        sums."""
         words = ["jointenergy", self.command_name, self.recipe, "--seeds", seeds_text(self.seeds)]
         for option in fields(self)[2:-1]:
             value = getattr(self, option.name)
@@ -138,7 +139,7 @@ class Reproduction:
         return words
 
     def judge_of(self, seed: int) -> Path | None:
-        """The run folder that judges the samples of a seed: the one that was named, or the baseline, if it is there."""
+        """Return the run folder that judges the samples of a seed: the named one, or the baseline if it exists."""
         own = self.settings
         if self.judge is not None or self.baseline or isinstance(own, Study):
             return self.judge
@@ -146,7 +147,7 @@ class Reproduction:
             return None
         shipped = recipes.load(recipes.parted(self.recipe)[0], size=self.size)
         held_out = own.data.options.held_out_pairs
-        # Pairs that were held out need a judge that has seen them; of a variant on the same data the recipe's will do.
+        # Held-out pairs need a judge that has seen them; a variant on the same data may use the recipe's.
         judges = [] if held_out else [(self.result_name, own)]
         fits = shipped.data == own.data or (held_out and not shipped.data.options.held_out_pairs)
         judges += [(shipped.name, shipped)] if fits and shipped.model.family == own.model.family else []
@@ -157,9 +158,9 @@ class Reproduction:
 
 
 def with_baseline(plan: Reproduction) -> tuple[Reproduction, ...]:
-    """The plan, and before it that of its baseline where it has one: a JEM or Gibbs-JEM, whose samples it then judges.
+    """Return the plan, preceded by that of its baseline if it has one (JEM and Gibbs-JEM), which then judges samples.
 
-    A baseline is measured plain and temperature-scaled, on the same seeds and sets.
+    A baseline is evaluated plain and temperature-scaled, on the same seeds and sets.
     """
     settings = plan.settings
     if isinstance(settings, Study) or settings.model.family != "logits" or plan.baseline or plan.tasks:
@@ -173,13 +174,13 @@ def _load(name: str, overrides: Sequence[str] = (), size: Size = "full") -> Reci
 
 
 def reproduce(plan: Reproduction, report: Callable[[SeedsProgress], None] = lambda _: None) -> results.Result:
-    """Train what is not yet trained, measure what is not yet measured, and write the result.
+    """Train and evaluate the seeds that are not complete, and write the result.
 
-    Ctrl-C (KeyboardInterrupt) stops the processes after their present step, saved; the same plan goes on from there.
+    Ctrl-C (KeyboardInterrupt) stops the processes after their current step and saves them; the same plan resumes.
     """
     if plan.collect is not None:
         return _collected(plan, plan.collect)
-    # Before hours of work, not after: only a clean tree can publish.
+    # Check before hours of work: only a clean tree can publish.
     commit, source = provenance.commit(), provenance.source_digest()
     seeds = [SeedFolder(number, plan.folder) for number in plan.seeds]
     _check_all_are_named(plan)
@@ -195,13 +196,13 @@ def reproduce(plan: Reproduction, report: Callable[[SeedsProgress], None] = lamb
 
 
 def n_complete(plan: Reproduction) -> int:
-    """How many seeds of the plan need no more training."""
+    """Count the seeds of the plan that need no more training."""
     return sum(SeedFolder(s, plan.folder).state(plan.settings) in ("complete", "diverged") for s in plan.seeds)
 
 
 @dataclass
 class _Workers:
-    """The queue of seeds and the processes at work on them."""
+    """Manage the queue of seeds and the processes that train them."""
 
     plan: Reproduction
     seeds: list[SeedFolder]
@@ -229,7 +230,7 @@ class _Workers:
             self._measure(seed, "was complete")
             return
         if provenance.source_digest() != self.fresh.source:
-            raise InputError("the source changed while seeds were trained: go back to the commit, or begin again")
+            raise InputError("the source changed while seeds were trained: check out that commit again, or restart")
         if seed.record() is None or seed.state(self.plan.settings) == "new":
             seed.remember(self.fresh)
         plan = self.plan
@@ -249,7 +250,7 @@ class _Workers:
         self._measure(worker.seed, "diverged" if code == DIVERGED else "is trained")
 
     def _measure(self, seed: SeedFolder, how: str) -> None:
-        """The test rows are looked at once for each seed; what was seen then is kept."""
+        """Evaluate each seed once on the test rows, and keep the figures."""
         record = seed.record()
         assert record is not None  # written before a seed is started
         plan, full = self.plan, self.plan.size == "full"
@@ -273,12 +274,12 @@ class _Workers:
 
     def _tell(self, event: str | None = None) -> None:
         end = self.plan.settings.iterations
-        # A seed has ended when it is measured, not when its last iteration is logged.
+        # A seed has ended when it is evaluated, not when its last iteration is logged.
         iterations = self.n_ended * end + sum(min(end - 1, c.seed.iteration()) for c in self.workers)
         self.report(SeedsProgress(iterations, self.n_ended, len(self.workers), event))
 
     def _stop(self) -> None:
-        """All that still runs is asked to save and stop; a second Ctrl-C does not wait for it."""
+        """Ask all running processes to save and stop; a second Ctrl-C does not wait."""
         try:
             for worker in self.workers:
                 worker.ask_to_stop()
@@ -293,7 +294,7 @@ class _Workers:
 
 
 def _collected(plan: Reproduction, folder: Path) -> results.Result:
-    """The result of records that lie anywhere in a folder, each beside the `worker-N.json` with its settings."""
+    """Join records found anywhere in a folder, each next to the `worker-N.json` with its settings."""
     found: dict[int, SeedFolder] = {}
     for path in sorted(folder.rglob("seed-*.json")):
         number = path.stem.removeprefix("seed-")
@@ -322,7 +323,7 @@ def _origin(seed: SeedFolder, record: SeedRecord) -> str:
 
 
 def _result(plan: Reproduction, seeds: Sequence[SeedFolder]) -> results.Result:
-    before = plan.results / f"{plan.result_name}.json"  # what it says of a paper that is not ours to know stays
+    before = plan.results / f"{plan.result_name}.json"  # keeps what an existing result says about papers
     paper = PAPERS.get(plan.result_name) or (results.read(before).paper if before.exists() else {})
     records = [record for seed in seeds if (record := seed.record()) is not None]
     figures: list[Figures] = [record.figures or {} for record in records]
@@ -332,7 +333,7 @@ def _result(plan: Reproduction, seeds: Sequence[SeedFolder]) -> results.Result:
         plan.result_name,
         {name: [taken.get(name) for taken in figures] for name in names},
         seeds=plan.seeds,
-        # Of all seeds together, each by the clock of its own process, before and after any stop.
+        # Sum over seeds, each timed by its own process, across interruptions.
         minutes=sum(record.seconds for record in records) / 60,
         command=plan.command(),
         paper=paper,
@@ -342,7 +343,7 @@ def _result(plan: Reproduction, seeds: Sequence[SeedFolder]) -> results.Result:
 
 
 def _check_all_are_named(plan: Reproduction) -> None:
-    """Every seed that was ever started is published: nobody picks the good ones."""
+    """Check that every started seed is published, so that seeds cannot be selected."""
     started = {int(p.stem.removeprefix("seed-")) for p in plan.folder.glob("seed-[0-9]*.json")}
     left_out = sorted(started - set(plan.seeds))
     if left_out:

@@ -1,6 +1,6 @@
-"""experiments: the figures of every trained run: a table of measures, each for the kinds of runs that it says.
+"""experiments: figures of every trained run: a table of measures and the runs they apply to.
 
-A recipe asks for none of them: they follow from the model, its labels, its chains and its data alone.
+Recipes do not select them: they follow from the model, its labels, its chains and its data.
 """
 
 from __future__ import annotations
@@ -29,38 +29,38 @@ from jointenergy.runs import Run
 from jointenergy.training.engine import accelerated, arithmetic, precision_of
 from jointenergy.training.health import Health, diversity
 
-FEW = 32  # labels that have figures of their own, and pairs worth asking for; more are one structure
+FEW = 32  # up to this many labels, each label and pair has its own figures
 COMPLETED = 100  # test rows whose x is drawn from their labels alone
-DRAWS = 10  # of each
+DRAWS = 10  # draws of each
 PER_PAIR = 100  # samples of each pair of labels
-MANY = 400  # pairs of values; of more, only those of two attributes that are both there
+MANY = 400  # pairs of values; with more, only pairs of two present attributes
 SPREAD = 1000  # rows whose mean distance is the diversity
-FREE = 10_000  # samples with no label given, among which pairs that were held out are counted
+FREE = 10_000  # unconditional samples, in which held-out pairs are counted
 SCALED = ("logit_temperature", "ece_scaled", "nll_scaled")
-MODE_SAMPLES = 10_000  # drawn with no label given, to count how many fall to each mode of a known density
+MODE_SAMPLES = 10_000  # unconditional samples, counted by mode of a known density
 
 
 def take_all(subject: Subject) -> Taken:
-    """Every measure that applies, in the order of the table."""
+    """Take every measure that applies, in the order of the table."""
     figures: Figures = {}
     remarks = []
     for applies, take in MEASURES:
         if applies(subject):
             found, remark = take(subject)
-            # JSON has no NaN, and a value that is none is no value.
+            # JSON has no NaN: leave such values out.
             figures |= {k: v if v is not None and math.isfinite(v) else None for k, v in found.items()}
             remarks += [remark] if remark else []
     return figures, " ".join(remarks)
 
 
 def signs_of(health: Health) -> Figures:
-    """What the last check of health has measured, beside its verdict."""
+    """Return the measures of the last health check."""
     signs = {name: float(value) for name, value in health.values().items() if name not in ("healthy", "finite")}
     return {f"health.{name}": value if math.isfinite(value) else None for name, value in signs.items()}
 
 
 def tells_labels(subject: Subject) -> bool:
-    """Labels under unknown normalizers of their own cannot be compared, and without labels there is nothing to tell."""
+    """Return whether labels can be predicted: there are some, and they share one normalizer."""
     model = subject.run.model
     return model.normalizer == "joint" and len(model.labels) > 0
 
@@ -70,7 +70,7 @@ def _has_density(subject: Subject) -> bool:
 
 
 def _by_energy(subject: Subject) -> Taken:
-    """Exact: accuracy, likelihood and calibration; of several labels how they are told one by one and together."""
+    """Evaluate exact predictions: accuracy, likelihood and calibration; several labels one by one and jointly."""
     run, labels = subject.run, subject.run.labels
     try:
         told = tell(run.model, rows_of(run, subject.test))
@@ -95,11 +95,11 @@ def _by_energy(subject: Subject) -> Taken:
 
 
 def _scaled(subject: Subject) -> Taken:
-    """Cross-entropy with one number fitted afterwards is what a better training has to beat."""
+    """Evaluate temperature-scaled predictions, the baseline for calibration."""
     found = scaled_figures(subject.run, subject.test)
     if isinstance(found, str):
         return dict.fromkeys(SCALED), f"There are no figures at a fitted temperature: {found}."
-    remark = "Figures named scaled are at the temperature of the logits that suits held-out training rows best."
+    remark = "Figures named scaled use the logit temperature that fits held-out training rows best."
     return {**found}, remark
 
 
@@ -109,7 +109,8 @@ def _has_unknown_constants(subject: Subject) -> bool:
 
 
 def _as_if_equal(subject: Subject) -> Taken:
-    """What the papers call the accuracy of a class-conditional energy: its values compared as if normalizers agreed."""
+    """Evaluate what the papers call the accuracy of a class-conditional energy: compare labels as if all normalizers
+    were equal."""
     run = subject.run
     told = tell(run.model.with_offsets(assume_equal_constants=True), rows_of(run, subject.test))
     answers = told.answers[0]
@@ -122,7 +123,7 @@ def _as_if_equal(subject: Subject) -> Taken:
 
 
 def _draws_labels(subject: Subject) -> bool:
-    """Where exact draws are at hand sampling says nothing new."""
+    """Return whether to predict labels by sampling: only if they cannot be drawn exactly."""
     kernel = subject.run.sampling.y_kernel
     return _has_density(subject) and kernel is not None and not isinstance(kernel, ExactGibbs)
 
@@ -157,7 +158,7 @@ def _tells_pairs(subject: Subject) -> bool:
 
 
 def _from_labels(subject: Subject) -> Taken:
-    """x from all its labels: the mean of draws against x itself, beside the mean of the training rows."""
+    """Draw x from all its labels: compare the mean of draws with x, next to the mean of the training rows."""
     run = subject.run
     n_rows, n_draws = (4, 2) if subject.small else (COMPLETED, DRAWS)
     rows = predictors.labeled_rows(subject.test, n_rows)
@@ -180,21 +181,21 @@ def _from_labels(subject: Subject) -> Taken:
 
 
 def asked_pairs(run: Run) -> tuple[Tensor, str]:
-    """The pairs that samples are drawn for, `[P, L]`, and what they are pairs of."""
+    """Return the pairs that samples are drawn for, `[P, L]`, and a description of them."""
     seen, _ = label_patterns.pairs(run.labels, run.data.y)
     if len(seen) > MANY and set(run.labels.cardinalities) == {2}:
-        return seen[(seen != 0).all(1)], "attributes that are both there"
+        return seen[(seen != 0).all(1)], "attributes that are both present"
     return seen, "labels"
 
 
 def _question(run: Run) -> tuple[str, Tensor, str]:
-    """The kind of the pairs asked for, the pairs, and what they are of: those held out, or all that rows have."""
+    """Return the kind of pairs, the pairs, and a description: held-out pairs, or all pairs of the data."""
     novel = conditional_samples.held_out(run)[1]
     return ("novel", novel, "labels that were held out") if len(novel) else ("pairs", *asked_pairs(run))
 
 
 def rows_of_pairs(subject: Subject) -> Taken:
-    """Real rows judged as samples are: what samples of the data's own law would show; colder ones may show more."""
+    """Judge real rows as samples are judged, for reference; samples at a low temperature may score higher."""
     run, test = subject.run, subject.test
     kind, patterns, _ = _question(run)
     found = conditional_samples.judge_of(run)(run.rows(test.x)).cpu()
@@ -206,12 +207,12 @@ def rows_of_pairs(subject: Subject) -> Taken:
     if not shares:
         return {}, ""
     name = f"consistency_{kind}_rows"
-    remark = f"{name} is of test rows that have the pairs, each pair as much as any other."
+    remark = f"{name} is of test rows with the pairs, all pairs weighted equally."
     return {name: float(torch.cat(shares).mean())}, remark
 
 
 def samples_of_pairs(subject: Subject) -> Taken:
-    """Samples drawn for two labels, the others free: whether they show them, by the model and by a baseline."""
+    """Draw samples given two labels, the others free; check the labels by the model and by a baseline."""
     run = subject.run
     judges = {"": conditional_samples.judge_of(run)}
     if subject.baseline is not None:
@@ -232,7 +233,7 @@ def samples_of_pairs(subject: Subject) -> Taken:
             rates = shown.view(len(patterns), per_pair).mean(1).tolist()
             figures |= {f"novel_share{judge}.given.{pair}": r for pair, r in zip(names, rates, strict=True)}
         elif set(run.labels.values) == {("0", "1")} and 0 < (present := (asked != 0).all(1)).sum() < len(asked):
-            # That an attribute is absent is shown more easily where most rows lack most of them.
+            # Absent attributes are easier: most rows lack most attributes.
             figures[f"consistency_present{judge}"] = float(shown[present].mean())
     if run.sampling.y_kernel is not None:
         x = fresh_samples(subject, len(asked), asked, "marginalize")
@@ -247,18 +248,18 @@ def samples_of_pairs(subject: Subject) -> Taken:
             figures |= {f"novel_share{judge}.free.{pair}": r for pair, r in zip(names, rates, strict=True)}
     remark = f"Samples of pairs of {which}, and their diversity: {per_pair} of each from noise, unfiltered, rest free."
     if "consistency_present" in figures:
-        remark += " consistency_present is of those of two attributes that are both there."
+        remark += " consistency_present is of pairs of two present attributes."
     if run.sampling.y_kernel is not None:
         remark += " The other labels are redrawn; in figures named marginalize they are summed out."
     if len(novel) and subject.baseline is None:
-        remark += " The model itself judged those that were held out: no baseline that has seen them was there."
+        remark += " The model itself judged held-out pairs: there was no baseline that had seen them."
     return figures, remark
 
 
 def fresh_samples(subject: Subject, n: int, asked: Tensor | None, method: Method | None = None) -> Tensor:
-    """Chains as training ran them, in its precision: who judges them looks with the weights as they are loaded."""
+    """Run chains as in training, in its precision; judges use the weights as they are loaded."""
     run, device = subject.run, subject.run.origin.device
-    assert run.recipe is not None  # what has chains was trained by one
+    assert run.recipe is not None  # runs with chains were trained by a recipe
     precision = precision_of(run.recipe.engine, kernel_of(run.recipe), device)
     dtype = torch.bfloat16 if precision == "bfloat16" else torch.float32
     fast = run.with_weights_of(accelerated(run.model, dtype, compiled=False))
@@ -268,7 +269,7 @@ def fresh_samples(subject: Subject, n: int, asked: Tensor | None, method: Method
 
 
 def _spread(x: Tensor) -> float:
-    """The mean distance of rows taken evenly, so that sorted ones are all there."""
+    """Return the mean distance of evenly spaced rows, so that sorted rows are all represented."""
     return diversity(x[:: max(1, len(x) // SPREAD)][:SPREAD])
 
 
@@ -276,7 +277,7 @@ def _error(guess: Tensor, x: Tensor) -> float:
     return float(torch.square(guess - x).double().mean())
 
 
-# What is measured, and of which runs.
+# The measures, and the runs they apply to.
 MEASURES: tuple[tuple[Callable[[Subject], bool], Callable[[Subject], Taken]], ...] = (
     (tells_labels, _by_energy),
     (lambda s: tells_labels(s) and s.run.is_cross_entropy, _scaled),

@@ -1,4 +1,4 @@
-"""experiments: the figures of a seed on the test rows: of every run, of its tasks, and those asked for."""
+"""experiments: figures of a seed on the test rows: of the run, of its tasks, and on request."""
 
 from __future__ import annotations
 
@@ -33,9 +33,9 @@ SHOWN = (
     "recall.",
     "density.",
     "coverage.",
-)  # of what is known of features; the rest is in an evaluation
+)  # the figures of features that a result has; `evaluate` gives all
 COMPARED = ("fresh", "conditional", "train", "test", "buffer", "buffer_filtered")
-SMALL_ROWS = 100  # test rows that a quick or smoke size is measured on
+SMALL_ROWS = 100  # test rows for a quick or smoke size
 TASKS = (
     f"Of the best healthy weights, as loaded: {tasks.PER_CLASS} samples of each class from noise, unfiltered; "
     f"{tasks.DRAWS} inpaintings of the lower half of each test image, {tasks.LEVEL:.0%} intervals, squared errors in "
@@ -47,19 +47,19 @@ TASKS = (
 def figures_of(
     seed: SeedFolder, settings: Recipe, data_folder: Path | None, judge: Path | None = None, *, small: bool = False
 ) -> Taken:
-    """Averaged weights on the test rows, and a remark where there is more to say than a number.
+    """Evaluate the averaged weights on the test rows; return figures and a remark.
 
-    `judge` is the run folder of a baseline, which judges samples too. A `small` size looks at few rows and samples.
+    `judge` is the run folder of a baseline, which judges samples too. A `small` size uses few rows and samples.
     """
     diverged = seed.state(settings) == "diverged"
-    # Opening a run cuts its events back to its newest checkpoint, so that they are counted before.
+    # Count events first: opening a run cuts them back to its newest checkpoint.
     interventions = sum(event in loop.INTERVENTIONS for event in seed.events())
     run = run_folder.reopen(seed.run)
     taken: Figures = {}
     remarks = list(run.trainer.warnings)
     usable = True
     if diverged:
-        # The newest weights are in doubt; where a rollback would go to the very start, none were ever found healthy.
+        # The newest weights may be bad; if a rollback would lead to the start, none were ever healthy.
         usable = int(run.last_healthy.rpartition("-")[2]) > 0
         if usable:
             state.restore_weights(run.trainer, checkpoints.load(run.checkpoint_folder / run.last_healthy))
@@ -67,7 +67,7 @@ def figures_of(
         remarks.append(f"Seed {seed.number} diverged: {whose}.")
     device = next(run.trainer.ema.parameters()).device.type
     opened = open_run(seed.run, data=data_folder, device=device)
-    # What has chains is measured as it ends; a baseline at its best on held-out rows, as it judges others.
+    # A run with chains is evaluated at its end; a baseline, which judges others, at its best on held-out rows.
     subject = Subject(
         opened.with_weights_of(run.trainer.ema) if run.trainer.uses_chains else opened,
         dataset_of(settings.data, data_folder, "test"),
@@ -77,7 +77,7 @@ def figures_of(
     if small:
         rows = subject.test.rows(likelihood.evenly(len(subject.test.x), SMALL_ROWS))
         subject = replace(subject, test=rows, small=True)
-        remarks.append(f"Of a smaller size, on {len(rows.x)} test rows: no figure of the recipe.")
+        remarks.append(f"A smaller size, on {len(rows.x)} test rows: not a result of the recipe.")
     if usable:
         taken, remark = run_figures.take_all(subject)
         remarks += [remark] if remark else []
@@ -92,12 +92,12 @@ def figures_of(
 
 
 def _loaded(seed: SeedFolder, data: Path | None, device: str) -> Subject:
-    """The run that a user loads, with its test rows."""
+    """Load the run as a user does, with its test rows."""
     return subject_of(open_run(seed.run, data=data, device=device), seed=seed.number)
 
 
 def draw_portrait(seed: SeedFolder, path: Path, data: Path | None = None, device: str = "cpu") -> None:
-    """Draw the run that a user loads as a PNG file, unless there is nothing to see."""
+    """Draw the run as a PNG file, if it has pictures."""
     png = gallery.portrait(_loaded(seed, data, device))
     if png is not None:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -105,7 +105,7 @@ def draw_portrait(seed: SeedFolder, path: Path, data: Path | None = None, device
 
 
 def task_figures_of(seed: SeedFolder, data: Path | None = None, device: str = "cpu") -> Taken:
-    """How well the run that a user loads does its tasks on the test rows, and what must be said of it."""
+    """Evaluate the tasks of the loaded run on the test rows; return figures and a remark."""
     subject = _loaded(seed, data, device)
     if checkpoints.best(seed.run / "checkpoints") is None:
         return {"healthy": 0.0}, f"Seed {seed.number} was never healthy: its tasks are not measured."
@@ -124,9 +124,9 @@ def add_asked(
     *,
     full: bool,
 ) -> SeedRecord:
-    """Measure the run that a user loads against OOD sets, for bounds on its likelihood, and by an extractor's features.
+    """Evaluate the loaded run on OOD sets, by likelihood bounds, and by features of an extractor.
 
-    What the record has already is not measured again; the seed remembers each part as soon as it is found.
+    Parts that the record has are skipped; each part is recorded as soon as it is done.
     """
     suite: Suite = "full" if full else "quick"
     known = record.figures or {}
@@ -162,15 +162,15 @@ def _with(
 
 
 def _bounds(subject: Subject, suite: Suite) -> Taken:
-    """Bounds on the log-likelihood of the test rows, or why there are none."""
+    """Return bounds on the log-likelihood of the test rows, or why there are none."""
     section = likelihood.likelihood(subject, suite)
     bounds: Figures = {"log_likelihood_lower_nats": None, "log_likelihood_upper_nats": None}
-    # The first sentence puts the figures of one seed in words; the others say how they were made.
+    # The first sentence states the figures of one seed; the others say how they were computed.
     return {**bounds, **section.metrics}, " ".join(section.says[1:] if section.metrics else section.says)
 
 
 def _features(subject: Subject, extractor: Extractor, suite: Suite) -> tuple[Figures, str, Mapping[str, str]]:
-    """FID and KID of fresh samples and of the replay buffer, beside those of real rows."""
+    """Return FID and KID of fresh samples and of the replay buffer, next to those of real rows."""
     sizes = samples.QUICK if suite == "quick" else samples.FULL
     sets = sets_of(subject, sizes.samples, torch.Generator().manual_seed(subject.seed))
     given = samples.conditional_rows(subject, len(sets.samples), sets.steps) if sizes.conditional else None

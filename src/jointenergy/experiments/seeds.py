@@ -1,4 +1,4 @@
-"""experiments: the seeds of a reproduction: how they are named, and the folder and the record that each of them has."""
+"""experiments: the seeds of a reproduction, their folders and records."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SeedState = Literal["new", "begun", "complete", "diverged"]
 
 
 def parse_seeds(text: str) -> tuple[int, ...]:
-    """`20` is 0 to 19; `0,1,5` are those, and `5,` is 5 alone."""
+    """Parse seeds: `20` is 0 to 19, `0,1,5` is a list, `5,` is seed 5 alone."""
     text = text.replace(" ", "")
     if re.fullmatch(r"[1-9][0-9]{0,3}", text):
         return tuple(range(int(text)))
@@ -39,7 +39,7 @@ def parse_seeds(text: str) -> tuple[int, ...]:
 
 
 def seeds_text(seeds: Sequence[int]) -> str:
-    """What `parse_seeds` reads as these seeds."""
+    """Format seeds so that `parse_seeds` reads them."""
     if tuple(seeds) == tuple(range(len(seeds))):
         return str(len(seeds))
     return ",".join(map(str, seeds)) + ("," if len(seeds) == 1 else "")
@@ -47,7 +47,7 @@ def seeds_text(seeds: Sequence[int]) -> str:
 
 @dataclass(frozen=True)
 class SeedRecord:
-    """What is remembered of a seed beside its run: the code that trains it, its time, its figures once taken."""
+    """Record of a seed besides its run: the code that trains it, its time, its figures."""
 
     commit: str
     source: str
@@ -65,7 +65,7 @@ _RECORD = TypeAdapter(SeedRecord)
 
 @dataclass(frozen=True)
 class SeedFolder:
-    """One seed in the folder of a reproduction; `run` is its run folder, or of a study the folder of several."""
+    """Represent one seed in the folder of a reproduction; `run` is its run folder, for a study a folder of runs."""
 
     number: int
     folder: Path
@@ -98,7 +98,7 @@ class SeedFolder:
         write_json(self.record_path, asdict(record))
 
     def check(self, settings: Recipe | Study, source: str) -> None:
-        """What is there must be these settings, trained by this code: else the result would name the wrong commit."""
+        """Check that an existing run has these settings and this code, so that the result names the right commit."""
         record = self.record()
         if record is None and not self.run.exists():
             return
@@ -113,7 +113,7 @@ class SeedFolder:
             )
 
     def trained_settings(self) -> Recipe | Study:
-        """Of the run that is there; the runs of a study have a recipe each."""
+        """Return the settings of the existing run; the runs of a study have a recipe each."""
         if (self.run / RECIPE).exists():
             return read(self.run / RECIPE)
         with told(f"{self.worker_path} is damaged: remove it together with {self.run}"):
@@ -122,7 +122,7 @@ class SeedFolder:
     def state(self, settings: Recipe | Study) -> SeedState:
         record = self.record()
         if isinstance(settings, Study):
-            # It is measured where it is trained, and the runs within begin and resume by themselves.
+            # A study is evaluated where it is trained, and its runs start and resume by themselves.
             measured = record is not None and record.figures is not None
             return "complete" if measured else "begun" if self.run.exists() else "new"
         paths = checkpoints.all_in(self.run / "checkpoints")
@@ -130,7 +130,7 @@ class SeedFolder:
             return "new"
         if int(paths[-1].name.rpartition("-")[2]) >= settings.iterations:
             return "complete"
-        # The record is asked first: a run that is opened again forgets the events after its newest checkpoint.
+        # Read the record first: opening a run drops events after its newest checkpoint.
         ended = (record is not None and record.diverged) or self.events()[-1:] == ["diverged"]
         return "diverged" if ended else "begun"
 
@@ -138,7 +138,7 @@ class SeedFolder:
         return [str(event.get("event")) for event in read_events(self.run / EVENTS)]
 
     def iteration(self) -> int:
-        """How far its runs have come together, by their metrics."""
+        """Return the iterations of its runs together, by their metrics."""
         return sum(_last_iteration(path) for path in (self.run / "metrics.csv", *self.run.glob("*/metrics.csv")))
 
 
@@ -146,4 +146,4 @@ def _last_iteration(metrics: Path) -> int:
     try:
         return max((int(row["iteration"]) for row in read_rows(metrics)), default=0)
     except (KeyError, ValueError):
-        return 0  # not yet written, or just being written
+        return 0  # not written yet, or being written

@@ -24,7 +24,7 @@ KINDS: dict[str, type[Continual] | type[Composition]] = {"continual": Continual,
 
 @dataclass(frozen=True)
 class Study:
-    """A recipe and what is done with it."""
+    """Hold a recipe and the study made with it."""
 
     recipe: Recipe
     kind: Continual | Composition
@@ -35,7 +35,7 @@ class Study:
 
     @property
     def iterations(self) -> int:
-        """Of all its models together."""
+        """Return the iterations of all models together."""
         return self.recipe.iterations * self.kind.n_models
 
     def baseline(self) -> Study:
@@ -43,19 +43,19 @@ class Study:
 
 
 def names() -> list[str]:
-    """The studies that come with the library, each followed by its variants as STUDY:VARIANT."""
+    """List the studies of the library, each followed by its variants as STUDY:VARIANT."""
     return recipes.listed(FOLDER)
 
 
 def is_study(name: str) -> bool:
-    """Whether a name, or a TOML file, is that of a study."""
+    """Return whether a name or a TOML file is a study."""
     stem, _ = recipes.parted(name)
     path = Path(stem)
     return (FOLDER / f"{stem}.toml").exists() or (path.is_file() and not KINDS.keys().isdisjoint(contents(path)))
 
 
 def load(name: str, overrides: Sequence[str] = (), *, size: Size = "full") -> Study:
-    """A study or a variant (STUDY:VARIANT) by name, or from a TOML file, with `key.key=value` overrides."""
+    """Load a study or a variant (STUDY:VARIANT) by name or from a TOML file, with `key.key=value` overrides."""
     stem, variant = recipes.parted(name)
     path = FOLDER / f"{stem}.toml"
     path = path if path.exists() else Path(stem)
@@ -68,7 +68,7 @@ def load(name: str, overrides: Sequence[str] = (), *, size: Size = "full") -> St
 
 
 def to_values(settings: Recipe | Study) -> dict[str, Any]:
-    """Plain values that `from_values` reads as the same settings."""
+    """Return plain values that `from_values` reads as the same settings."""
     if isinstance(settings, Recipe):
         return asdict(settings)
     table = next(name for name, kind in KINDS.items() if isinstance(settings.kind, kind))
@@ -76,7 +76,7 @@ def to_values(settings: Recipe | Study) -> dict[str, Any]:
 
 
 def from_values(values: Mapping[str, Any], source: str) -> Recipe | Study:
-    """A study where the values have the table of one, else a recipe."""
+    """Return a study if the values have the table of one, else a recipe."""
     values = dict(values)
     table = next((t for t in KINDS if t in values), None)
     if table is None:

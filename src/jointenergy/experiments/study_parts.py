@@ -1,4 +1,4 @@
-"""experiments: the parts of a study, each a run folder that is begun, or taken up where it was stopped."""
+"""experiments: the parts of a study, run folders that are started or resumed."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from jointenergy.training.loop import Loop
 from jointenergy.training.trainer import Trainer
 
 Fitting = Callable[[Loop, str], None]
-"""Brings a run to its end; the text says which part of the study it is."""
+"""Trains a run to its end; the text names the part of the study."""
 
 
 @dataclass(frozen=True)
 class StudySeed:
-    """Where one seed of a study is made: the folder of its parts, the folder of the data, the device."""
+    """Hold the folders of one seed of a study and of the data, and the device."""
 
     folder: Path
     seed: int
@@ -38,12 +38,12 @@ def fitted(
     fit: Fitting,
     prepare: Callable[[Trainer], None] = lambda _: None,
 ) -> Loop:
-    """The run of a trainer at its end: `prepare` changes the trainer before its first checkpoint, and never after."""
+    """Train or resume a run to its end; `prepare` changes the trainer before its first checkpoint only."""
     run = Loop(trainer, folder)
     if checkpoints.all_in(run.checkpoint_folder):
         run.resume()
     else:
-        # What was stopped before its first checkpoint has nothing to go on from.
+        # A run that stopped before its first checkpoint cannot be resumed.
         shutil.rmtree(folder, ignore_errors=True)
         folder.mkdir(parents=True)
         write_text(folder / RECIPE, write(recipe))

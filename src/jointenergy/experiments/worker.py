@@ -1,4 +1,4 @@
-"""experiments: the process that trains one seed: `Worker` starts and stops it, and `main` is what runs in it."""
+"""experiments: the process that trains one seed: `Worker` starts and stops it, `main` runs in it."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ from jointenergy.training.distributed import device_of
 from jointenergy.training.loop import Diverged, Interrupted, Loop
 
 WRONG = 2
-DIVERGED = 3  # the run could not be kept healthy
+DIVERGED = 3  # exit status of a run that diverged for good
 INTERRUPTED = 130
-PATIENCE = 120.0  # seconds that a process asked to stop may take to finish its step and save
+PATIENCE = 120.0  # seconds for a stopping process to finish its step and save
 STOPS = (signal.SIGINT, signal.SIGTERM)
 
 
 @dataclass
 class Worker:
-    """The process that trains a seed. Its log is locked while it lives, even when whoever started it is gone."""
+    """Control the process that trains a seed. Its log is locked while it lives, even without its parent."""
 
     seed: SeedFolder
     process: subprocess.Popen[bytes]
@@ -52,7 +52,7 @@ class Worker:
         guarded: bool = True,
         one_thread: bool = False,
     ) -> Worker:
-        """Begin the run, or resume it from its newest checkpoint."""
+        """Start the run, or resume it from its newest checkpoint."""
         seed.folder.mkdir(parents=True, exist_ok=True)
         log = seed.log.open("ab")
         try:
@@ -68,7 +68,7 @@ class Worker:
             "guarded": guarded,
         }
         write_json(seed.worker_path, {**given, "settings": to_values(settings)})
-        # In a session of its own: Ctrl-C reaches it once, from here, and a second signal would end it unsaved.
+        # A new session: Ctrl-C reaches the process once, from here; a second signal would end it unsaved.
         process = subprocess.Popen(
             [sys.executable, "-u", "-m", "jointenergy.experiments.worker", str(seed.worker_path)],
             stdin=subprocess.DEVNULL,
@@ -84,7 +84,7 @@ class Worker:
             self.process.send_signal(signal.SIGINT)
 
     def ended(self) -> None:
-        """Wait for the end, then note the time it took; checkpoints make even a kill safe."""
+        """Wait for the end and record the time it took; checkpoints make even a kill safe."""
         try:
             self.process.wait(PATIENCE)
         except subprocess.TimeoutExpired:
@@ -102,7 +102,7 @@ class Worker:
 
 
 def main(path: Path) -> int:
-    """Train the seed that a file of `Worker` describes; the exit status says how it ended."""
+    """Train the seed described by a file of `Worker`; the exit status says how it ended."""
     for kind in STOPS:
         signal.signal(kind, signal.default_int_handler)
     try:
@@ -135,7 +135,7 @@ def _train(seed: SeedFolder, chosen: Recipe | Study, place: Path | None, device:
         assert record is not None  # written before a seed is started
         seed.remember(replace(record, figures=figures, remark=remark))
     elif seed.state(chosen) == "new":
-        # A run that was stopped before its first checkpoint has nothing to go on from.
+        # A run that stopped before its first checkpoint cannot be resumed.
         emptied(seed.run)
         run = run_folder.create(seed.run, chosen, number, data_folder=place, guarded=guarded, device=device_of(device))
         _fit(run, f"seed {number}")
@@ -144,7 +144,7 @@ def _train(seed: SeedFolder, chosen: Recipe | Study, place: Path | None, device:
 
 
 def _fit(run: Loop, name: str) -> None:
-    """Train to the end; the first signal saves after the present step, a second Ctrl-C stops at once."""
+    """Train to the end; the first signal saves after the current step, a second Ctrl-C stops at once."""
 
     def ask_to_stop(*_: object) -> None:
         run.stop = True

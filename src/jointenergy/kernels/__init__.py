@@ -1,4 +1,4 @@
-"""kernels: Markov transitions on joint states, each proved against exact targets, and the one loop that runs them."""
+"""kernels: Markov chain Monte Carlo transitions on joint states (x, y), and the loop that runs them."""
 
 from jointenergy.kernels.adaptation import adapt
 from jointenergy.kernels.base import Info, Kernel, State, Target

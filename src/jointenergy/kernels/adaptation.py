@@ -1,4 +1,4 @@
-"""kernels: step sizes, scales and trajectory lengths found in a warm-up that all chains share, and frozen after it."""
+"""kernels: warm-up, which tunes step sizes, scales and trajectory lengths with all chains and then freezes them."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ ACCEPTANCES: dict[type[Kernel], float] = {
     HMC: 0.651,
     MixedHMC: 0.651,
 }
-"""At which each goes farthest (Roberts and Rosenthal 1998; Sun et al. 2022 for labels; Beskos et al. 2013)."""
+"""Optimal acceptance rates (Roberts and Rosenthal 1998; Sun et al. 2022 for labels; Beskos et al. 2013)."""
 LEAST_STEPS = 30
 LONGEST = 256  # leapfrog steps
-FLATTEST = 1e-6  # of the largest scale: an entry that does not move has no scale of its own
+FLATTEST = 1e-6  # the smallest scale relative to the largest: an entry may not move at all
 
 
 @dataclass
 class DualAveraging:
-    """Nesterov's dual averaging of a log step size towards an acceptance rate (Hoffman and Gelman 2014)."""
+    """Adapt a log step size to an acceptance rate by Nesterov's dual averaging (Hoffman and Gelman 2014)."""
 
     acceptance: float
     begin: float
@@ -64,14 +64,16 @@ class DualAveraging:
 
     @property
     def final(self) -> float:
-        """The step size to go on with: the mean of the last, in logs."""
+        """The adapted step size: the exponential of the averaged log step size."""
         return math.exp(self.mean_log_step)
 
 
 @dataclass
 class LongestTrajectory:
-    """The longest trajectory in time, by Adam on its log along the gradient of ChEES, the change in the estimator of
-    the expected squared jump of |x|^2 (Hoffman, Radul and Sountsov 2021)."""
+    """Adapt the longest trajectory time of HMC by the ChEES criterion (Hoffman, Radul and Sountsov 2021).
+
+    It follows the gradient of the expected squared change of |x|^2 with Adam on the log of the time.
+    """
 
     time: float
     rate: float = 0.025
@@ -110,18 +112,46 @@ def adapt(
     scales: bool = True,
     lengths: bool = True,
 ) -> tuple[K, State]:
-    """Warm chains up: the kernel with its step size, scales and trajectory length found, and the chains after `steps`.
+    """Tune a kernel during warm-up, and return it with the chains after `steps` steps.
 
-    Step sizes follow the mean acceptance of all chains by dual averaging. With `scales`, MALA, HMC and Mixed HMC get
-    a diagonal metric, the standard deviation of each entry of x over the chains. With `lengths`, a jittered HMC gets
-    its longest trajectory by the ChEES criterion. Of BlockGibbs each block has a step size of its own. What comes back
-    is an ordinary kernel whose numbers are fixed: its chains are exact, and those of the warm-up do not count.
+    The step size follows the mean acceptance of all chains by dual averaging. Each block of `BlockGibbs` has its own
+    step size. The returned kernel is fixed, so its chains are exact; discard those of the warm-up.
+
+    Parameters
+    ----------
+    kernel
+        One of `MALA`, `PreconditionedMALA`, `HMC`, `MixedHMC`, `DiscreteMALA`, or a `BlockGibbs` of them.
+    target
+        What to sample.
+    state
+        The chains to start from; more chains give better estimates.
+    steps
+        The number of warm-up steps, at least 30.
+    acceptance
+        The acceptance rate to aim for; by default the optimal rate of the kernel.
+    scales
+        Whether `MALA`, `HMC` and `MixedHMC` get a diagonal metric: the standard deviation of each entry of x over
+        chains.
+    lengths
+        Whether an `HMC` with jitter gets its longest trajectory by the ChEES criterion.
+
+    Examples
+    --------
+    >>> import torch
+    >>> import jointenergy as je
+    >>> model = je.EnergyModel(torch.nn.Linear(2, 1), domain=je.Reals(1.0))
+    >>> target = je.kernels.Target(model)
+    >>> kernel = je.kernels.MALA(step_size=0.01)
+    >>> state = kernel.init(target, torch.zeros(64, 2), generator=torch.Generator().manual_seed(0))
+    >>> kernel, state = je.kernels.adapt(kernel, target, state, 100)
+    >>> kernel.step_size > 0.1
+    True
     """
     check_count("the steps of a warm-up", steps, least=LEAST_STEPS)
     if acceptance is not None and not (is_number(acceptance) and 0 < acceptance < 1):
         raise InputError(f"the acceptance rate to adapt to must lie between 0 and 1, got {acceptance}")
     if not _parts(kernel):
-        raise InputError(f"{type(kernel).__name__} has no step size that an acceptance rate could guide: use it as is")
+        raise InputError(f"{type(kernel).__name__} has no step size to adapt: use it without a warm-up")
     if scales and _scalable(kernel):
         first = steps // 3
         kernel, state, spread = _stage(kernel, target, state, first, acceptance, lengths)
@@ -135,7 +165,7 @@ def adapt(
 def _stage(
     kernel: K, target: Target, state: State, steps: int, acceptance: float | None, lengths: bool
 ) -> tuple[K, State, Tensor]:
-    """Some steps of adaptation; also the standard deviation of each entry of x over chains in the later half."""
+    """Adapt for some steps; also return the standard deviation of x over chains in the second half."""
     guides = {name: DualAveraging(acceptance or of, size) for name, (size, of) in _parts(kernel).items()}
     longest = None
     if lengths and isinstance(kernel, HMC) and kernel.jitter:
@@ -162,7 +192,7 @@ def _stage(
 
 
 def _parts(kernel: Kernel) -> dict[str, tuple[float, float]]:
-    """The step sizes that can be adapted, each with the acceptance rate that it is guided by."""
+    """Return the step sizes that can be adapted, each with its target acceptance rate."""
     if isinstance(kernel, BlockGibbs):
         x, y = _parts(kernel.x_kernel), _parts(kernel.y_kernel)
         return {name: part for name, part in (("x", x.get("x")), ("y", y.get("y"))) if part is not None}
@@ -176,7 +206,7 @@ def _scalable(kernel: Kernel) -> bool:
 
 
 def _scaled(kernel: K, spread: Tensor) -> K:
-    """The kernel with these scales, and a step size that makes moves as long as before, on average."""
+    """Set the metric, and rescale the step size so that moves keep their average length."""
     if isinstance(kernel, BlockGibbs):
         return replace(kernel, x_kernel=_scaled(kernel.x_kernel, spread))
     assert isinstance(kernel, MALA | HMC | MixedHMC)

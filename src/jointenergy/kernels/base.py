@@ -1,4 +1,4 @@
-"""kernels: target, state, info, and the one shape of every kernel (`init`, `step`)."""
+"""kernels: `Target`, `State`, `Info`, the base class `Kernel`, and what all kernels share."""
 
 from __future__ import annotations
 
@@ -19,10 +19,31 @@ from jointenergy.models.base import JointModel
 
 
 class Target:
-    """What a kernel samples: a model's density with some labels and some entries of x held fixed.
+    """Define what a kernel samples: a model's density with some labels and some entries of x held fixed.
 
-    `given_y` names labels (a mapping, or a tensor with MISSING where free; one row stands for all). `given_x` holds
-    values of x where `mask` is True. The target is made anew where weights change; it holds no weights of its own.
+    A target holds no weights of its own. Create a new one after the model's weights change.
+
+    Parameters
+    ----------
+    model
+        The density to sample.
+    given_y
+        Labels to hold fixed: a mapping from names to values, or int64 `[n, L]` with MISSING where a label is free. One
+        row applies to all chains.
+    given_x
+        Values of x to hold fixed, `[n, *event]` or one row for all chains. Needs `mask`.
+    mask
+        Boolean, True where x is held at `given_x`; of the shape of x or of one row.
+
+    Examples
+    --------
+    >>> import torch
+    >>> import jointenergy as je
+    >>> labels = je.LabelSpace({"animal": ["cat", "dog"]})
+    >>> model = je.LogitModel(torch.nn.Linear(2, 2), labels, domain=je.Reals(1.0))
+    >>> target = je.kernels.Target(model, given_y={"animal": "dog"})
+    >>> target.given_y
+    tensor([[1]])
     """
 
     def __init__(
@@ -46,18 +67,18 @@ class Target:
                 raise InputError(f"mask must be a boolean tensor, True where x is held, got {kind}")
             if tuple(mask.shape) not in (tuple(given_x.shape), tuple(given_x.shape[1:])):
                 raise InputError(f"mask must have the shape of x or of one row of it, got {tuple(mask.shape)}")
-            # Copies: what is given stays as it was, whatever becomes of the caller's tensors.
+            # Copied, so that later changes to the caller's tensors have no effect.
             with torch.inference_mode(False):
                 given_x = ordinary(given_x).clone()
                 mask = ordinary(mask).clone().to(given_x.device)
         self.given_x = given_x
         self.mask = mask
         self.frames: dict[object, object] = {}
-        """What a kernel works out once for what is held here."""
-        self.offers = True  # gradients without a graph, as far as is known: a model that had none is not asked again
+        """Values that kernels compute once per target, such as Cholesky factors."""
+        self.offers = True  # False once the model's `with_gradient` has returned None
 
     def hold_y(self, y: Tensor) -> Tensor:
-        """The labels with what is given written in."""
+        """Return y with the given labels written in."""
         if self.given_y is None:
             return y
         self._check_rows("given_y", self.given_y, y)
@@ -65,29 +86,29 @@ class Target:
         return torch.where(self.given_y == MISSING, y, self.given_y)
 
     def hold_x(self, x: Tensor) -> Tensor:
-        """x with what is given written in."""
+        """Return x with the given entries written in."""
         if self.given_x is None or self.mask is None:
             return x
         self._check_rows("given_x", self.given_x, x)
         if self.given_x.shape[1:] != x.shape[1:]:
             raise InputError(f"given_x has rows of shape {tuple(self.given_x.shape[1:])}, x of {tuple(x.shape[1:])}")
-        # To the chains' device and dtype once, not at every step.
+        # Moved to the chains' device and dtype once, not at every step.
         self.given_x, self.mask = self.given_x.to(x), self.mask.to(x.device)
         return torch.where(self.mask, self.given_x, x)
 
     def free_labels(self, y: Tensor) -> Tensor:
-        """Which labels may move, `[1 or n, L]`."""
+        """Return which labels may move, bool `[1 or n, L]`."""
         if self.given_y is None:
             return torch.ones(1, y.shape[1], dtype=torch.bool, device=y.device)
         self.given_y = self.given_y.to(y.device)
         return self.given_y == MISSING
 
     def open_labels(self, y: Tensor) -> Tensor:
-        """The given labels of each row of y, MISSING where free, `[n, L]`."""
+        """Return the given labels of each row, MISSING where free, `[n, L]`."""
         return self.hold_y(torch.full_like(y, MISSING))
 
     def moving(self, change: Tensor) -> Tensor:
-        """A change of x, zero where x is held."""
+        """Return a change of x, set to zero where x is held."""
         if self.mask is None:
             return change
         self.mask = self.mask.to(change.device)
@@ -96,25 +117,27 @@ class Target:
     @staticmethod
     def _check_rows(name: str, given: Tensor, rows: Tensor) -> None:
         if len(given) not in (1, len(rows)):
-            raise InputError(f"{name} has {len(given)} rows where the chains have {len(rows)}")
+            raise InputError(
+                f"{name} has {len(given)} rows for {len(rows)} chains: give one row for all, or one for each"
+            )
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """The log-density and its gradient by x or by the label code, at the state that carries it."""
+    """Hold the log-density at a state and its gradient with respect to x or to the one-hot label code."""
 
     by: Literal["x", "code"]
     log_density: Tensor
     gradient: Tensor
     by_x: Tensor | None = None
-    """Beside the gradient by the code that by x, where the state asked for both."""
+    """The gradient with respect to x, if `by` is "code" and the state asked for both."""
 
 
 Known = Literal["complete", "missing", None]
 
 
 def known_of(y: Tensor) -> Known:
-    """By looking: for callers who may wait."""
+    """Inspect y for missing labels; this waits for the device."""
     missing = y == MISSING
     if not bool(missing.any()):
         return "complete"
@@ -123,10 +146,33 @@ def known_of(y: Tensor) -> Known:
 
 @dataclass(frozen=True)
 class State:
-    """What the next step needs: the joint state, one random key per chain, how many steps were made.
+    """The state of a batch of chains: what the next step needs.
 
-    `evaluation` spares an adjusted kernel its second look at a point that it stands on; it holds for these weights
-    alone, and `run` begins without it.
+    `evaluation` caches the log-density and gradient at (x, y), so that an adjusted kernel evaluates each state once. It
+    is valid for the current weights only; `run` drops it.
+
+    Parameters
+    ----------
+    x
+        Positions, `[n, *event]`.
+    y
+        Labels, int64 `[n, L]`; MISSING labels are summed out.
+    keys
+        One random key per chain.
+    step
+        The number of steps made so far.
+
+    Examples
+    --------
+    >>> import torch
+    >>> import jointenergy as je
+    >>> model = je.EnergyModel(torch.nn.Linear(2, 1), domain=je.Reals(1.0))
+    >>> target = je.kernels.Target(model)
+    >>> kernel = je.kernels.MALA(step_size=0.5)
+    >>> state = kernel.init(target, torch.zeros(8, 2), generator=torch.Generator().manual_seed(0))
+    >>> state, info = kernel.step(target, state)
+    >>> state.step, state.x.shape, info.x_acceptance.shape
+    (1, torch.Size([8, 2]), torch.Size([8]))
     """
 
     x: Tensor
@@ -135,26 +181,45 @@ class State:
     step: int = 0
     evaluation: Evaluation | None = None
     known: Known = None
-    """Whether y is known to miss no label, or all of them: then nobody looks for what it misses."""
+    """"complete" if no label is missing, "missing" if all are; None means that each use has to check."""
     both: bool = False
-    """Whether whoever looks at labels should look at x in the same pass: a kernel on x comes next."""
+    """Whether a label kernel should also compute the gradient with respect to x, because a kernel on x comes next."""
     ahead: tuple[streams.DrawnNoise, ...] = ()
-    """What the next steps draw, drawn in one pass; of other keys than the state's it is ignored."""
+    """Noise of the next steps, drawn in one pass; ignored if it belongs to other keys."""
     velocity: Tensor | None = None
-    """Of x, where a kernel's motion goes on from step to step."""
+    """The velocity of x, for kernels that carry momentum from step to step."""
 
     def rows(self, index: Tensor | slice) -> State:
-        """Some of the chains, to be run apart from the others with the same result."""
+        """Select some of the chains. Run separately, they give the same result."""
         velocity = None if self.velocity is None else self.velocity[index]
         return State(self.x[index], self.y[index], self.keys[index], self.step, known=self.known, velocity=velocity)
 
 
 @dataclass(frozen=True)
 class Info:
-    """What a diagnostician wants of one step, one number per chain; None where the kernel has no such thing.
+    """Diagnostics of one step, one number per chain; None where a kernel does not provide it.
 
-    `log_density` and `gradient_norm` (of the gradient before any clamp) are those of the point from which x, or the
-    labels, were moved; a block kernel reports the point after its label move. Acceptances are probabilities.
+    `log_density` and `gradient` (before any clamp) are taken at the state before the move. `BlockGibbs` reports them
+    after its label move. Acceptances are probabilities.
+
+    Parameters
+    ----------
+    log_density
+        The log-density before the move, `[n]`.
+    gradient
+        Its gradient with respect to x.
+    x_acceptance
+        Acceptance probability of the move of x.
+    y_acceptance
+        Acceptance probability of the move of the labels.
+
+    Examples
+    --------
+    >>> import torch
+    >>> import jointenergy as je
+    >>> info = je.kernels.Info(gradient=torch.tensor([[3.0, 4.0]]))
+    >>> info.gradient_norm
+    tensor([5.])
     """
 
     log_density: Tensor | None = None
@@ -162,40 +227,69 @@ class Info:
     x_acceptance: Tensor | None = None
     y_acceptance: Tensor | None = None
     moved_from: State | None = None
-    """The state from which Langevin last moved x, with the labels and the random keys it had: `recompute` takes it."""
+    """The state before the last Langevin move of x, with its labels and keys; input of `Langevin.recompute`."""
     reached: tuple[Tensor, Tensor] | None = None
-    """Where a trajectory of HMC led, accepted or not: x and its velocity."""
+    """End of an HMC trajectory, accepted or not: x and its velocity."""
 
     @property
     def gradient_norm(self) -> Tensor | None:
-        """Computed when it is asked for: most chains are run without anyone looking."""
+        """The Euclidean norm of the gradient, `[n]`."""
         return None if self.gradient is None else torch.linalg.vector_norm(self.gradient.flatten(1), dim=1)
 
 
 class Kernel(ABC):
-    """One Markov transition on joint states (x, y): a frozen dataclass of numbers; the target comes in at each call.
+    """Base class of one Markov transition on joint states (x, y).
 
-    A kernel that moves x alone holds y, and sums over its MISSING entries: with all labels missing it samples p(x).
+    A kernel is a frozen dataclass of numbers; the target is an argument of each call. A kernel that moves x alone holds
+    y and sums over MISSING labels: with all labels missing it samples p(x).
+
+    Subclasses implement `step`, and set `moves_x`, `moves_y` and `rejects`.
+
+    Examples
+    --------
+    >>> import torch
+    >>> import jointenergy as je
+    >>> model = je.EnergyModel(torch.nn.Linear(2, 1), domain=je.Reals(1.0))
+    >>> target = je.kernels.Target(model)
+    >>> kernel = je.kernels.Langevin(step_size=0.01, noise_scale=0.1)
+    >>> isinstance(kernel, je.kernels.Kernel), kernel.moves_x, kernel.moves_y, kernel.adjusted
+    (True, True, False, False)
+    >>> state = kernel.init(target, torch.zeros(8, 2), generator=torch.Generator().manual_seed(0))
+    >>> state, info = kernel.step(target, state)
     """
 
     moves_x: ClassVar[bool] = False
     moves_y: ClassVar[bool] = False
     rejects: ClassVar[bool] = False
-    """Whether it accepts or rejects by differences of log-densities."""
+    """Whether it accepts or rejects proposals by differences of log-densities."""
 
     @property
     def adjusted(self) -> bool:
-        """Whether it, or a part of it, rejects: then log-densities must not be rounded."""
+        """Whether the kernel or a part of it has a Metropolis test; it then needs full-precision log-densities."""
         return self.rejects
 
     @final
     def init(self, target: Target, x: Tensor, y: Given = None, *, generator: torch.Generator) -> State:
-        """Checked starting states. What is given is written in; labels that move and are MISSING start uniformly."""
+        """Check the inputs and return starting states.
+
+        Given values are written in. If the kernel moves labels, MISSING ones start uniformly at random.
+
+        Parameters
+        ----------
+        target
+            What to sample.
+        x
+            Starting positions, `[n, *event]`.
+        y
+            Starting labels, a mapping or int64 `[n, L]`; None means that all are missing.
+        generator
+            Source of the chains' random keys.
+        """
         model = target.model
         x = target.hold_x(model.check_x(x))
         y = target.hold_y(model.labels.given(y, len(x), x.device))
         if self.moves_y and len(model.labels) == 0:
-            raise InputError(f"{type(self).__name__} moves labels, and the model has none")
+            raise InputError(f"{type(self).__name__} moves labels, and the model has none: use a kernel on x alone")
         model.check_summable(target.open_labels(y) if self.moves_y else y)
         if self.adjusted:
             check_precision(self, target, x)
@@ -207,7 +301,7 @@ class Kernel(ABC):
     def init_unchecked(
         self, target: Target, x: Tensor, y: Tensor, *, known: Known, generator: torch.Generator
     ) -> State:
-        """`init` for callers inside, who know their states and what labels these miss; the host waits nowhere."""
+        """Do the same as `init` for internal callers whose inputs are checked; it does not wait for the device."""
         x = x if target.given_x is None else target.hold_x(x)
         y = y if target.given_y is None else target.hold_y(y)
         keys = streams.chain_keys(len(x), generator=generator).to(x.device)
@@ -219,23 +313,26 @@ class Kernel(ABC):
             return State(x.detach().clone(), y.clone(), keys.clone(), known=known)
 
     def check_start(self, target: Target, x: Tensor) -> None:
-        """Refuse, in one sentence, a target or a start that this kernel cannot sample."""
+        """Raise an InputError for a target or start that this kernel cannot sample."""
         return
 
     def look_ahead(self, state: State, steps: int) -> State:
-        """The state with what up to `steps` next steps draw, where that is faster; `step` gives the same."""
+        """Return the state with the noise of up to `steps` next steps drawn in one pass, where that is faster.
+
+        The steps that follow give the same result as without it.
+        """
         return state
 
     @abstractmethod
     def step(self, target: Target, state: State) -> tuple[State, Info]:
-        """The next state, a pure function of this one, and what is worth knowing of the step."""
+        """Return the next state, a pure function of `state`, and the diagnostics of the step."""
 
 
 def evaluate_x(target: Target, state: State) -> Evaluation:
-    """The log-density at the state, missing labels summed out, and its gradient by x."""
+    """Evaluate the log-density, missing labels summed out, and its gradient with respect to x."""
     if state.evaluation is not None and state.evaluation.by == "x":
         return state.evaluation
-    if torch.is_inference_mode_enabled():  # what is made in it can enter no gradient
+    if torch.is_inference_mode_enabled():  # tensors created in it cannot require gradients
         with torch.inference_mode(False):
             return evaluate_x(target, state)
     offered = None
@@ -251,7 +348,7 @@ def evaluate_x(target: Target, state: State) -> Evaluation:
 
 
 def evaluate_code(target: Target, state: State) -> Evaluation:
-    """The log-density at the state's complete labels and its gradient by their one-hot code."""
+    """Evaluate the log-density at complete labels and its gradient with respect to their one-hot code."""
     if state.evaluation is not None and state.evaluation.by == "code":
         return state.evaluation
     with graphs():
@@ -263,17 +360,17 @@ def evaluate_code(target: Target, state: State) -> Evaluation:
 
 
 def check_inside(kernel: Kernel, target: Target, x: Tensor) -> None:
-    """Refuse starts outside the model's domain: an exact kernel would never leave from there."""
+    """Refuse starts outside the model's domain, where the density is zero."""
     inside = target.model.domain.contains(x)
     if not inside.all():
         raise InputError(
             f"{type(kernel).__name__} must start inside the model's domain {target.model.domain}; "
-            f"{int((~inside).sum())} of {len(x)} chains do not"
+            f"{int((~inside).sum())} of {len(x)} chains do not: clamp x"
         )
 
 
 def check_precision(kernel: Kernel, target: Target, x: Tensor) -> None:
-    """Refuse densities of half precision: at T = 5e-5 their rounding alone is some 80 nats of an acceptance ratio."""
+    """Refuse half precision: at T = 5e-5 rounding alone changes a log acceptance ratio by about 80 nats."""
     narrow = [t.dtype for t in (x, *target.model.parameters()) if t.is_floating_point() and t.dtype.itemsize < 4]
     if torch.is_autocast_enabled(x.device.type):
         narrow.append(torch.get_autocast_dtype(x.device.type))
@@ -285,7 +382,7 @@ def check_precision(kernel: Kernel, target: Target, x: Tensor) -> None:
 
 
 def check_codes(target: Target, x: Tensor) -> None:
-    """Raise, in the model's own sentence, where it knows no codes and so no gradient by labels."""
+    """Raise the model's own error if it has no gradient with respect to labels."""
     labels = target.model.labels
     corner = labels.code_of(torch.zeros(len(x), len(labels), dtype=torch.int64, device=x.device), x.dtype)
     with torch.no_grad():
@@ -293,19 +390,19 @@ def check_codes(target: Target, x: Tensor) -> None:
 
 
 def log_density_at(target: Target, x: Tensor, y: Tensor, known: Known) -> Tensor:
-    """The target's log-density; where it is known which labels are missing nobody looks."""
+    """Evaluate the target's log-density; skip the search for missing labels where `known` tells."""
     if known == "complete":
         return target.model.log_density_of_complete(x, y)
     return target.model.log_density_of_x(x) if known == "missing" else target.model.log_density_unchecked(x, y)
 
 
 def gradient_of(value: Tensor, at: Tensor, *, create_graph: bool = False) -> Tensor:
-    """The gradient of each row's value; zero where a density is flat and nothing leads back to the input."""
+    """Return the gradient of each row's value; zero if the value does not depend on the input."""
     return gradients_of(value, (at,), create_graph=create_graph)[0]
 
 
 def gradients_of(value: Tensor, points: Sequence[Tensor], *, create_graph: bool = False) -> list[Tensor]:
-    """The gradients of each row's value by several inputs, in one pass."""
+    """Return the gradients of each row's value with respect to several inputs, in one backward pass."""
     if not value.requires_grad:
         return [torch.zeros_like(at) for at in points]
     one = torch.ones_like(value)
@@ -315,8 +412,8 @@ def gradients_of(value: Tensor, points: Sequence[Tensor], *, create_graph: bool 
 
 @fused
 def metropolis(keys: Tensor, log_ratio: Tensor, drawn: Tensor | None = None) -> tuple[Tensor, Tensor]:
-    """Which rows accept, and the probability with which each did; `drawn` is `log_uniform` of the keys."""
-    # A ratio that is not a number counts as minus infinity: such a proposal is rejected.
+    """Decide which rows accept, and return the acceptance probabilities; `drawn` is `log_uniform` of the keys."""
+    # A NaN ratio counts as minus infinity: the proposal is rejected.
     log_ratio = log_ratio.to(torch.promote_types(log_ratio.dtype, torch.float32))
     log_ratio = log_ratio.nan_to_num(-torch.inf, torch.inf, -torch.inf).clamp(max=0.0)
     if drawn is None or drawn.dtype != log_ratio.dtype:
@@ -325,7 +422,7 @@ def metropolis(keys: Tensor, log_ratio: Tensor, drawn: Tensor | None = None) -> 
 
 
 def choose(accept: Tensor, proposed: Evaluation, current: Evaluation) -> Evaluation:
-    """The evaluation of each row's next state: the proposed one where accepted."""
+    """Combine two evaluations: the proposed one in rows that accepted, the current one elsewhere."""
     return replace(
         current,
         log_density=torch.where(accept, proposed.log_density, current.log_density),
@@ -337,10 +434,10 @@ def choose(accept: Tensor, proposed: Evaluation, current: Evaluation) -> Evaluat
 
 
 def over(rows: Tensor, x: Tensor) -> Tensor:
-    """One value per row, shaped to go over the rows of x."""
+    """Reshape one value per row so that it broadcasts over the rows of x."""
     return rows.view(-1, *(1,) * (x.ndim - 1))
 
 
 def categorical_by_label(model: JointModel, keys: Tensor, logits: Tensor) -> Tensor:
-    """One draw for each label variable from its block of logits `[n, n_codes]`, as labels `[n, L]`."""
+    """Draw one value per label from its block of the logits `[n, n_codes]`, as labels `[n, L]`."""
     return model.labels.from_one_hot(logits.double() + streams.gumbel(keys, logits.shape[1]))

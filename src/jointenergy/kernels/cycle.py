@@ -1,4 +1,4 @@
-"""kernels: several kernels one after the other, each of which leaves the target as it is, so that all do."""
+"""kernels: several kernels in sequence."""
 
 from __future__ import annotations
 
@@ -13,9 +13,23 @@ from jointenergy.kernels.base import Info, Kernel, State, Target
 
 @dataclass(frozen=True)
 class Cycle(Kernel):
-    """One step of each of `kernels` in turn, such as block Gibbs and then a LabelJump.
+    """Make one step of each of several kernels in turn, such as block Gibbs and then a `LabelJump`.
 
-    All must sample one density: those with a temperature the same one, and label kernels then f at 1.
+    All kernels must leave the same density invariant: kernels with a temperature need the same one, and label kernels
+    without a temperature need temperature 1.
+
+    Parameters
+    ----------
+    kernels
+        The kernels in order. Together they must move x and labels.
+
+    Examples
+    --------
+    >>> import jointenergy as je
+    >>> from jointenergy.kernels import BlockGibbs, ExactGibbs, LabelJump, MALA
+    >>> kernel = je.kernels.Cycle((BlockGibbs(ExactGibbs(), MALA(0.1)), LabelJump(0.1, steps=5)))
+    >>> kernel.adjusted, kernel.temperature
+    (True, 1.0)
     """
 
     kernels: tuple[Kernel, ...]
@@ -40,7 +54,7 @@ class Cycle(Kernel):
 
     @property
     def x_kernel(self) -> Kernel:
-        """What moves x where no label is free."""
+        """The kernel that moves x alone, used when all labels are given."""
         for kernel in self.kernels:
             alone = getattr(kernel, "x_kernel", kernel)
             if alone.moves_x and not alone.moves_y:
@@ -50,7 +64,7 @@ class Cycle(Kernel):
 
     @property
     def temperature(self) -> float:
-        """That of the kernel of x."""
+        """The temperature of the kernel that moves x."""
         return float(getattr(self.x_kernel, "temperature", 1.0))
 
     def check_start(self, target: Target, x: Tensor) -> None:

@@ -1,4 +1,4 @@
-"""kernels: diagnostics of chains, effective sample size and split R-hat (Gelman et al., Bayesian Data Analysis 3)."""
+"""kernels: convergence diagnostics, effective sample size and split R-hat (Gelman et al., Bayesian Data Analysis 3)."""
 
 from __future__ import annotations
 
@@ -17,28 +17,55 @@ def _check(draws: Tensor) -> Tensor:
 
 
 def _halves(draws: Tensor) -> Tensor:
-    """Each chain cut in two, so that a trend within chains shows as a difference between them."""
+    """Split each chain in two, so that a trend within chains shows as a difference between them."""
     half = draws.shape[1] // 2
     return torch.cat((draws[:, :half], draws[:, -half:]))
 
 
 def _variances(chains: Tensor) -> tuple[Tensor, Tensor]:
-    """The mean variance within chains, and the pooled estimate that adds the variance between them."""
+    """Return the mean variance within chains, and the pooled estimate with the variance between chains."""
     n = chains.shape[1]
     within = chains.var(dim=1).mean()
     return within, within * (n - 1) / n + chains.mean(dim=1).var()
 
 
 def split_r_hat(draws: Tensor) -> float:
-    """Near 1 when the chains agree with each other and with themselves; of one quantity, `[chains, steps]`."""
+    """Compute split R-hat of one quantity. Values near 1 indicate convergence.
+
+    Parameters
+    ----------
+    draws
+        One quantity, `[chains, steps]`, at least 4 steps.
+
+    Examples
+    --------
+    >>> import torch
+    >>> import jointenergy as je
+    >>> draws = torch.randn(4, 1000, generator=torch.Generator().manual_seed(0))
+    >>> je.kernels.split_r_hat(draws) < 1.01
+    True
+    """
     within, pooled = _variances(_halves(_check(draws)))
     return float((pooled / within).sqrt())
 
 
 def effective_sample_size(draws: Tensor) -> float:
-    """How many independent draws would fix the mean as well; of one quantity, `[chains, steps]`.
+    """Estimate how many independent draws would give the mean of one quantity with the same variance.
 
-    Autocorrelations by Fourier transform, summed over Geyer's initial monotone sequence of pairs.
+    Autocorrelations are summed over Geyer's initial monotone sequence.
+
+    Parameters
+    ----------
+    draws
+        One quantity, `[chains, steps]`, at least 4 steps.
+
+    Examples
+    --------
+    >>> import torch
+    >>> import jointenergy as je
+    >>> draws = torch.randn(4, 1000, generator=torch.Generator().manual_seed(0))
+    >>> je.kernels.effective_sample_size(draws) > 3000
+    True
     """
     chains = _halves(_check(draws))
     m, n = chains.shape
@@ -52,9 +79,9 @@ def effective_sample_size(draws: Tensor) -> float:
     rho[0] = 1.0
     pairs = rho[: n - n % 2].view(-1, 2).sum(dim=1)
     negative = (pairs < 0).nonzero()
-    # The last lags rest on two or three products each: the sequence ends before them at the latest, as in Stan.
+    # Estimates at the last lags use two or three products each, so the sequence stops before them, as in Stan.
     stop = min(int(negative[0, 0]) if len(negative) else len(pairs), max((n - 3) | 1, 1) // 2)
     summed = float(pairs[:stop].cummin(dim=0).values.sum()) if stop else 0.0
-    # The lag after the last pair still counts while it is positive.
+    # The lag after the last pair is added if it is positive.
     time = -1.0 + 2.0 * summed + max(float(rho[2 * stop]), 0.0)
     return m * n / max(time, 1.0 / math.log10(m * n))

@@ -1,4 +1,4 @@
-"""kernels: discrete Langevin on y, Metropolis-adjusted (Zhang, Liu and Liu 2022): all labels in one move."""
+"""kernels: Metropolis-adjusted discrete Langevin on labels (Zhang, Liu and Liu 2022)."""
 
 from __future__ import annotations
 
@@ -27,12 +27,30 @@ from jointenergy.kernels.gibbs_with_gradients import places_of
 
 @dataclass(frozen=True)
 class DiscreteMALA(Kernel):
-    """Every free label proposes a value of its own by the gradient; the change of all is accepted or rejected at once.
+    """Move all labels at once with the Metropolis-adjusted discrete Langevin proposal.
 
-    A label's proposal has weights exp(d / 2 - 1 / step_size) for each other value, d the first-order estimate of the
-    change in log-density, and 1 for its own: one over the step size is half the squared distance of two codes over
-    it. A large step size proposes many changes; `adapt` finds the one at which 57 % of moves are accepted. Two values
-    and gradients of the model a step, however many labels there are and change.
+        q(y'_k = v | y)  is proportional to  exp(d_kv / 2 - 1 / step_size)  for v != y_k,  and to 1 for v = y_k
+
+    Here d_kv is the first-order estimate of the change in log-density when label k is set to v. Labels are proposed
+    independently and accepted or rejected together. A step takes two evaluations of the model and its gradient, for any
+    number of labels (Zhang, Liu and Liu 2022).
+
+    Parameters
+    ----------
+    step_size
+        Larger values propose more changes. `adapt` tunes it to an acceptance rate of 0.574.
+
+    Examples
+    --------
+    >>> import torch
+    >>> import jointenergy as je
+    >>> labels = je.LabelSpace.binary(["smiling", "hat"])
+    >>> model = je.LogitModel(torch.nn.Linear(2, 4), labels, domain=je.Reals(1.0))
+    >>> target = je.kernels.Target(model)
+    >>> kernel = je.kernels.DiscreteMALA(step_size=2.0)
+    >>> state = kernel.init(target, torch.zeros(64, 2), generator=torch.Generator().manual_seed(0))
+    >>> je.kernels.last(kernel, target, state, 20).y.shape
+    torch.Size([64, 2])
     """
 
     step_size: float
@@ -47,7 +65,7 @@ class DiscreteMALA(Kernel):
         check_codes(target, x)
 
     def value_log_probs(self, target: Target, y: Tensor, gradient: Tensor) -> Tensor:
-        """log q of every value of every label, `[n, n_codes]`: independent from label to label."""
+        """Return log q of every value of every label, `[n, n_codes]`."""
         offsets, variables, closed = places_of(target, y)
         places = y + offsets
         weights = 0.5 * (gradient - gradient.gather(1, places)[:, variables]) - 1.0 / self.step_size
@@ -61,13 +79,13 @@ class DiscreteMALA(Kernel):
         return shifted - total.log()[:, variables]
 
     def log_proposal(self, target: Target, log_probs: Tensor, to: Tensor) -> Tensor:
-        """log q of all labels of `to` together."""
+        """Return log q of all labels of `to` together."""
         return log_probs.gather(1, to + places_of(target, to)[0]).sum(1)
 
     def log_acceptance(
         self, target: Target, forward: Tensor, reverse: Tensor, there: Evaluation, here: Evaluation
     ) -> Tensor:
-        """The log of the acceptance ratio of a move, `forward` and `reverse` its log q and that of the way back."""
+        """Return the log acceptance ratio, from log q of the move (`forward`) and of its reverse."""
         return there.log_density - here.log_density + reverse - forward
 
     def step(self, target: Target, state: State) -> tuple[State, Info]:

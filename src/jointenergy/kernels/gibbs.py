@@ -1,4 +1,4 @@
-"""kernels: Gibbs on y, exact over all free labels at once, or one label at a time by enumeration."""
+"""kernels: Gibbs sampling of labels, exact over all free labels at once or one label at a time."""
 
 from __future__ import annotations
 
@@ -17,12 +17,28 @@ from jointenergy.models import JointModel
 
 @dataclass(frozen=True)
 class ExactGibbs(Kernel):
-    """All free labels drawn afresh from p(y | x, given): by closed form, or by enumeration up to the stated limit."""
+    """Draw all free labels from p(y | x, given labels).
+
+    Uses the closed form where labels are independent given x, and enumeration up to 4096 states otherwise.
+
+    Examples
+    --------
+    >>> import torch
+    >>> import jointenergy as je
+    >>> labels = je.LabelSpace({"class": 3})
+    >>> model = je.LogitModel(torch.nn.Linear(2, 3), labels, domain=je.Reals(1.0))
+    >>> target = je.kernels.Target(model)
+    >>> kernel = je.kernels.ExactGibbs()
+    >>> state = kernel.init(target, torch.zeros(64, 2), generator=torch.Generator().manual_seed(0))
+    >>> state, info = kernel.step(target, state)
+    >>> state.y.shape
+    torch.Size([64, 1])
+    """
 
     moves_y: ClassVar[bool] = True
 
     def open_logits(self, target: Target, state: State) -> Tensor:
-        """Of factorized models: the logits of each label's values, minus infinity where the given labels forbid one."""
+        """Return the logits of a factorized model, minus infinity where the given labels forbid a value."""
         return _open(target, state, target.model.label_logits(state.x).logits)
 
     @torch.no_grad()
@@ -35,7 +51,7 @@ class ExactGibbs(Kernel):
             y = categorical_by_label(model, key, self.open_logits(target, state))
         else:
             y, open_labels = state.y.clone(), target.open_labels(state.y)
-            # Blocks are independent given x: each has a key of its own.
+            # Blocks are independent given x; each has its own key.
             blocks = model.blocks()
             for (block, columns), block_key in zip(blocks, streams.split(key, len(blocks)), strict=True):
                 if len(columns) == 0:
@@ -44,7 +60,7 @@ class ExactGibbs(Kernel):
         return replace(state, y=y, keys=keys, step=state.step + 1, evaluation=seen), Info()
 
     def _with_x(self, target: Target, state: State, key: Tensor) -> tuple[Tensor, Evaluation]:
-        """The labels, and at them the gradient by x from the same pass: the kernel on x stands where these look."""
+        """Draw labels and compute the gradient with respect to x in the same pass, for the kernel on x that follows."""
         model = target.model
         with graphs():
             x = ordinary(state.x).requires_grad_()
@@ -58,21 +74,36 @@ class ExactGibbs(Kernel):
 
 @dataclass(frozen=True)
 class SingleSiteGibbs(Kernel):
-    """One free label of each chain, chosen uniformly, drawn from its conditional by evaluating all its values."""
+    """Draw one free label of each chain, chosen uniformly, from its conditional distribution.
+
+    All values of that label are evaluated, so any model works.
+
+    Examples
+    --------
+    >>> import torch
+    >>> import jointenergy as je
+    >>> labels = je.LabelSpace.binary(["smiling", "hat"])
+    >>> model = je.PairModel(je.Concat(torch.nn.Linear(6, 1)), labels, domain=je.Reals(1.0))
+    >>> target = je.kernels.Target(model)
+    >>> kernel = je.kernels.SingleSiteGibbs()
+    >>> state = kernel.init(target, torch.zeros(64, 2), generator=torch.Generator().manual_seed(0))
+    >>> je.kernels.last(kernel, target, state, 20).y.shape
+    torch.Size([64, 2])
+    """
 
     moves_y: ClassVar[bool] = True
 
     def site_logits(self, target: Target, state: State) -> Tensor:
-        """Which label is redrawn: uniform over the free ones, `[n, L]`; the first where none is free (it stays)."""
+        """Return logits of which label to redraw: uniform over the free ones, `[n, L]`."""
         free = target.free_labels(state.y).expand_as(state.y)
         return torch.zeros_like(free, dtype=state.x.dtype).masked_fill(~free, -torch.inf)
 
     def value_logits(self, target: Target, state: State, site: Tensor) -> Tensor:
-        """The log-density at every value of each chain's site, `[n, largest cardinality]`."""
+        """Return the log-density at every value of each chain's chosen label, `[n, largest cardinality]`."""
         cardinality = constant(target.model.labels.cardinalities, state.y.device)[site]
         values = torch.arange(max(target.model.labels.cardinalities), device=state.y.device)
         states = state.y[:, None, :].repeat(1, len(values), 1)
-        # Values beyond a smaller label's own are evaluated at its last one and then ruled out.
+        # Indices past the last value of a smaller label are evaluated at its last value, then masked.
         filled = torch.minimum(values[None, :], cardinality[:, None] - 1)
         states.scatter_(2, site[:, None, None].expand(-1, len(values), 1), filled[:, :, None])
         logits = target.model.log_density_of_states(state.x, states)
@@ -88,14 +119,14 @@ class SingleSiteGibbs(Kernel):
 
 
 def _open(target: Target, state: State, logits: Tensor) -> Tensor:
-    """Logits of all labels, minus infinity where the given ones forbid a value."""
+    """Mask logits with minus infinity where the given labels forbid a value."""
     if target.given_y is None:
         return logits
     return logits.masked_fill(~target.model.labels.allowed(target.open_labels(state.y)), -torch.inf)
 
 
 def _draw(block: JointModel, x: Tensor, open_labels: Tensor, keys: Tensor) -> Tensor:
-    """The labels of one block from their law given x, by closed form or by enumeration."""
+    """Draw the labels of one block given x, by closed form or enumeration."""
     if block.factorized:
         logits = block.label_logits(x).logits.masked_fill(~block.labels.allowed(open_labels), -torch.inf)
         return categorical_by_label(block, keys, logits)

@@ -1,4 +1,4 @@
-"""kernels: Gibbs-With-Gradients on y (Grathwohl et al. 2021; equations 4 and 5 of the mixed joint EBM paper)."""
+"""kernels: Gibbs-With-Gradients on labels (Grathwohl et al. 2021; equations 4 and 5 of Kelly and Grathwohl 2021)."""
 
 from __future__ import annotations
 
@@ -25,17 +25,35 @@ from jointenergy.kernels.base import (
 from jointenergy.labels import constant
 
 Balancing = Literal["sqrt", "barker", "min", "max"]
-"""The locally balanced functions that weigh a change of the density."""
+"""Names of the locally balanced functions."""
 
 
 @dataclass(frozen=True)
 class GibbsWithGradients(Kernel):
-    """One label of each chain changed by a Metropolis move whose proposal is informed by the gradient by the code.
+    """Change one label of each chain by a Metropolis-Hastings move with a gradient-informed proposal.
 
-    The proposal goes over the Hamming ball of radius 1, the present state counted once, with weights g(exp(d)), d the
-    first-order estimate of the change in log-density and g locally balanced, g(t) = t g(1 / t) (Zanella 2020): "sqrt"
-    is the paper's, t / (1 + t) is "barker", and "min" and "max" are the lesser and the larger of t and 1. It needs the
-    model's value and gradient at two states a step, however many labels there are.
+        q(y' | y)  is proportional to  g(exp(d(y')))   for y' in the Hamming ball of radius 1 around y
+
+    Here d(y') is the first-order estimate of the change in log-density, from the gradient with respect to the one-hot
+    code. A step takes two evaluations of the model and its gradient, for any number of labels.
+
+    Parameters
+    ----------
+    balancing
+        The locally balanced function, g(t) = t g(1 / t) (Zanella 2020): "sqrt" is sqrt(t) as in the paper, "barker" t /
+        (1 + t), "min" min(t, 1) and "max" max(t, 1).
+
+    Examples
+    --------
+    >>> import torch
+    >>> import jointenergy as je
+    >>> labels = je.LabelSpace.binary(["smiling", "hat"])
+    >>> model = je.PairModel(je.Concat(torch.nn.Linear(6, 1)), labels, domain=je.Reals(1.0))
+    >>> target = je.kernels.Target(model)
+    >>> kernel = je.kernels.GibbsWithGradients()
+    >>> state = kernel.init(target, torch.zeros(64, 2), generator=torch.Generator().manual_seed(0))
+    >>> je.kernels.last(kernel, target, state, 20).y.shape
+    torch.Size([64, 2])
     """
 
     balancing: Balancing = "sqrt"
@@ -51,17 +69,17 @@ class GibbsWithGradients(Kernel):
         check_codes(target, x)
 
     def move_log_probs(self, target: Target, y: Tensor, gradient: Tensor) -> Tensor:
-        """log q of every move from y, `[n, n_codes + 1]`: set a label to a value, or, last, stay put."""
+        """Return log q of every move from y, `[n, n_codes + 1]`: set a label to a value, or (last entry) stay."""
         return _move_log_probs(gradient, y, *places_of(target, y), self.balancing)
 
     def moved(self, target: Target, y: Tensor, move: Tensor) -> tuple[Tensor, Tensor]:
-        """The labels after a move, and the move that leads back."""
+        """Return the labels after a move, and the reverse move."""
         return _moved(y, move, *places_of(target, y)[:2])
 
     def log_acceptance(
         self, target: Target, forward: Tensor, reverse: Tensor, there: Evaluation, here: Evaluation
     ) -> Tensor:
-        """The log of the acceptance ratio of a move, `forward` and `reverse` its log q and that of the way back."""
+        """Return the log acceptance ratio, from log q of the move (`forward`) and of its reverse."""
         return there.log_density - here.log_density + reverse - forward
 
     def step(self, target: Target, state: State) -> tuple[State, Info]:
@@ -79,7 +97,7 @@ class GibbsWithGradients(Kernel):
         return replace(state, y=y, keys=keys, step=state.step + 1, evaluation=evaluation), info
 
     def _look(self, target: Target, state: State) -> _Look:
-        """The density and the moves at a state; those that it carries are not computed again."""
+        """Evaluate the density and the move probabilities at a state, or reuse those that it carries."""
         if isinstance(state.evaluation, _Look):
             return state.evaluation
         e = evaluate_code(target, state)
@@ -89,17 +107,17 @@ class GibbsWithGradients(Kernel):
 
 @dataclass(frozen=True)
 class _Look(Evaluation):
-    """An evaluation with the log q of every move from where it was made."""
+    """An evaluation with log q of every move from its state."""
 
     log_probs: Tensor = field(kw_only=True)
 
 
 Places = tuple[Tensor, Tensor, Tensor | None]
-"""Where each label's block begins, the label of each entry of a code, and the entries of given labels."""
+"""Where each label's block begins, the label of each code entry, and the code entries of given labels."""
 
 
 def places_of(target: Target, y: Tensor) -> Places:
-    """What a move of labels must know of the target."""
+    """Return the index tensors that a label move needs."""
     labels = target.model.labels
     variables = constant(labels.variable_of_code, y.device)
     closed = None if target.given_y is None else ~target.free_labels(y)[:, variables]
@@ -112,7 +130,7 @@ def _move_log_probs(
 ) -> Tensor:
     places = y + offsets
     present = gradient.gather(1, places).index_select(1, variables)
-    # One memory for all moves, the last of which stays put: with many labels every pass over it counts.
+    # One tensor for all moves (the last one stays), changed in place: with many labels each pass over it is costly.
     weights = gradient.new_zeros(len(y), gradient.shape[1] + 1)
     half = 0.5 if balancing == "sqrt" else 1.0
     weights[:, :-1].add_(gradient, alpha=half).sub_(present, alpha=half)
@@ -140,7 +158,7 @@ def _moved(y: Tensor, move: Tensor, offsets: Tensor, variables: Tensor) -> tuple
 def _propose(
     keys: Tensor, log_probs: Tensor, y: Tensor, offsets: Tensor, variables: Tensor
 ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
-    """The next keys, the one to decide by, the labels proposed, the log q of the move and the way back."""
+    """Return the next keys, the key of the accept step, the proposed labels, log q of the move and the reverse move."""
     keys, move_key, accept_key = streams.split(keys, 3)
     move = streams.categorical(move_key, log_probs)
     proposed, back = _moved(y, move, offsets, variables)
@@ -151,6 +169,6 @@ def _propose(
 def _chosen(
     accept: Tensor, proposed: Tensor, y: Tensor, there_log_probs: Tensor, log_probs: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """The labels after acceptance or rejection, and the log q of the moves from there."""
+    """Return the labels after acceptance or rejection, and log q of the moves from them."""
     rows = accept[:, None]
     return torch.where(rows, proposed, y), torch.where(rows, there_log_probs, log_probs)

@@ -1,4 +1,4 @@
-"""kernels: Gibbs on groups of labels, each group drawn as a whole: for labels that exclude each other."""
+"""kernels: Gibbs sampling of groups of labels, for labels that exclude each other."""
 
 from __future__ import annotations
 
@@ -16,10 +16,27 @@ from jointenergy.labels import ENUMERATION_LIMIT, MISSING, LabelSpace
 
 @dataclass(frozen=True)
 class GroupGibbs(Kernel):
-    """One group of labels of each chain, chosen uniformly, drawn from its conditional by evaluating all its states.
+    """Draw one group of labels of each chain, chosen uniformly, from its conditional distribution.
 
-    A label that is in no group is a group of its own. Where labels exclude each other, as colors that are one binary
-    label each, single flips must pass through states of almost no probability; a move of the group does not.
+    All states of the group are evaluated. Use it for labels that exclude each other, such as colors with one binary
+    label each: single flips would have to pass through states of low probability.
+
+    Parameters
+    ----------
+    groups
+        Groups of label names. A label in no group is a group of its own.
+
+    Examples
+    --------
+    >>> import torch
+    >>> import jointenergy as je
+    >>> labels = je.LabelSpace.binary(["red", "green", "round"])
+    >>> model = je.PairModel(je.Concat(torch.nn.Linear(8, 1)), labels, domain=je.Reals(1.0))
+    >>> target = je.kernels.Target(model)
+    >>> kernel = je.kernels.GroupGibbs(groups=(("red", "green"),))
+    >>> state = kernel.init(target, torch.zeros(64, 2), generator=torch.Generator().manual_seed(0))
+    >>> je.kernels.last(kernel, target, state, 20).y.shape
+    torch.Size([64, 3])
     """
 
     groups: tuple[tuple[str, ...], ...] = ()
@@ -33,7 +50,7 @@ class GroupGibbs(Kernel):
             raise InputError(f"each label belongs to one group, and no group is empty, got {self.groups}")
 
     def columns(self, labels: LabelSpace) -> list[list[int]]:
-        """The columns of y of each group."""
+        """Return the columns of y of each group."""
         groups = [[labels.index(name) for name in g] for g in self.groups]
         grouped = {k for g in groups for k in g}
         return groups + [[k] for k in range(len(labels)) if k not in grouped]
@@ -46,10 +63,13 @@ class GroupGibbs(Kernel):
                 n_states *= labels.cardinalities[k]
             if n_states > ENUMERATION_LIMIT:
                 names = ", ".join(labels.names[k] for k in columns)
-                raise InputError(f"the group {names} has {n_states:,} states: make it smaller, {ENUMERATION_LIMIT:,}")
+                raise InputError(
+                    f"the group {names} has {n_states:,} states, more than the {ENUMERATION_LIMIT:,} that are "
+                    "enumerated: split it into smaller groups"
+                )
 
     def group_logits(self, target: Target, state: State, columns: list[int]) -> tuple[Tensor, Tensor]:
-        """All states of y that differ in the group, `[n, S, L]`, and their log-density; minus infinity if forbidden."""
+        """Return all states of y that differ in the group, `[n, S, L]`, and their log-densities, -inf if forbidden."""
         values = target.model.labels.enumerate(columns, state.y.device)
         states = state.y[:, None, :].repeat(1, len(values), 1)
         states[:, :, columns] = values

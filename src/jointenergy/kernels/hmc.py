@@ -1,4 +1,4 @@
-"""kernels: Hamiltonian Monte Carlo on x for batches of chains, exact for f / temperature at any step size."""
+"""kernels: Hamiltonian Monte Carlo on x for batches of chains."""
 
 from __future__ import annotations
 
@@ -28,11 +28,37 @@ from jointenergy.kernels.motion import DiagonalMetric, Place, Walls, check_walls
 
 @dataclass(frozen=True)
 class HMC(Kernel):
-    """Leapfrog trajectories with a fresh velocity each, accepted or rejected: samples f / temperature without bias.
+    """Move x by Hamiltonian Monte Carlo: a leapfrog trajectory with a fresh velocity, then a Metropolis test.
 
-    With `jitter` (as in ChEES-HMC: Hoffman, Radul and Sountsov 2021) the length of a trajectory runs through 1 to
-    `leapfrog_steps` in a fixed order that all chains share, so that no length is a period of the target; `adapt` finds
-    the longest. In a box trajectories are reflected by the walls, or, with `walls="reject"`, rejected outside.
+    Samples exp(f / temperature) without bias at any step size.
+
+    Parameters
+    ----------
+    step_size
+        The leapfrog step size.
+    leapfrog_steps
+        The number of leapfrog steps, or the largest number with `jitter`.
+    temperature
+        The temperature T of exp(f / T).
+    jitter
+        Whether the trajectory length varies from step to step between 1 and `leapfrog_steps` (a quasi-random sequence
+        shared by all chains, as in ChEES-HMC: Hoffman, Radul and Sountsov 2021), so that no length is a period of the
+        target.
+    walls
+        In a box, "reflect" trajectories at the walls or "reject" those that end outside.
+    metric
+        Scales of the entries of x; `adapt` estimates them.
+
+    Examples
+    --------
+    >>> import torch
+    >>> import jointenergy as je
+    >>> model = je.EnergyModel(torch.nn.Linear(2, 1), domain=je.Reals(1.0))
+    >>> target = je.kernels.Target(model)
+    >>> kernel = je.kernels.HMC(step_size=0.3, leapfrog_steps=5)
+    >>> state = kernel.init(target, torch.zeros(64, 2), generator=torch.Generator().manual_seed(0))
+    >>> je.kernels.last(kernel, target, state, 20).x.shape
+    torch.Size([64, 2])
     """
 
     step_size: float
@@ -57,11 +83,11 @@ class HMC(Kernel):
             self.metric.check(x)
 
     def length(self, step: int) -> int:
-        """The leapfrog steps of a chain's step: the van der Corput sequence in base 2, stretched to the longest."""
+        """Return the number of leapfrog steps at a chain's step: the van der Corput sequence in base 2, scaled."""
         return max(1, math.ceil(self.leapfrog_steps * van_der_corput(step + 1))) if self.jitter else self.leapfrog_steps
 
     def trajectory(self, target: Target, state: State, velocity: Tensor, here: Evaluation, steps: int) -> Place:
-        """Where the motion leads. From its end, with the velocity reversed, it leads back."""
+        """Integrate a trajectory. It is reversible: from its end with negated velocity it leads back to its start."""
         return leapfrog(
             target,
             state,
@@ -74,7 +100,7 @@ class HMC(Kernel):
         )
 
     def log_acceptance(self, target: Target, end: Place, begin: Place) -> Tensor:
-        """Minus the change of the energy -f + |velocity|^2 / 2, over the temperature; minus infinity outside a box."""
+        """Return minus the change of -f + |velocity|^2 / 2 over the temperature; minus infinity outside a box."""
         gain = end.seen.log_density - begin.seen.log_density + kinetic(begin.velocity) - kinetic(end.velocity)
         return (gain / self.temperature).masked_fill(~target.model.domain.contains(end.x), -torch.inf)
 
@@ -92,7 +118,7 @@ class HMC(Kernel):
 
 
 def van_der_corput(n: int) -> float:
-    """The digits of n in base 2 mirrored at the point: evenly spread over (0, 1), whatever the length."""
+    """Return element n of the van der Corput sequence in base 2, evenly spread over (0, 1)."""
     value, weight = 0.0, 0.5
     while n:
         value, n, weight = value + weight * (n & 1), n >> 1, weight / 2

@@ -1,4 +1,4 @@
-"""kernels: block Gibbs over y and x, one label kernel and one kernel on x taking turns, labels first."""
+"""kernels: block Gibbs, a label kernel and a kernel on x in alternation."""
 
 from __future__ import annotations
 
@@ -14,11 +14,35 @@ from jointenergy.kernels.base import Evaluation, Info, Kernel, State, Target
 
 @dataclass(frozen=True)
 class BlockGibbs(Kernel):
-    """One step of `y_kernel` given x, then `x_steps` steps of `x_kernel` given y.
+    """Alternate one step of a label kernel given x and `x_steps` steps of a kernel on x given the labels.
 
-    With ExactGibbs it is the Langevin-Within-Gibbs of Gibbs-JEM, with GibbsWithGradients the Metropolis-Within-Gibbs of
-    the mixed joint EBM. Labels come first: x moved under stale labels makes training unstable (Gibbs-JEM, appendix B).
-    With a temperature other than 1 on x alone the two blocks belong to no common density: a training device.
+    With `ExactGibbs` and `Langevin` this is the sampler of Gibbs-JEM (Kelly, Zemel and Grathwohl 2021), with
+    `GibbsWithGradients` that of the mixed joint EBM (Kelly and Grathwohl 2021). Labels move first: moving x under
+    outdated labels makes training unstable (Gibbs-JEM, appendix B).
+
+    With a temperature other than 1 on x alone, no joint density has both conditionals: use that for training only.
+
+    Parameters
+    ----------
+    y_kernel
+        Moves the labels, such as `ExactGibbs` or `GibbsWithGradients`.
+    x_kernel
+        Moves x, such as `Langevin` or `MALA`.
+    x_steps
+        Steps of `x_kernel` for each label step.
+
+    Examples
+    --------
+    >>> import torch
+    >>> import jointenergy as je
+    >>> labels = je.LabelSpace({"class": 3})
+    >>> model = je.LogitModel(torch.nn.Linear(2, 3), labels, domain=je.Reals(1.0))
+    >>> target = je.kernels.Target(model)
+    >>> kernel = je.kernels.BlockGibbs(je.kernels.ExactGibbs(), je.kernels.MALA(0.5), x_steps=2)
+    >>> state = kernel.init(target, torch.zeros(64, 2), generator=torch.Generator().manual_seed(0))
+    >>> state = je.kernels.last(kernel, target, state, 20)
+    >>> state.x.shape, state.y.shape
+    (torch.Size([64, 2]), torch.Size([64, 1]))
     """
 
     y_kernel: Kernel
@@ -48,10 +72,10 @@ class BlockGibbs(Kernel):
 
     def step(self, target: Target, state: State) -> tuple[State, Info]:
         inner, y_info = self.y_kernel.step(target, replace(state, both=True))
-        # What a look at the labels found out about x serves the first step on x.
+        # If the label step computed the gradient with respect to x, the first step on x reuses it.
         known = inner.evaluation
         here = None if known is None or known.by_x is None else Evaluation("x", known.log_density, known.by_x)
-        # The schedule of the kernel on x counts its own steps.
+        # A schedule of the x kernel counts the steps on x.
         inner = State(
             inner.x, inner.y, inner.keys, state.step * self.x_steps, here, state.known, velocity=state.velocity
         )

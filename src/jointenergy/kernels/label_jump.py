@@ -1,4 +1,4 @@
-"""kernels: joint Metropolis moves of a label and x, so that a class and what it means for x change at once."""
+"""kernels: joint Metropolis moves of a label and x, to switch between classes."""
 
 from __future__ import annotations
 
@@ -18,25 +18,49 @@ from jointenergy.labels import constant
 
 
 class Ends(NamedTuple):
-    """The density at one x and its gradient, under the labels that a move begins with and those that it ends with."""
+    """Evaluations at one x under the old and the new labels of a move."""
 
     old: Evaluation
     new: Evaluation
 
     def slope(self, share: float) -> Tensor:
-        """The gradient of f, the share `share` of the way from the old labels to the new ones."""
+        """Interpolate the gradient between the old labels (`share` 0) and the new ones (`share` 1)."""
         return torch.lerp(self.old.gradient, self.new.gradient, share)
 
 
 @dataclass(frozen=True)
 class LabelJump(Kernel):
-    """Another value for one free label, and `steps` Langevin steps of x on the way to it, accepted jointly.
+    """Change one label and move x towards the new label in `steps` Langevin steps, accepted or rejected jointly.
 
-    The label and its value are drawn uniformly. Step k of K moves x along the gradient of (1 - s) f(x, y) + s f(x, y')
-    with s = k / K: with K = 1 by the gradient at the new label; the way back is scored at the old one. With more steps
-    x follows from one class to the other, and the move is accepted by its work: the change of f minus what the noise
-    has paid for (Nilmeier et al. 2011). Where a single step is always rejected many may not be. It samples
-    f / temperature, and rejects what ends outside a box. By itself it is slow within a class: use it in a Cycle.
+        step k of K:  x <- x + step_size * gradient of [(1 - s) f(x, y) + s f(x, y')] + noise,   s = k / K
+
+    The label and its new value y' are drawn uniformly. The acceptance ratio uses the nonequilibrium work of the path:
+    the change of f minus the heat of the Langevin steps (Nilmeier et al. 2011). More steps follow the path from one
+    class to the other more closely and raise the acceptance. Samples exp(f / temperature); proposals outside a box are
+    rejected.
+
+    The kernel mixes slowly within a class: combine it with another one in a `Cycle`.
+
+    Parameters
+    ----------
+    step_size
+        Step size of the Langevin steps.
+    steps
+        The number K of Langevin steps in one proposal.
+    temperature
+        The temperature T of exp(f / T).
+
+    Examples
+    --------
+    >>> import torch
+    >>> import jointenergy as je
+    >>> labels = je.LabelSpace({"class": 3})
+    >>> model = je.LogitModel(torch.nn.Linear(2, 3), labels, domain=je.Reals(1.0))
+    >>> target = je.kernels.Target(model)
+    >>> kernel = je.kernels.LabelJump(step_size=0.1, steps=5)
+    >>> state = kernel.init(target, torch.zeros(64, 2), generator=torch.Generator().manual_seed(0))
+    >>> je.kernels.last(kernel, target, state, 20).y.shape
+    torch.Size([64, 1])
     """
 
     step_size: float
@@ -54,16 +78,16 @@ class LabelJump(Kernel):
 
     @property
     def x_kernel(self) -> MALA:
-        """What moves x where no label is free."""
+        """The kernel on x, used when all labels are given."""
         return MALA(self.step_size, self.temperature)
 
     def check_start(self, target: Target, x: Tensor) -> None:
         check_inside(self, target, x)
         if min(target.model.labels.cardinalities) < 2:
-            raise InputError("LabelJump changes labels, and one has a single value")
+            raise InputError("LabelJump needs labels with at least two values each")
 
     def proposed_labels(self, target: Target, y: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
-        """The labels with one free one changed, and which rows have such a one; the way back is as probable."""
+        """Change one free label of each row; also return which rows have one. The proposal is symmetric."""
         site_key, shift_key = streams.split(keys, 2)
         free = target.free_labels(y).expand_as(y)
         site = streams.categorical(site_key, torch.zeros_like(free, dtype=torch.float32).masked_fill(~free, -torch.inf))
@@ -73,7 +97,7 @@ class LabelJump(Kernel):
         return target.hold_y(y.scatter(1, site[:, None], ((old + shift) % sizes)[:, None])), free.any(1)
 
     def look(self, target: Target, state: State, x: Tensor, to: Tensor) -> Ends:
-        """Both densities at x, in one pass."""
+        """Evaluate x under the old and the new labels in one pass."""
         n = len(x)
         both = State(torch.cat((x, x)), torch.cat((state.y, to)), state.keys, known="complete")
         seen = evaluate_x(_free(target), both)
@@ -81,14 +105,14 @@ class LabelJump(Kernel):
         return Ends(*(Evaluation("x", seen.log_density[p], target.moving(seen.gradient[p])) for p in (old, new)))
 
     def log_heat(self, x: Tensor, to: Tensor, ahead: Tensor, back: Tensor) -> Tensor:
-        """log q of the step from `to` back to x minus that from x to `to`, with their drifts."""
+        """Return log q of the reverse step minus log q of the forward step, from their drifts."""
         way = to - x
         there = (way - self.step_size * ahead).square().flatten(1).sum(1)
         here = (way + self.step_size * back).square().flatten(1).sum(1)
         return (there - here) / (4 * self.step_size * self.temperature)
 
     def log_acceptance(self, target: Target, x: Tensor, heat: Tensor, there: Ends, here: Ends) -> Tensor:
-        """Of a move that ends at x: the change of f over the temperature, and log q of the way back over the way."""
+        """Return the log acceptance ratio: the change of f over the temperature, plus the heat of the path."""
         gain = (there.new.log_density - here.old.log_density) / self.temperature + heat
         return gain.masked_fill(~target.model.domain.contains(x), -torch.inf)
 
@@ -102,7 +126,7 @@ class LabelJump(Kernel):
             ahead = here.slope(k / self.steps)
             moved = target.hold_x(x + self.step_size * ahead + scale * target.moving(streams.normal_like(key, x)))
             here = self.look(target, state, moved, to)
-            # The way back goes through the same stages from its own side: one later than the way there.
+            # The reverse path uses the same interpolations in reverse order, so its step k has the share (k - 1) / K.
             heat = heat + self.log_heat(x, moved, ahead, here.slope((k - 1) / self.steps))
             x = moved
         ratio = self.log_acceptance(target, x, heat, here, begin).masked_fill(~movable, -torch.inf)
@@ -119,7 +143,7 @@ class LabelJump(Kernel):
 
 
 def _free(target: Target) -> Target:
-    """The target without what it holds: its rows are not those of a doubled batch."""
+    """Return the target without held values, whose rows would not match a doubled batch."""
     if target.mask is None and target.given_y is None:
         return target
     free = Target(target.model)

@@ -1,4 +1,4 @@
-"""kernels: unadjusted Langevin on x, the chain of every paper here, with its temperature in sight."""
+"""kernels: unadjusted Langevin dynamics on x."""
 
 from __future__ import annotations
 
@@ -18,9 +18,24 @@ from jointenergy.kernels.base import Evaluation, Info, Kernel, State, Target, ev
 
 @dataclass(frozen=True)
 class PolynomialDecay:
-    """Step sizes that shrink as (1 + t / offset) ** -power, t counting a chain's steps from 0 (JEM, equation 3).
+    """Shrink the step size polynomially (Welling and Teh 2011; JEM, equation 3).
+
+        factor(t) = (1 + t / offset) ** -power,   t = 0, 1, ... counts the steps of a chain
 
     With power in (1/2, 1] and temperature 1 the bias of the chain vanishes in the long run.
+
+    Parameters
+    ----------
+    power
+        The exponent.
+    offset
+        The number of steps after which the decay sets in.
+
+    Examples
+    --------
+    >>> import jointenergy as je
+    >>> je.kernels.PolynomialDecay(power=0.5, offset=10).factor(30)
+    0.5
     """
 
     power: float
@@ -31,17 +46,45 @@ class PolynomialDecay:
         check_positive(self, "offset", self.offset)
 
     def factor(self, t: int) -> float:
+        """Return the factor of the step size at step t."""
         return math.pow(1.0 + t / self.offset, -self.power)
 
 
 @dataclass(frozen=True)
 class Langevin(Kernel):
-    """x + step_size * gradient + noise_scale * noise.
+    """Move x by unadjusted Langevin dynamics, the sampler of JEM and IGEBM.
 
-    The chain samples f / temperature with temperature = noise_scale^2 / (2 step_size), up to a bias that vanishes with
-    the step size. A gradient clamp or bounds (x is clamped to them after each step) change the law that is sampled:
-    they are devices of training; a chain that must be right uses MALA. A schedule shrinks the step size and, with its
-    root, the noise, so that the temperature stays.
+        x' = x + step_size * gradient of f + noise_scale * noise,   noise ~ N(0, I)
+
+    The chain samples exp(f / T) at the temperature T = noise_scale^2 / (2 step_size), up to a bias that vanishes with
+    the step size. A gradient clamp and bounds change the distribution that is sampled: use them for training, and
+    `MALA` for exact samples.
+
+    Parameters
+    ----------
+    step_size
+        The factor of the gradient.
+    noise_scale
+        The standard deviation of the noise; 0 gives gradient ascent.
+    gradient_clamp
+        Clamp each entry of the gradient to [-gradient_clamp, gradient_clamp].
+    bounds
+        Clamp x to (low, high) after each step.
+    schedule
+        Shrinks the step size, and the noise with its square root, so that the temperature stays the same.
+
+    Examples
+    --------
+    >>> import torch
+    >>> import jointenergy as je
+    >>> model = je.EnergyModel(torch.nn.Linear(2, 1), domain=je.Reals(1.0))
+    >>> target = je.kernels.Target(model)
+    >>> kernel = je.kernels.Langevin(step_size=0.1, noise_scale=0.02)
+    >>> round(kernel.temperature, 6)
+    0.002
+    >>> state = kernel.init(target, torch.zeros(64, 2), generator=torch.Generator().manual_seed(0))
+    >>> je.kernels.last(kernel, target, state, 20).x.shape
+    torch.Size([64, 2])
     """
 
     step_size: float
@@ -64,20 +107,27 @@ class Langevin(Kernel):
 
     @classmethod
     def at_temperature(cls, step_size: float, temperature: float = 1.0) -> Langevin:
-        """The kernel with the noise that belongs to a temperature."""
+        """Create the kernel with the noise scale of a given temperature.
+
+        Examples
+        --------
+        >>> import jointenergy as je
+        >>> je.kernels.Langevin.at_temperature(step_size=0.5, temperature=1.0).noise_scale
+        1.0
+        """
         check_positive(cls, "step_size", step_size)
         check_positive(cls, "temperature", temperature)
         return cls(step_size, math.sqrt(2.0 * step_size * temperature))
 
     @property
     def temperature(self) -> float:
-        """The chain samples f / temperature."""
+        """The temperature T = noise_scale^2 / (2 step_size); the chain samples exp(f / T)."""
         return self.noise_scale**2 / (2.0 * self.step_size)
 
     def step(self, target: Target, state: State) -> tuple[State, Info]:
         here = evaluate_x(target, state)
         factor = 1.0 if self.schedule is None else self.schedule.factor(state.step)
-        # A number that changes from step to step would be another program in each.
+        # A step size that changes with each step would trigger recompilation.
         move = _moved if self.schedule is None else _moved_plainly
         x, keys = move(
             state.x,
@@ -91,7 +141,7 @@ class Langevin(Kernel):
             streams.first_drawn(state.ahead, state.keys, state.x, adjusted=False),
         )
         if target.mask is not None:
-            # What is held may lie outside the bounds, and is not even rounded: -0.0 + 0.0 is 0.0.
+            # Held values may lie outside the bounds, and must not change by rounding: -0.0 + 0.0 is 0.0.
             x = target.hold_x(x)
         later = State(x, state.y, keys, state.step + 1, None, state.known, state.both, state.ahead[1:])
         return later, Info(here.log_density, here.gradient, moved_from=state)
@@ -101,7 +151,7 @@ class Langevin(Kernel):
         return replace(state, ahead=streams.noise_ahead(state.keys, state.x, steps)) if steps else state
 
     def recompute(self, target: Target, state: State) -> Tensor:
-        """The x that `step` gives, with its graph to the weights: what a loss on where a step leads is made of."""
+        """Recompute the x that `step` gives with its graph to the weights, for losses through the last step."""
         with graphs():
             state = replace(state, x=ordinary(state.x), y=ordinary(state.y), keys=ordinary(state.keys))
             x = state.x.clone().requires_grad_()
@@ -121,7 +171,7 @@ def _moved_plainly(
     bounds: tuple[float, float] | None,
     drawn: streams.DrawnNoise | None,
 ) -> tuple[Tensor, Tensor]:
-    """x after a step, and the next keys; noise falls where `mask` is not True."""
+    """Return x after a step and the next keys; no noise where `mask` is True."""
     if gradient_clamp is not None:
         gradient = gradient.clamp(-gradient_clamp, gradient_clamp)
     x = torch.add(x, gradient, alpha=step_size)

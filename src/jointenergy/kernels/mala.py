@@ -1,4 +1,4 @@
-"""kernels: the Metropolis-adjusted Langevin algorithm on x, exact for f / temperature at any step size."""
+"""kernels: the Metropolis-adjusted Langevin algorithm on x."""
 
 from __future__ import annotations
 
@@ -28,10 +28,34 @@ from jointenergy.kernels.motion import DiagonalMetric
 
 @dataclass(frozen=True)
 class MALA(Kernel):
-    """Langevin's move as a proposal, accepted or rejected: samples f / temperature without bias.
+    """Move x by the Metropolis-adjusted Langevin algorithm.
 
-    A proposal outside the model's box is rejected, never clamped. A gradient clamp shortens the drift in both proposal
-    densities, so it costs efficiency and no exactness. With a metric each entry of x moves in units of its scale.
+        proposal:  x' = x + step_size * gradient of f + sqrt(2 step_size temperature) * noise,   noise ~ N(0, I)
+
+    The Metropolis test makes it sample exp(f / temperature) without bias at any step size. Proposals outside the
+    model's box are rejected, never clamped.
+
+    Parameters
+    ----------
+    step_size
+        The factor of the gradient; `adapt` tunes it to an acceptance rate of 0.574.
+    temperature
+        The temperature T of exp(f / T).
+    gradient_clamp
+        Clamp each entry of the drift. It enters both proposal densities, so the sampler stays exact.
+    metric
+        Scales of the entries of x: each moves in units of its scale.
+
+    Examples
+    --------
+    >>> import torch
+    >>> import jointenergy as je
+    >>> model = je.EnergyModel(torch.nn.Linear(2, 1), domain=je.Reals(1.0))
+    >>> target = je.kernels.Target(model)
+    >>> kernel = je.kernels.MALA(step_size=0.5)
+    >>> state = kernel.init(target, torch.zeros(64, 2), generator=torch.Generator().manual_seed(0))
+    >>> je.kernels.last(kernel, target, state, 20).x.shape
+    torch.Size([64, 2])
     """
 
     step_size: float
@@ -58,14 +82,17 @@ class MALA(Kernel):
             self.metric.check(x)
 
     def drift(self, gradient: Tensor) -> Tensor:
-        """What the proposals go along, times the step size."""
+        """Return the clamped gradient, the direction of the proposals."""
         return gradient if self.gradient_clamp is None else gradient.clamp(-self.gradient_clamp, self.gradient_clamp)
 
     def log_acceptance(self, target: Target, to: Tensor, there: Evaluation, x: Tensor, here: Evaluation) -> Tensor:
-        """The log of the acceptance ratio of a move from x to `to`; minus infinity outside the domain.
+        """Return the log acceptance ratio of a move from x to `to`; minus infinity outside the domain.
 
-        With drifts a at x and b at `to` and proposals q, log q(x | to) - log q(to | x) is a difference of squares, in
-        one product -(a + b) . (to - x + step_size / 2 (b - a)) / (2 temperature); a metric multiplies the step size.
+        With drifts a at x and b at `to`, the proposals contribute
+
+            log q(x | to) - log q(to | x) = -(a + b) . (to - x + step_size / 2 (b - a)) / (2 temperature)
+
+        With a metric the step size is multiplied by the squared scales.
         """
         a, b = self.drift(here.gradient), self.drift(there.gradient)
         half = self.step_size / 2

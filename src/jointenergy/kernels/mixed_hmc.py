@@ -1,4 +1,4 @@
-"""kernels: Mixed HMC (Zhou 2020): trajectories of x on which labels change, accepted or rejected as a whole."""
+"""kernels: Mixed HMC on x and labels (Zhou 2020)."""
 
 from __future__ import annotations
 
@@ -27,28 +27,54 @@ from jointenergy.labels import constant
 
 
 class Journey(NamedTuple):
-    """A point of the extended space: x and labels with their velocity and energies, and the visits still to make."""
+    """A point of the extended state space of Mixed HMC."""
 
     x: Tensor
     y: Tensor
     velocity: Tensor
     energy: Tensor
-    """The kinetic energy of each label, `[n, L]`, exponential with the temperature as its mean."""
+    """The kinetic energy of each label, `[n, L]`, exponentially distributed with the temperature as its mean."""
     sites: Tensor
     """The label that each visit tries to change, `[n, visits]`."""
     shifts: Tensor
-    """By how many values it tries to move on, `[n, visits]`."""
+    """By how many values each visit tries to shift its label (cyclically), `[n, visits]`."""
 
 
 @dataclass(frozen=True)
 class MixedHMC(Kernel):
-    """`visits` attempts to change a label, with `leapfrog_steps` before, between and after them, in one proposal.
+    """Move x and labels together by Mixed HMC (Zhou 2020): leapfrog steps with label updates in between.
 
-    Each label has a kinetic energy. A visit changes a label to another value if its energy pays for the change of f,
-    and takes the energy; so a label may climb on one visit and return what it has won on another. What changes of
-    labels cost is paid, exactly: the acceptance term is the sum of what the leapfrog steps in x alone got wrong. The
-    change of f from one end to the other, as for HMC, would count label changes twice. Samples f / temperature; in a
-    box trajectories are reflected, or rejected outside.
+    A trajectory has `visits` label updates, with `leapfrog_steps` leapfrog steps before, between and after them. Each
+    label has a kinetic energy. A visit changes the label if its kinetic energy covers the drop of f, and updates the
+    energy by the change of f. The whole trajectory is accepted or rejected by the energy error of its leapfrog steps
+    alone, since label updates conserve the total energy. Samples exp(f / temperature) without bias.
+
+    Parameters
+    ----------
+    step_size
+        The leapfrog step size.
+    visits
+        The number of label updates in a trajectory.
+    leapfrog_steps
+        Leapfrog steps before, between and after the label updates.
+    temperature
+        The temperature T of exp(f / T).
+    walls
+        In a box, "reflect" trajectories at the walls or "reject" those that end outside.
+    metric
+        Scales of the entries of x; `adapt` estimates them.
+
+    Examples
+    --------
+    >>> import torch
+    >>> import jointenergy as je
+    >>> labels = je.LabelSpace({"class": 3})
+    >>> model = je.LogitModel(torch.nn.Linear(2, 3), labels, domain=je.Reals(1.0))
+    >>> target = je.kernels.Target(model)
+    >>> kernel = je.kernels.MixedHMC(step_size=0.3)
+    >>> state = kernel.init(target, torch.zeros(64, 2), generator=torch.Generator().manual_seed(0))
+    >>> je.kernels.last(kernel, target, state, 10).y.shape
+    torch.Size([64, 1])
     """
 
     step_size: float
@@ -71,7 +97,7 @@ class MixedHMC(Kernel):
 
     @property
     def x_kernel(self) -> HMC:
-        """What moves x where no label is free: the same without visits."""
+        """The kernel on x, used when all labels are given: the same trajectory without label updates."""
         leaps = self.leapfrog_steps * (self.visits + 1)
         return HMC(self.step_size, leaps, self.temperature, False, self.walls, self.metric)
 
@@ -79,7 +105,7 @@ class MixedHMC(Kernel):
         self.x_kernel.check_start(target, x)
 
     def drawn(self, target: Target, state: State, keys: Tensor) -> Journey:
-        """A beginning at the state: velocities, energies, and visits to free labels."""
+        """Draw the start of a trajectory: velocities, label energies and the labels to visit."""
         velocity_key, energy_key, site_key, shift_key = streams.split(keys, 4)
         velocity = target.moving(streams.normal_like(velocity_key, state.x)) * math.sqrt(self.temperature)
         n, labels = len(state.x), target.model.labels
@@ -89,14 +115,14 @@ class MixedHMC(Kernel):
         sites = torch.stack([streams.categorical(k, logits) for k in streams.split(site_key, self.visits)], 1)
         others = constant(labels.cardinalities, state.y.device)[sites] - 1
         shifts = 1 + (streams.uniform(shift_key, self.visits, torch.float64) * others).long()
-        # A label that is held, or has one value, is visited in vain.
+        # Visits to a held label, or to one with a single value, change nothing.
         shifts = torch.where(free.gather(1, sites) & (others > 0), shifts, 0)
         return Journey(state.x, state.y, velocity, energy, sites, shifts)
 
     def traveled(self, target: Target, state: State, begin: Journey, here: Evaluation) -> tuple[Journey, Tensor]:
-        """The end of the journey, with the visits of the way back, and the error of its leapfrog steps in energy.
+        """Return the end of the trajectory, with the visits of its reverse, and the energy error of the leapfrog steps.
 
-        From the end with the velocity reversed it leads back to its beginning with the velocity reversed.
+        The trajectory is reversible: from its end with negated velocity it leads back to its start.
         """
         x, y, velocity, energy, sites, shifts = begin
         sizes = constant(target.model.labels.cardinalities, y.device)
@@ -121,7 +147,7 @@ class MixedHMC(Kernel):
             tried = y.scatter(1, site, value)
             there = evaluate_x(target, State(x, tried, state.keys, known="complete"))
             left = energy.gather(1, site)[:, 0] + there.log_density - here.log_density
-            # A shift of 0 changes nothing, whatever it has.
+            # A shift of 0 changes nothing, whatever the energy.
             moves = (left > 0) & (shift[:, 0] > 0)
             y = torch.where(moves[:, None], tried, y)
             energy = torch.where(moves[:, None], energy.scatter(1, site, left[:, None]), energy)
@@ -135,7 +161,7 @@ class MixedHMC(Kernel):
         return Journey(x, y, velocity, energy, sites.flip(1), torch.stack(done[::-1], 1)), error
 
     def log_acceptance(self, target: Target, end: Journey, begin: Journey, error: Tensor) -> Tensor:
-        """The error of the leapfrog steps over the temperature; minus infinity outside a box."""
+        """Return the energy error of the leapfrog steps over the temperature; minus infinity outside a box."""
         return (error / self.temperature).masked_fill(~target.model.domain.contains(end.x), -torch.inf)
 
     def step(self, target: Target, state: State) -> tuple[State, Info]:

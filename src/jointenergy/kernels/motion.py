@@ -1,4 +1,4 @@
-"""kernels: motion with momentum: one scale per entry of x, walls that reflect, and the leapfrog integrator."""
+"""kernels: diagonal metrics, reflection at the walls of a box, and the leapfrog integrator."""
 
 from __future__ import annotations
 
@@ -13,13 +13,27 @@ from jointenergy.kernels.base import Evaluation, State, Target, evaluate_x
 from jointenergy.models.domains import Box
 
 Walls = Literal["reflect", "reject"]
-"""What happens at the walls of a box: x is reflected there, or what ends outside is rejected."""
+"""How trajectories treat the walls of a box: reflect x there, or reject proposals that end outside."""
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class DiagonalMetric:
-    """One positive scale for each entry of x, such as its standard deviation: moves are made in units of it."""
+    """Scale each entry of x, for example by its standard deviation: kernels move in units of the scales.
+
+    Parameters
+    ----------
+    scale
+        Positive and finite, of the shape of one row of x.
+
+    Examples
+    --------
+    >>> import torch
+    >>> import jointenergy as je
+    >>> metric = je.kernels.DiagonalMetric(torch.tensor([0.1, 10.0]))
+    >>> je.kernels.MALA(step_size=0.5, metric=metric).metric is metric
+    True
+    """
 
     scale: Tensor
 
@@ -34,12 +48,12 @@ class DiagonalMetric:
 
 
 def scale_of(metric: DiagonalMetric | None, x: Tensor) -> Tensor | float:
-    """The scales in the dtype and on the device of x; 1 without a metric."""
+    """Return the scales in the dtype and on the device of x; 1 without a metric."""
     return 1.0 if metric is None else metric.scale.to(x)
 
 
 class Place(NamedTuple):
-    """Where a trajectory is: x, its velocity in units of the metric, and the density there."""
+    """A point of a trajectory: x, its velocity in units of the metric, and the evaluation there."""
 
     x: Tensor
     velocity: Tensor
@@ -47,10 +61,9 @@ class Place(NamedTuple):
 
 
 def drift(target: Target, x: Tensor, velocity: Tensor, size: Tensor | float, walls: Walls) -> tuple[Tensor, Tensor]:
-    """x moved by size * velocity along straight lines, reflected at the walls of a box; and the velocity after.
+    """Move x by size * velocity in straight lines, reflected at the walls of a box; also return the new velocity.
 
-    It is the exact motion of a free particle, so it keeps volumes, and from its end with the velocity reversed it leads
-    back to its beginning.
+    This is the exact flow of a free particle: volume-preserving and reversible.
     """
     moved, domain = x + size * velocity, target.model.domain
     if walls == "reflect" and isinstance(domain, Box):
@@ -60,7 +73,7 @@ def drift(target: Target, x: Tensor, velocity: Tensor, size: Tensor | float, wal
         odd = times.remainder(2.0) == 1.0
         rest = place - times
         folded = (domain.low + width * torch.where(odd, 1.0 - rest, rest)).clamp(domain.low, domain.high)
-        moved = torch.where(times == 0, moved, folded)  # what meets no wall is not even rounded
+        moved = torch.where(times == 0, moved, folded)  # keep entries that meet no wall free of rounding
         velocity = torch.where(odd, -velocity, velocity)
     return target.hold_x(moved), velocity
 
@@ -76,7 +89,7 @@ def leapfrog(
     metric: DiagonalMetric | None,
     walls: Walls,
 ) -> Place:
-    """`steps` leapfrog steps of the motion under f from the state, whose density is `here`."""
+    """Make `steps` leapfrog steps from the state, whose evaluation is `here`."""
     scale, x = scale_of(metric, state.x), state.x
     for _ in range(steps):
         velocity = velocity + (0.5 * step_size) * scale * here.gradient
@@ -87,7 +100,7 @@ def leapfrog(
 
 
 def kinetic(velocity: Tensor) -> Tensor:
-    """Half the squared velocity of each row."""
+    """Return half the squared velocity of each row."""
     return 0.5 * velocity.square().flatten(1).sum(1)
 
 

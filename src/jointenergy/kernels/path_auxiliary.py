@@ -1,4 +1,4 @@
-"""kernels: many label changes a step along a path of informed moves (Sun, Dai, Xia and Ramamurthy 2022)."""
+"""kernels: path auxiliary sampling of labels, many changes in one step (Sun, Dai, Xia and Ramamurthy 2022)."""
 
 from __future__ import annotations
 
@@ -27,11 +27,30 @@ from jointenergy.kernels.gibbs_with_gradients import Balancing, GibbsWithGradien
 
 @dataclass(frozen=True)
 class PathAuxiliary(Kernel):
-    """Up to `flips` changes of labels, each a move of Gibbs-With-Gradients, accepted or rejected as a whole.
+    """Change up to `flips` labels along a path of Gibbs-With-Gradients moves, accepted or rejected as a whole.
 
-    All moves of the path use the gradient where it begins, and those of the way back the gradient where it ends: two
-    values and gradients of the model a step, as for one change. The path is an auxiliary variable, so each path is
-    in balance with its reverse.
+    All moves of the path use the gradient at its start, and those of the reverse path the gradient at its end. A step
+    takes two evaluations of the model and its gradient, as with one change. The path is an auxiliary variable, so the
+    kernel is reversible (Sun, Dai, Xia and Ramamurthy 2022).
+
+    Parameters
+    ----------
+    flips
+        The number of moves in a path.
+    balancing
+        The locally balanced function, as for `GibbsWithGradients`.
+
+    Examples
+    --------
+    >>> import torch
+    >>> import jointenergy as je
+    >>> labels = je.LabelSpace.binary(["smiling", "hat", "glasses"])
+    >>> model = je.PairModel(je.Concat(torch.nn.Linear(8, 1)), labels, domain=je.Reals(1.0))
+    >>> target = je.kernels.Target(model)
+    >>> kernel = je.kernels.PathAuxiliary(flips=2)
+    >>> state = kernel.init(target, torch.zeros(64, 2), generator=torch.Generator().manual_seed(0))
+    >>> je.kernels.last(kernel, target, state, 20).y.shape
+    torch.Size([64, 3])
     """
 
     flips: int = 4
@@ -46,14 +65,14 @@ class PathAuxiliary(Kernel):
 
     @property
     def single(self) -> GibbsWithGradients:
-        """The kernel whose moves a path is made of."""
+        """The kernel that proposes the moves of a path."""
         return GibbsWithGradients(self.balancing)
 
     def check_start(self, target: Target, x: Tensor) -> None:
         check_codes(target, x)
 
     def path_log_prob(self, target: Target, y: Tensor, moves: Sequence[Tensor], gradient: Tensor) -> Tensor:
-        """log q of a path of moves from y under one gradient."""
+        """Return log q of a path of moves from y under one gradient."""
         total = gradient.new_zeros(len(y))
         for move in moves:
             total = total + self.single.move_log_probs(target, y, gradient).gather(1, move[:, None])[:, 0]
@@ -61,7 +80,7 @@ class PathAuxiliary(Kernel):
         return total
 
     def followed(self, target: Target, y: Tensor, moves: Sequence[Tensor]) -> tuple[Tensor, list[Tensor]]:
-        """Where a path leads, and the moves of the way back, its first one first."""
+        """Return the end of a path and the moves of the reverse path in order."""
         back: list[Tensor] = []
         for move in moves:
             y, way = self.single.moved(target, y, move)
@@ -71,7 +90,7 @@ class PathAuxiliary(Kernel):
     def log_acceptance(
         self, target: Target, forward: Tensor, reverse: Tensor, there: Evaluation, here: Evaluation
     ) -> Tensor:
-        """The log of the acceptance ratio of a path, `forward` and `reverse` its log q and that of the way back."""
+        """Return the log acceptance ratio, from log q of the path (`forward`) and of its reverse."""
         return there.log_density - here.log_density + reverse - forward
 
     def step(self, target: Target, state: State) -> tuple[State, Info]:

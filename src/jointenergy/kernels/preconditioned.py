@@ -1,4 +1,4 @@
-"""kernels: MALA whose moves have the shape of a Gaussian, for features that depend on each other; exact like MALA."""
+"""kernels: MALA with a dense metric, for correlated features."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from jointenergy.kernels.base import (
 
 
 class WhitenedFrame(NamedTuple):
-    """The precision of the free entries as a product `root @ root.T`, and the inverse of `root.T`.
+    """The precision of the free entries as `root @ root.T`, and the inverse of `root.T`.
 
-    Matrices `[D, D]`, or one for each row where each has its own mask. A held entry has a one on the diagonal: its
-    gradient and its noise are zero.
+    Matrices are `[D, D]`, or one per row if each row has its own mask. Held entries have a one on the diagonal; their
+    gradient and noise are zero.
     """
 
     root: Tensor
@@ -40,7 +40,22 @@ class WhitenedFrame(NamedTuple):
 @final
 @dataclass(frozen=True, eq=False)
 class Preconditioner:
-    """The precision matrix `[D, D]` of a Gaussian that the target resembles, over the flattened x."""
+    """Define a dense metric: the precision matrix of a Gaussian that resembles the target, over the flattened x.
+
+    Parameters
+    ----------
+    precision
+        Positive definite, `[D, D]`: an inverse covariance of the data, for example.
+
+    Examples
+    --------
+    >>> import torch
+    >>> import jointenergy as je
+    >>> covariance = torch.tensor([[1.0, 0.9], [0.9, 1.0]])
+    >>> metric = je.kernels.Preconditioner(torch.linalg.inv(covariance))
+    >>> metric.precision.shape
+    torch.Size([2, 2])
+    """
 
     precision: Tensor
 
@@ -50,9 +65,9 @@ class Preconditioner:
             raise InputError(f"a metric needs a finite square matrix, the precision of a Gaussian, got shape {shape}")
 
     def frame(self, target: Target, x: Tensor) -> WhitenedFrame:
-        """The frame of the entries that the target leaves free, worked out once for each target.
+        """Factorize the precision of the entries that the target leaves free, once per target.
 
-        Given the held entries a Gaussian's free ones have their part of the precision matrix as their own precision.
+        Conditioned on held entries, a Gaussian's free entries have the corresponding submatrix of the precision matrix.
         """
         if self not in target.frames:
             precision = self.precision.to(x.device, torch.float64)
@@ -74,10 +89,32 @@ class Preconditioner:
 @final
 @dataclass(frozen=True)
 class PreconditionedMALA(Kernel):
-    """MALA in the coordinates in which the metric's Gaussian is round: one step size suits all directions.
+    """Move x by MALA with a dense metric: one step size suits all directions of correlated features.
 
-    The proposal is x + step_size * S gradient + sqrt(2 step_size temperature) * noise of covariance S, S the inverse of
-    the metric's precision among the entries that are free. A box rejects what lies outside.
+        proposal:  x' = x + step_size * S gradient + sqrt(2 step_size temperature) * noise,   noise ~ N(0, S)
+
+    S is the inverse of the metric's precision among the free entries. Samples exp(f / temperature) without bias;
+    proposals outside a box are rejected.
+
+    Parameters
+    ----------
+    step_size
+        The factor of the preconditioned gradient; `adapt` tunes it.
+    metric
+        The precision matrix.
+    temperature
+        The temperature T of exp(f / T).
+
+    Examples
+    --------
+    >>> import torch
+    >>> import jointenergy as je
+    >>> model = je.EnergyModel(torch.nn.Linear(2, 1), domain=je.Reals(1.0))
+    >>> target = je.kernels.Target(model)
+    >>> kernel = je.kernels.PreconditionedMALA(0.5, je.kernels.Preconditioner(torch.eye(2)))
+    >>> state = kernel.init(target, torch.zeros(64, 2), generator=torch.Generator().manual_seed(0))
+    >>> je.kernels.last(kernel, target, state, 20).x.shape
+    torch.Size([64, 2])
     """
 
     step_size: float
@@ -105,9 +142,9 @@ class PreconditionedMALA(Kernel):
     def log_acceptance(
         self, target: Target, move: Tensor, to: Tensor, there: Evaluation, here: Evaluation, frame: WhitenedFrame
     ) -> Tensor:
-        """The log of the acceptance ratio of a move to `to`; minus infinity outside the domain.
+        """Return the log acceptance ratio of a move to `to`; minus infinity outside the domain.
 
-        `move` is the move in the round coordinates, `root.T @ (to - x)`: there the proposal is MALA's own.
+        `move` is the move in whitened coordinates, `root.T @ (to - x)`, where the proposal is that of MALA.
         """
         drifts = [_times(frame.inverse.mT, e.gradient.flatten(1)) for e in (here, there)]
         ahead = (move - self.step_size * drifts[0]).square_().sum(1)
@@ -134,5 +171,5 @@ class PreconditionedMALA(Kernel):
 
 
 def _times(matrix: Tensor, rows: Tensor) -> Tensor:
-    """Each row multiplied by the matrix, or by its own."""
+    """Multiply each row by the matrix, or by its own matrix."""
     return rows @ matrix.mT if matrix.ndim == 2 else torch.bmm(matrix, rows[:, :, None])[:, :, 0]

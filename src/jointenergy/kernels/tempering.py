@@ -1,4 +1,4 @@
-"""kernels: parallel tempering over (x, y), replicas of each chain on a ladder of temperatures, and annealed starts."""
+"""kernels: parallel tempering over (x, y), and annealed starts."""
 
 from __future__ import annotations
 
@@ -23,10 +23,21 @@ from jointenergy.kernels.mixed_hmc import MixedHMC
 
 @dataclass(frozen=True)
 class Ladder:
-    """Inverse temperatures from 1 downwards. The rung b samples f(x, y) * b, reference term and labels included.
+    """Define inverse temperatures from 1 downwards. Rung b samples exp(b f(x, y)), reference term included.
 
-    Summed over labels that is the sum of exp(b f), not exp(b log sum exp f): x and y are tempered together, so that
-    each rung has one joint density, and a swap compares the same f at both.
+    x and y are tempered together: with labels summed out, rung b has the density sum over y of exp(b f(x, y)). Each
+    rung has one joint density, and a swap compares the same f at both.
+
+    Parameters
+    ----------
+    inverse_temperatures
+        Two or more, strictly decreasing from 1.
+
+    Examples
+    --------
+    >>> import jointenergy as je
+    >>> je.kernels.Ladder.geometric(3, hottest=0.25).inverse_temperatures
+    (1.0, 0.5, 0.25)
     """
 
     inverse_temperatures: tuple[float, ...]
@@ -41,19 +52,36 @@ class Ladder:
 
     @classmethod
     def geometric(cls, n: int, hottest: float) -> Ladder:
-        """`n` rungs from 1 down to the inverse temperature `hottest`."""
+        """Create `n` rungs in geometric spacing from 1 down to the inverse temperature `hottest`."""
         check_count("the number of rungs", n, least=2)
         check_positive(cls, "hottest", hottest)
         return cls(tuple(hottest ** (k / (n - 1)) for k in range(n)))
 
 
 def rungs_needed(dimension: int, hottest: float, *, swapped: float = 0.3) -> int:
-    """About how many rungs a geometric ladder from 1 down to `hottest` needs, for swaps at a rate of `swapped`.
+    """Estimate how many rungs a geometric ladder needs.
 
-    Where f spreads as that of a Gaussian of so many dimensions, neighbors whose temperatures differ by a factor r swap
-    at a rate of about erfc(sqrt(dimension) log(r) / sqrt(8)): the log ratio of a swap is normal with the variance
-    dimension log(r)^2 and minus half of it as its mean. Between the temperature 5e-5 of cold
-    image chains and 1 there are hundreds.
+    If f varies like that of a Gaussian, the log ratio of a swap between temperatures that differ by a factor r is
+    normal with variance v = dimension log(r)^2 and mean -v / 2, so swaps are accepted at the rate
+
+        erfc(sqrt(dimension) log(r) / sqrt(8))
+
+    Parameters
+    ----------
+    dimension
+        The number of entries of x.
+    hottest
+        The smallest inverse temperature.
+    swapped
+        The swap rate to aim for.
+
+    Examples
+    --------
+    >>> import jointenergy as je
+    >>> je.kernels.rungs_needed(2, hottest=0.1)
+    3
+    >>> je.kernels.rungs_needed(3072, hottest=0.1)
+    63
     """
     check_count("dimension", dimension)
     check_positive(Ladder, "hottest", hottest)
@@ -63,12 +91,33 @@ def rungs_needed(dimension: int, hottest: float, *, swapped: float = 0.3) -> int
 
 @dataclass(frozen=True)
 class Replicas:
-    """The chains of every rung, the coldest first, and the share of swaps accepted between neighbors so far."""
+    """The result of `parallel_tempering`.
+
+    Parameters
+    ----------
+    states
+        The chains of every rung, the coldest first.
+    swap_rates
+        The fraction of accepted swaps between neighbors.
+    round_trips
+        How often a replica has moved from the hottest rung to the coldest.
+
+    Examples
+    --------
+    >>> import torch
+    >>> import jointenergy as je
+    >>> model = je.EnergyModel(torch.nn.Linear(2, 1), domain=je.Reals(1.0))
+    >>> replicas = je.kernels.parallel_tempering(
+    ...     je.kernels.MALA(0.5), je.kernels.Target(model), torch.zeros(8, 2), je.kernels.Ladder((1.0, 0.5)),
+    ...     steps=10, generator=torch.Generator().manual_seed(0),
+    ... )
+    >>> replicas.cold.x.shape, len(replicas.swap_rates)
+    (torch.Size([8, 2]), 1)
+    """
 
     states: tuple[State, ...]
     swap_rates: tuple[float, ...]
     round_trips: int
-    """How often a replica has come from the hottest rung to the coldest."""
 
     @property
     def cold(self) -> State:
@@ -77,7 +126,7 @@ class Replicas:
 
 
 def swap_log_ratio(colder: float, hotter: float, f_colder: Tensor, f_hotter: Tensor) -> Tensor:
-    """The log acceptance ratio of exchanging the states of two rungs, f the full log-density at each."""
+    """Return the log acceptance ratio of exchanging the states of two rungs with log-densities f."""
     return (colder - hotter) * (f_hotter - f_colder)
 
 
@@ -91,18 +140,47 @@ def parallel_tempering(
     swap_every: int = 1,
     generator: torch.Generator,
 ) -> Replicas:
-    """Run each chain of x with a replica on every rung, and exchange neighbors every `swap_every` steps.
+    """Run each chain with a replica on every rung, and propose swaps between neighboring rungs.
 
-    The kernel must be exact and at temperature 1: its step sizes are stretched for the hotter rungs. Swaps are decided
-    for each chain alone, pairs (0, 1), (2, 3), ... and (1, 2), (3, 4), ... in turns.
+    Swaps are decided per chain, alternating between the pairs (0, 1), (2, 3), ... and (1, 2), (3, 4), ...
+
+    Parameters
+    ----------
+    kernel
+        `MALA`, `HMC`, `MixedHMC`, or a `BlockGibbs` with one of them, at temperature 1. Hotter rungs use larger step
+        sizes.
+    target
+        What to sample.
+    x
+        Starting positions, `[n, *event]`.
+    ladder
+        The inverse temperatures.
+    steps
+        Steps on every rung.
+    swap_every
+        Steps between swaps.
+    generator
+        Source of randomness.
+
+    Examples
+    --------
+    >>> import torch
+    >>> import jointenergy as je
+    >>> model = je.EnergyModel(torch.nn.Linear(2, 1), domain=je.Reals(1.0))
+    >>> replicas = je.kernels.parallel_tempering(
+    ...     je.kernels.MALA(0.5), je.kernels.Target(model), torch.zeros(8, 2), je.kernels.Ladder.geometric(3, 0.25),
+    ...     steps=10, generator=torch.Generator().manual_seed(0),
+    ... )
+    >>> [state.x.shape for state in replicas.states]
+    [torch.Size([8, 2]), torch.Size([8, 2]), torch.Size([8, 2])]
     """
     check_count("steps", steps)
     check_count("swap_every", swap_every)
     part = kernel.x_kernel if isinstance(kernel, BlockGibbs) else kernel
     if not isinstance(part, MALA | HMC | MixedHMC) or part.temperature != 1.0:
         raise InputError(
-            f"rungs need an exact kernel at temperature 1, of MALA, HMC or MixedHMC, got {type(part).__name__}: "
-            "for others `annealed` gives approximate starts"
+            f"parallel tempering needs MALA, HMC or MixedHMC at temperature 1, got {part}: for other kernels "
+            "`annealed` gives approximate starts"
         )
     rungs = ladder.inverse_temperatures
     kernels = [_stretched(kernel, b) for b in rungs]
@@ -134,9 +212,21 @@ def parallel_tempering(
 def annealed(
     kernel: Kernel, target: Target, x: Tensor, ladder: Ladder, *, steps: int, generator: torch.Generator
 ) -> State:
-    """Approximate starts: `steps` steps on every rung from the hottest to temperature 1, for any kernel.
+    """Draw approximate starts: `steps` steps on every rung from the hottest to temperature 1, with any kernel.
 
-    Nothing corrects for how fast the ladder is gone down, so these are no draws of f: run an exact kernel from them.
+    The result is not an exact sample of f. Run an exact kernel from it.
+
+    Examples
+    --------
+    >>> import torch
+    >>> import jointenergy as je
+    >>> model = je.EnergyModel(torch.nn.Linear(2, 1), domain=je.Reals(1.0))
+    >>> state = je.kernels.annealed(
+    ...     je.kernels.Langevin(0.01, 0.1), je.kernels.Target(model), torch.zeros(8, 2), je.kernels.Ladder((1.0, 0.1)),
+    ...     steps=10, generator=torch.Generator().manual_seed(0),
+    ... )
+    >>> state.x.shape
+    torch.Size([8, 2])
     """
     check_count("steps", steps)
     state = None
@@ -172,7 +262,7 @@ def _tempered(target: Target, b: float) -> Target:
 
 
 def _stretched(kernel: Kernel, b: float) -> Kernel:
-    """Step sizes for a density that is flatter by b: distances grow by its root."""
+    """Enlarge step sizes for exp(b f): distances grow with 1 / sqrt(b)."""
     if isinstance(kernel, BlockGibbs):
         return replace(kernel, x_kernel=_stretched(kernel.x_kernel, b))
     power = 1.0 if isinstance(kernel, MALA) else 0.5

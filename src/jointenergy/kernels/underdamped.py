@@ -1,4 +1,4 @@
-"""kernels: underdamped Langevin on x, the motion with friction and noise, by the splitting BAOAB."""
+"""kernels: underdamped Langevin dynamics on x."""
 
 from __future__ import annotations
 
@@ -14,11 +14,32 @@ from jointenergy.kernels.motion import drift
 
 @dataclass(frozen=True)
 class UnderdampedLangevin(Kernel):
-    """Motion under f with friction, whose velocity lives on from step to step (Leimkuhler and Matthews 2013, BAOAB).
+    """Move x by underdamped Langevin dynamics with the BAOAB splitting (Leimkuhler and Matthews 2013).
 
-    Nothing is rejected, so the law of x has a bias of second order in the step size (none on a Gaussian); a chain that
-    must be right uses HMC. The state keeps the velocity; where it has none, one is drawn from its law. In a box, x is
-    reflected by the walls.
+        dx = v dt,   dv = (gradient of f - friction v) dt + sqrt(2 friction temperature) dW
+
+    There is no Metropolis test, so x has a bias of second order in the step size (none on a Gaussian); use `HMC` for
+    exact samples. The state carries the velocity from step to step. In a box, x is reflected at the walls.
+
+    Parameters
+    ----------
+    step_size
+        The time step dt.
+    friction
+        Larger values forget the velocity faster.
+    temperature
+        The temperature T of exp(f / T).
+
+    Examples
+    --------
+    >>> import torch
+    >>> import jointenergy as je
+    >>> model = je.EnergyModel(torch.nn.Linear(2, 1), domain=je.Reals(1.0))
+    >>> target = je.kernels.Target(model)
+    >>> kernel = je.kernels.UnderdampedLangevin(step_size=0.3)
+    >>> state = kernel.init(target, torch.zeros(64, 2), generator=torch.Generator().manual_seed(0))
+    >>> je.kernels.last(kernel, target, state, 20).x.shape
+    torch.Size([64, 2])
     """
 
     step_size: float

@@ -1,1 +1,1 @@
-"""metrics: pure functions: tensors in, numbers out; and the one registry of the names of metrics."""
+"""metrics: pure functions of tensors that return numbers, and the registry of metric names."""

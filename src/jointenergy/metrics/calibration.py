@@ -1,4 +1,4 @@
-"""metrics: how far confidence is from how often it is right: errors over bins, their noise, risk, temperature."""
+"""metrics: calibration errors over bins, their noise, risk against coverage, and temperature scaling."""
 
 from __future__ import annotations
 
@@ -12,42 +12,42 @@ from torch import Tensor
 from jointenergy.errors import InputError
 
 BINS = 15
-LEVEL = 0.95  # what intervals and bands hold
-AT_ONCE = 1 << 22  # random numbers that are drawn together
-TEMPERATURES = (0.02, 50.0)  # between which the fitted one is looked for
+LEVEL = 0.95  # of intervals and bands
+AT_ONCE = 1 << 22  # random numbers drawn at once
+TEMPERATURES = (0.02, 50.0)  # the search range of temperature scaling
 
 
 def bins_of(confidence: Tensor, n_bins: int = BINS) -> Tensor:
-    """The equal-width bin of each confidence. The last is closed at 1: published code lost what is sure."""
+    """Return the equal-width bin of each confidence; confidence 1 falls into the last bin."""
     return (confidence.double() * n_bins).long().clamp(0, n_bins - 1)
 
 
 def equal_mass_bins(score: Tensor, n_bins: int = BINS) -> Tensor:
-    """Bins with as many entries in each; equal scores stay together, whatever their order."""
+    """Return bins with equal numbers of entries; equal scores share a bin."""
     ordered = score.double().sort().values
     edges = ordered[[i * len(score) // n_bins for i in range(1, n_bins)]]
     return torch.bucketize(score.double(), edges.unique(), right=True)
 
 
 def expected_calibration_error(probabilities: Tensor, y: Tensor, n_bins: int = BINS) -> float:
-    """The mean distance between confidence and accuracy over equal-width bins of the top label's probability."""
+    """Return the expected calibration error over equal-width bins of the top probability."""
     if probabilities.ndim != 2 or len(probabilities) != len(y) or len(y) == 0:
         raise InputError(
-            f"probabilities must be [n, classes], one label a row, got {tuple(probabilities.shape)} and {len(y)}"
+            f"probabilities must be [n, classes] with one label per row, got {tuple(probabilities.shape)} and {len(y)}"
         )
     confidence, predicted = probabilities.double().max(dim=1)
     return calibration_error(confidence, predicted == y.view(-1), bins_of(confidence, n_bins))
 
 
 def calibration_error(confidence: Tensor, right: Tensor, bins: Tensor | None = None) -> float:
-    """The sum over bins of |how many are right - how many should be|, over the number of entries."""
+    """Return the sum over bins of |number correct - expected number correct|, over the number of entries."""
     bins = bins_of(confidence) if bins is None else bins
     gaps = _sums(right.double() - confidence.double(), bins)
     return float(gaps.abs().sum() / len(right))
 
 
 def classwise_error(class_gaps: Sequence[Tensor], counts: Sequence[int]) -> float:
-    """The same for the probability of each value instead of the largest alone, a mean over all values."""
+    """Return the class-wise calibration error: that of the probability of each value, averaged over values."""
     errors = [gaps.abs().sum(1) / max(1, n) for gaps, n in zip(class_gaps, counts, strict=True)]
     return float(torch.cat(errors).mean())
 
@@ -59,7 +59,7 @@ def _sums(values: Tensor, bins: Tensor, n_bins: int | None = None) -> Tensor:
 
 @dataclass(frozen=True)
 class Band:
-    """The mean of some values and what LEVEL of them lie between."""
+    """The mean of some values and the interval that holds a fraction LEVEL of them."""
 
     mean: float
     low: float
@@ -72,9 +72,9 @@ class Band:
         return cls(float(values.mean()), low, high)
 
     def around(self, value: float) -> Band:
-        """As wide, with its mean put at a value that is not negative, nor are the ends.
+        """Shift the band to have its mean at `value`, cut off at 0.
 
-        For resamples of an error over bins: each has the noise of the rows twice, so their errors are too large.
+        For bootstrap samples of a binned error: each has the noise of the rows twice, so their errors are too large.
         """
         return Band(value, max(0.0, value + self.low - self.mean), value + self.high - self.mean)
 
@@ -82,13 +82,13 @@ class Band:
 def bootstrap(
     confidence: Tensor, right: Tensor, row: Tensor, bins: Tensor, *, resamples: int, generator: torch.Generator
 ) -> Tensor:
-    """Calibration errors of so many resamples of the rows, with the bins as they are, `[resamples]`.
+    """Return the calibration errors of bootstrap samples of the rows, with fixed bins, `[resamples]`.
 
-    Rows are drawn, not entries: the labels of one row stand and fall together.
+    Rows are resampled, not entries, because the labels of one row are dependent.
     """
     numbers, place = row.unique(return_inverse=True)
     n, n_bins = len(numbers), int(bins.max()) + 1
-    # Each row's part in each bin, and how many entries it has.
+    # Each row's contribution to each bin, and its number of entries.
     parts = torch.zeros(n, n_bins + 1, dtype=torch.float64)
     parts.view(-1).index_add_(0, place * (n_bins + 1) + bins, right.double() - confidence.double())
     parts[:, -1] = torch.bincount(place, minlength=n).double()
@@ -103,7 +103,7 @@ def bootstrap(
 
 
 def if_calibrated(confidence: Tensor, bins: Tensor, *, draws: int, generator: torch.Generator) -> Tensor:
-    """Calibration errors that chance alone makes: truths are drawn from the probabilities themselves, `[draws]`."""
+    """Return calibration errors of a calibrated model, with labels drawn from its probabilities, `[draws]`."""
     confidence = confidence.double()
     errors = []
     for size in _portions(draws, len(confidence)):
@@ -114,7 +114,7 @@ def if_calibrated(confidence: Tensor, bins: Tensor, *, draws: int, generator: to
 
 
 def _portions(times: int, width: int) -> Iterator[int]:
-    """`times` in portions, so that no more than AT_ONCE numbers are held."""
+    """Split `times` into portions of at most AT_ONCE numbers."""
     size = max(1, AT_ONCE // max(1, width))
     for begin in range(0, times, size):
         yield min(size, times - begin)
@@ -122,7 +122,7 @@ def _portions(times: int, width: int) -> Iterator[int]:
 
 @dataclass(frozen=True, eq=False)
 class Reliability:
-    """Bins that are not empty: how many entries, their mean confidence, the share that is right and its interval."""
+    """The non-empty bins of a reliability diagram: counts, mean confidence, accuracy and its interval."""
 
     count: Tensor
     confidence: Tensor
@@ -132,7 +132,7 @@ class Reliability:
 
 
 def reliability(confidence: Tensor, right: Tensor, n_bins: int = BINS) -> Reliability:
-    """Accuracy against confidence, over equal-width bins."""
+    """Compute accuracy against confidence over equal-width bins."""
     bins = bins_of(confidence, n_bins)
     count = torch.bincount(bins, minlength=n_bins)
     full = count > 0
@@ -144,7 +144,7 @@ def reliability(confidence: Tensor, right: Tensor, n_bins: int = BINS) -> Reliab
 
 
 def share_interval(share: Tensor, n: Tensor) -> tuple[Tensor, Tensor]:
-    """Wilson's interval of a share of n; it holds also at 0 and 1."""
+    """Return the Wilson interval of a fraction of n."""
     z = math.sqrt(2.0) * float(torch.special.erfinv(torch.tensor(LEVEL, dtype=torch.float64)))
     middle = (share + z**2 / (2 * n)) / (1 + z**2 / n)
     half = z / (1 + z**2 / n) * (share * (1 - share) / n + z**2 / (4 * n**2)).sqrt()
@@ -153,7 +153,7 @@ def share_interval(share: Tensor, n: Tensor) -> tuple[Tensor, Tensor]:
 
 @dataclass(frozen=True, eq=False)
 class RiskCoverage:
-    """The share that is wrong (`risk`) among the share of entries that are surest (`coverage`)."""
+    """The error rate (`risk`) among the most confident fraction of entries (`coverage`)."""
 
     coverage: Tensor
     risk: Tensor
@@ -164,7 +164,7 @@ class RiskCoverage:
 
 
 def risk_coverage(score: Tensor, right: Tensor) -> RiskCoverage:
-    """Answers only where the score is large: what is then wrong. Entries of equal score are mixed evenly."""
+    """Compute the error rate when predicting only above a score, for all thresholds; ties are averaged."""
     ordered, order = score.double().sort(descending=True)
     wrong = (~right[order]).double()
     _, group = ordered.unique_consecutive(return_inverse=True)
@@ -174,11 +174,11 @@ def risk_coverage(score: Tensor, right: Tensor) -> RiskCoverage:
 
 
 def fit_temperature(log_probs: Sequence[Tensor], truths: Sequence[Tensor]) -> float:
-    """The one T for which p^(1/T), normalized, makes the truths of held-out entries the most probable.
+    """Fit the temperature T of p^(1/T), normalized, by maximum likelihood on held-out entries.
 
-    The likelihood is concave in 1/T, so halving finds the one place where its derivative is 0; float64.
+    The likelihood is concave in 1/T, so bisection finds the root of its derivative.
     """
-    # Relative to the truth: differences of large sums would hide that rows are all right, and no T is the best.
+    # Relative to the true label: differences of large sums would hide that all rows are correct and no T is best.
     relative = [
         (z - z.gather(1, y[:, None])).clamp(-1e5, 1e5)
         for z, y in zip((z.double() for z in log_probs), truths, strict=True)

@@ -22,12 +22,12 @@ from jointenergy.metrics.calibration import BINS, bins_of, calibration_error
 
 @dataclass(frozen=True, eq=False)
 class Answers:
-    """One entry for each observed label of each row, on the CPU; the rows themselves are gone.
+    """Predictions, one entry for each observed label of each row, on the CPU.
 
-    `log_odds` is that of the most probable value, `top`, against all others: it orders entries whose probabilities have
-    rounded to 1. `odds` has, for each label variable, the log-odds of its values against the rest: of a binary one
-    those of its second value, `[m, 1]`; of a class among more than two, alone in its label space, nothing is kept.
-    `class_gaps` has for each variable sums of (is it so - p) by value and by bin of p.
+    `log_odds` is that of the most probable value, `top`; it orders entries whose probabilities round to 1. `odds`
+    holds, for each label variable, the log-odds of each value against the rest: for a binary one those of its second
+    value, `[m, 1]`; it is empty for a single label with more than two values. `class_gaps` holds, for each variable,
+    sums of (is the value true - p) by value and by bin of p.
     """
 
     labels: LabelSpace
@@ -59,9 +59,11 @@ class Answers:
 
 @dataclass(frozen=True, eq=False)
 class Told:
-    """What a model says of rows: `answers` at each temperature asked for; and of all labels of a row together, as the
-    model has them, one value for each row that has a label: -log p(the observed labels | x), and whether its most
-    probable labeling is right in all of them."""
+    """Predictions for rows: `answers` at each temperature, and one value per row over all its observed labels.
+
+    `nll` is -log p(observed labels | x) under the joint model. `exact` tells whether the most probable labeling is
+    correct in all of them.
+    """
 
     answers: tuple[Answers, ...]
     nll: Tensor
@@ -69,11 +71,12 @@ class Told:
 
 
 def is_attributes(labels: LabelSpace) -> bool:
-    """Several labels, or a single one of yes and no; the rest are classes."""
+    """Tell whether labels are attributes (several, or a single binary one) and not classes."""
     return len(labels) > 1 or labels.cardinalities == (2,)
 
 
 def entries_nll(log_probs: Sequence[Tensor], y: Tensor) -> Tensor:
+    """Return the summed negative log-likelihood of each row's observed labels."""
     total = torch.zeros(len(y), dtype=torch.float64, device=y.device)
     for k, z in enumerate(log_probs):
         total -= torch.where(y[:, k] == MISSING, 0.0, z.gather(1, y[:, k : k + 1].clamp(min=0))[:, 0])
@@ -81,7 +84,7 @@ def entries_nll(log_probs: Sequence[Tensor], y: Tensor) -> Tensor:
 
 
 class Collector:
-    """Answers as they come in."""
+    """Collects predictions batch by batch."""
 
     def __init__(self, labels: LabelSpace) -> None:
         self.labels = labels
@@ -97,7 +100,7 @@ class Collector:
             log_odds, top = top_log_odds(z)
             p, so = z.exp(), torch.nn.functional.one_hot(truth, z.shape[1])
             nll = -z.gather(1, truth[:, None])[:, 0]
-            # Half the squared distance: between 0 and 1, and of a binary label (p - y)^2.
+            # Half the squared distance, between 0 and 1; for a binary label (p - y)^2.
             brier = ((p - so) ** 2).sum(1) / 2
             entry = (numbers[seen], torch.full_like(truth, k), truth, top, log_odds, nll, brier)
             self.entries.append(tuple(e.cpu() for e in entry))
@@ -112,22 +115,22 @@ class Collector:
 
 
 def top_log_odds(log_probs: Tensor) -> tuple[Tensor, Tensor]:
-    """log p - log (1 - p) of the most probable value of each row, and which value it is."""
+    """Return log p - log(1 - p) of the most probable value of each row, and that value."""
     value, top = log_probs.max(1)
     rest = log_probs.scatter(1, top[:, None], -torch.inf).logsumexp(1)
     return value - rest, top
 
 
 def value_log_odds(log_probs: Tensor, log_odds: Tensor, top: Tensor) -> Tensor:
-    """The log-odds of each value against the rest, `[n, K]`; of two values those of the second, `[n, 1]`."""
+    """Return the log-odds of each value against the rest, `[n, K]`; for two values those of the second, `[n, 1]`."""
     if log_probs.shape[1] == 2:
         return log_probs[:, 1:] - log_probs[:, :1]
-    # 1 - p has no digits lost where p is not the largest.
+    # 1 - p loses no digits where p is not the largest.
     return (log_probs - torch.log1p(-log_probs.exp())).scatter(1, top[:, None], log_odds[:, None])
 
 
 def _gaps(p: Tensor, so: Tensor) -> Tensor:
-    """Sums of (is it so - p) for each value, by the bin of p, `[K, BINS]`."""
+    """Return sums of (is the value true - p) for each value, by the bin of p, `[K, BINS]`."""
     k = p.shape[1]
     places = bins_of(p) + BINS * torch.arange(k, device=p.device)
     sums = torch.zeros(k * BINS, dtype=torch.float64, device=p.device)
@@ -135,7 +138,7 @@ def _gaps(p: Tensor, so: Tensor) -> Tensor:
 
 
 def whole(told: Told) -> dict[str, float]:
-    """Over all labels: accuracy and Brier score of the entries pooled; likelihood and exact match of whole rows."""
+    """Return accuracy and Brier score over all entries, and likelihood and exact match over rows."""
     answers = told.answers[0]
     return {
         "accuracy": float(answers.right.double().mean()),
@@ -146,13 +149,13 @@ def whole(told: Told) -> dict[str, float]:
 
 
 def confusion(answers: Answers) -> Tensor:
-    """Rows counted by their true class and the predicted one, of a single label."""
+    """Return the confusion matrix of a single label, true class by predicted class."""
     n = answers.labels.cardinalities[0]
     return torch.bincount(answers.truth * n + answers.top, minlength=n * n).view(n, n)
 
 
 def class_accuracies(answers: Answers) -> Tensor:
-    """The share of each class's rows that is right; NaN of a class without rows."""
+    """Return the accuracy within each class; NaN for a class without rows."""
     counts = confusion(answers)
     return counts.diagonal().double() / counts.sum(1).double()
 
@@ -162,7 +165,7 @@ MEASURES = ("f1", "auprc", "auroc", "ece")
 
 @dataclass(frozen=True, eq=False)
 class Decisions:
-    """Questions of yes and no: log-odds of yes, whether it is so, and whether the model says so."""
+    """Binary decisions: log-odds of the positive, the truth, and the prediction."""
 
     log_odds: Tensor
     truth: Tensor
@@ -174,7 +177,7 @@ class Decisions:
 
 
 def decisions(answers: Answers, variable: int) -> list[Decisions]:
-    """The questions that a label variable asks: one of a binary label, else one for each value against the rest."""
+    """Return the binary decisions of a label variable: one if binary, else one for each value against the rest."""
     of_it = answers.variable == variable
     truth, top, odds = answers.truth[of_it], answers.top[of_it], answers.odds[variable]
     values = [1] if odds.shape[1] == 1 else range(odds.shape[1])
@@ -182,9 +185,9 @@ def decisions(answers: Answers, variable: int) -> list[Decisions]:
 
 
 def ranked(scores: Tensor) -> Tensor:
-    """The places of the scores between 0 and 1, equal ones sharing theirs: what depends on the order alone is kept.
+    """Return the ranks of the scores, scaled to [0, 1]; equal scores share a rank.
 
-    torchmetrics takes a sigmoid of what is no probability, and different log-odds of 40 and more would then be equal.
+    torchmetrics applies a sigmoid to scores outside [0, 1], which would make different log-odds above 40 equal.
     """
     values, place = scores.unique(return_inverse=True)
     places: Tensor = place.double() / max(1, len(values) - 1)
@@ -199,36 +202,36 @@ def f1(asked: Decisions) -> float:
 
 
 def auprc(asked: Decisions) -> float:
-    """Average precision, ranked by log-odds. NaN where nothing is so."""
+    """Return the average precision, ranked by log-odds; NaN if there are no positives."""
     if not bool(asked.truth.any()):
         return math.nan
     return float(binary_average_precision(ranked(asked.log_odds), asked.truth.long()))
 
 
 def auroc(asked: Decisions) -> float:
-    """How often what is so has the larger log-odds. NaN where all or nothing is so."""
+    """Return the AUROC of the log-odds; NaN if all or none are positive."""
     if not bool(asked.truth.any()) or bool(asked.truth.all()):
         return math.nan
     return float(binary_auroc(ranked(asked.log_odds), asked.truth.long()))
 
 
 def roc_curve(asked: Decisions) -> tuple[Tensor, Tensor]:
-    """False and true positive rates."""
+    """Return false and true positive rates."""
     false, true, _ = binary_roc(ranked(asked.log_odds), asked.truth.long())
     return false, true
 
 
 def precision_recall_curve(asked: Decisions) -> tuple[Tensor, Tensor]:
-    """Recall and precision."""
+    """Return recall and precision."""
     precision, recall, _ = binary_precision_recall_curve(ranked(asked.log_odds), asked.truth.long())
     return recall, precision
 
 
 @dataclass(frozen=True)
 class Attribute:
-    """One label: how many entries are known, the share of yes (None of more than two values), and how well it is told.
+    """Metrics of one label: its observed entries, fraction of positives (None if not binary), and scores.
 
-    A label of more than two values has means over its values, each against the rest; NaN: not defined on these rows.
+    A label of more than two values has means over its values, each against the rest. NaN: not defined on these rows.
     """
 
     name: str
@@ -242,7 +245,7 @@ class Attribute:
 
 
 def attributes(answers: Answers) -> list[Attribute]:
-    """Each label for itself; those that no row knows are left out."""
+    """Return the metrics of each label that is observed in some row."""
     found = []
     for k, name in enumerate(answers.labels):
         of_it = answers.variable == k
@@ -266,7 +269,7 @@ def attributes(answers: Answers) -> list[Attribute]:
 
 
 def averages(answers: Answers, each: Sequence[Attribute]) -> dict[str, float]:
-    """micro: all questions of all rows pooled; macro: the mean over labels, of those where it is defined."""
+    """Return micro averages (all decisions pooled) and macro averages (means over labels where defined)."""
     pooled = Decisions.together([d for k in range(len(answers.labels)) for d in decisions(answers, k)])
     micro = {
         "f1": f1(pooled),
@@ -279,6 +282,6 @@ def averages(answers: Answers, each: Sequence[Attribute]) -> dict[str, float]:
 
 
 def mean_of(values: Iterable[float]) -> float:
-    """The mean of those that are defined, NaN of none."""
+    """Return the mean of the values that are not NaN; NaN if there are none."""
     defined = [v for v in values if not math.isnan(v)]
     return sum(defined) / len(defined) if defined else math.nan

@@ -1,8 +1,8 @@
-"""metrics: rows of few values, such as pixels, spread over the cells that the values stand for.
+"""metrics: dequantization of discrete values, such as pixels.
 
-A density has no likelihood at rows of few values: a spike on each value would make it as large as one likes. With
+A density has no meaningful likelihood at discrete values: spikes at the values would make it arbitrarily large. With
 uniform noise over each value's cell, E log p(x + noise) + log(volume of a cell) is a lower bound on the log-probability
-of the values themselves (Theis, van den Oord and Bethge 2016).
+of the discrete values (Theis, van den Oord and Bethge 2016).
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ import torch
 from torch import Tensor
 
 MOST_LEVELS = 256
-LOOK = 1000  # rows
+LOOK = 1000  # rows that are searched for levels
 
 
 @dataclass(frozen=True)
 class Cells:
-    """`n` cells of equal width fill the bounds; value v in [0, 1] has the cell from (n - 1) v / n on."""
+    """`n` cells of equal width that fill the bounds; value v in [0, 1] has the cell from (n - 1) v / n on."""
 
     n: int
     low: float
@@ -27,26 +27,26 @@ class Cells:
 
     @classmethod
     def of(cls, x: Tensor, bounds: tuple[float, float], *, binary: bool = False) -> Cells | None:
-        """Those of training where these are binary, else as many as there are values; None of real numbers."""
+        """Return 8 cells for binary data, as in training, else one cell per level; None for continuous data."""
         if binary:
             return cls(8, *bounds)
         n = n_levels(x, bounds)
         return None if n is None else cls(n, *bounds)
 
     def spread(self, x: Tensor, *, generator: torch.Generator) -> Tensor:
-        """Each value anywhere in its cell."""
+        """Move each value uniformly within its cell."""
         noise = torch.rand(x.shape, generator=generator, dtype=torch.float64).to(x.device)
         share = (x.double() - self.low) / (self.high - self.low)
         spread = (self.low + (self.high - self.low) * ((self.n - 1) * share + noise) / self.n).to(x.dtype)
         return spread.clamp(self.low, self.high)
 
     def log_volume(self, n_dims: int) -> float:
-        """Of the cell of one row, which turns a density of x into one of values."""
+        """Return the log volume of the cell of one row."""
         return n_dims * math.log((self.high - self.low) / self.n)
 
 
 def n_levels(x: Tensor, bounds: tuple[float, float]) -> int | None:
-    """How many equally spaced values from bound to bound x may take, 256 at the most; None where it takes others."""
+    """Return the number of equally spaced levels between the bounds, at most 256; None for other values."""
     low, high = bounds
     share = (x[:LOOK].double() - low) / (high - low)
     values = (share * 1e6).round().unique() / 1e6

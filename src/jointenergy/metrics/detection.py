@@ -1,4 +1,4 @@
-"""metrics: how well a score separates rows of the data from other rows: AUROC, AUPR, FPR at 95 % TPR."""
+"""metrics: out-of-distribution detection, AUROC, AUPR and FPR at 95 % TPR."""
 
 from __future__ import annotations
 
@@ -14,11 +14,10 @@ Values = NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Separation:
-    """How well a score tells rows of the data, which should have the larger ones, from others. NaN where it is none.
+    """How well a score separates in-distribution rows, which should score higher, from OOD rows; NaN if undefined.
 
-    `auroc` is the share of pairs in the right order, equals counting half. `aupr` is the average precision with the
-    data as the positives and both sets counting alike, so that 0.5 is a guess at any sizes. `fpr95` is the share of the
-    others that is accepted where at least 95 % of the data are.
+    `aupr` has in-distribution as the positives and both sets weighted equally, so 0.5 is chance. `fpr95` is the false
+    positive rate at 95 % true positive rate.
     """
 
     auroc: float
@@ -30,6 +29,7 @@ NOT_KNOWN = Separation(math.nan, math.nan, math.nan)
 
 
 def separation(inside: Values, outside: Values) -> Separation:
+    """Compute AUROC, AUPR and FPR at 95 % TPR."""
     if not len(inside) or not len(outside) or not (np.isfinite(inside).all() and np.isfinite(outside).all()):
         return NOT_KNOWN
     truth = np.repeat((1, 0), (len(inside), len(outside)))

@@ -1,4 +1,4 @@
-"""metrics: points of a plane whose law is known: how far the model's density and its samples lie from it."""
+"""metrics: comparison of a model's density and samples with a known density in the plane."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ Truth = Callable[[Tensor, Tensor], Tensor]
 """The exact, normalized log p(x, y) of rows x, `[n, 2]`, and their labels."""
 
 TRUTHS: dict[str, Truth] = {"toy": toy_log_density}
-"""The data sets whose law is known, by name."""
+"""The data sets with a known density, by name."""
 
 SIDE = 320  # points of the grid along each axis of the box
-PIECE = 20_000  # points that are looked at together
+PIECE = 20_000  # points evaluated at once
 
 
 def grid(box: Box, side: int = SIDE) -> tuple[Tensor, float]:
-    """The middles of the cells of a box, `[side^2, 2]`, rows of equal height together, and the area of a cell."""
+    """Return the cell centers of a box, `[side^2, 2]`, row by row, and the area of a cell."""
     step = (box.high - box.low) / side
     line = box.low + step * (torch.arange(side, dtype=torch.float64) + 0.5)
     up, across = torch.meshgrid(line, line, indexing="ij")
@@ -31,16 +31,18 @@ def grid(box: Box, side: int = SIDE) -> tuple[Tensor, float]:
 
 
 def box_of(model: JointModel) -> Box:
-    """The box that the model declares, which is what its density is normalized over."""
+    """Return the box that the model declares."""
     domain = model.domain
     if not isinstance(domain, Box) or model.event_shape != (2,):
-        raise InputError(f"a density is summed over a grid in a box of the plane, and the model's domain is {domain}")
+        raise InputError(
+            f"summing a density over a grid needs x of shape (2,) in a Box, got shape {model.event_shape} in {domain}"
+        )
     return domain
 
 
 @torch.no_grad()
 def log_densities(model: JointModel, x: Tensor) -> Tensor:
-    """f of every point with every labeling, `[n, states]`, float64."""
+    """Return f of every point with every labeling, `[n, states]`, float64."""
     states = model.labels.enumerate(device=x.device)
     like = next(model.parameters())
     found = [
@@ -51,15 +53,14 @@ def log_densities(model: JointModel, x: Tensor) -> Tensor:
 
 
 def true_log_densities(truth: Truth, x: Tensor, states: Tensor) -> Tensor:
-    """The same of the truth, normalized."""
+    """Return the normalized log-density of the truth, `[n, states]`."""
     return torch.stack([truth(x, s.expand(len(x), -1)) for s in states], dim=1)
 
 
 def divergences(model: JointModel, temperature: float, truth: Truth) -> dict[str, float]:
-    """KL from the truth to the model's density at a temperature, by quadrature over its box, in nats.
+    """Return KL(truth || model at a temperature) in nats, by quadrature over the box, of (x, y) and of x alone.
 
-    Of x with all labels together, and of x alone. The grid is far finer than what a mode's width needs: of smooth
-    functions that vanish at the edges a sum over cells is exact to rounding.
+    The grid is much finer than the modes; for smooth functions that vanish at the edges the sum is exact to rounding.
     """
     x, cell = grid(box_of(model))
     f = log_densities(model, x) / temperature
@@ -68,15 +69,15 @@ def divergences(model: JointModel, temperature: float, truth: Truth) -> dict[str
     for name, q, t in (("xy", f, p), ("x", f.logsumexp(1), p.logsumexp(1))):
         log_z = q.flatten().logsumexp(0) + math.log(cell)
         mass = t.exp() * cell
-        # Where the truth is nothing, nothing is counted, however small the model's density is there.
+        # Points where the truth is zero contribute nothing, however small the model's density is.
         found[f"kl_nats.{name}"] = float(torch.where(mass > 0, mass * (t - q + log_z), 0.0).sum())
     return found
 
 
 def mode_shares(x: Tensor, y: Tensor, states: Tensor, truth: Truth) -> dict[str, float]:
-    """Of samples with their labels: the least and the largest share of a mode, and how many have its labels.
+    """Return the smallest and largest fraction of samples in a mode, and the fraction with the labels of their mode.
 
-    The mode of a sample is the labeling under which the truth finds it most probable.
+    The mode of a sample is the labeling with the largest true density.
     """
     x = x.double().cpu()
     mode = true_log_densities(truth, x, states).argmax(1)

@@ -1,4 +1,4 @@
-"""metrics: patterns of labels, single values and pairs: which occur in data, and how many rows show those asked for."""
+"""metrics: patterns of labels (single values and pairs) and how many rows have them."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from torch import Tensor
 
 from jointenergy.labels import MISSING, LabelSpace
 
-PIECE = 4096  # rows of labels whose codes are made at once
+PIECE = 4096  # rows encoded at once
 
 
 def counts_of_pairs(y: Tensor, labels: LabelSpace) -> Tensor:
-    """How many rows have each two values, `[n_codes, n_codes]`; a row that misses one of them has not both."""
+    """Count the rows with each pair of values, `[n_codes, n_codes]`; missing labels do not count."""
     total = torch.zeros(labels.n_codes, labels.n_codes, dtype=torch.float64, device=y.device)
     for rows in y.split(PIECE):
         code = labels.code_of(rows.clamp(min=0), torch.float64)
@@ -24,7 +24,7 @@ def counts_of_pairs(y: Tensor, labels: LabelSpace) -> Tensor:
 
 
 def singles(labels: LabelSpace) -> Tensor:
-    """Each value of each label alone, `[n_codes, L]`."""
+    """Return a pattern for each value of each label, `[n_codes, L]`."""
     patterns = torch.full((labels.n_codes, len(labels)), MISSING)
     for place, (k, value) in enumerate(zip(labels.variable_of_code, labels.value_of_code, strict=True)):
         patterns[place, k] = value
@@ -32,9 +32,9 @@ def singles(labels: LabelSpace) -> Tensor:
 
 
 def pairs(labels: LabelSpace, y: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Pairs of values of two labels that some row has, and those that none has though it has each value: `[P, L]`.
+    """Return pairs of values of two labels that occur in y, and pairs that do not though both values occur, `[P, L]`.
 
-    Without rows all pairs are of the first kind: nothing says that one is new.
+    Without y all pairs count as occurring.
     """
     one = singles(labels)
     counts = torch.ones(labels.n_codes, labels.n_codes) if y is None else counts_of_pairs(y, labels).cpu()
@@ -49,17 +49,17 @@ def pairs(labels: LabelSpace, y: Tensor | None) -> tuple[Tensor, Tensor]:
 
 
 def named(labels: LabelSpace, pattern: Tensor) -> str:
-    """A pattern in words, such as `shape round, size big`."""
+    """Describe a pattern in words, such as `shape round, size big`."""
     return ", ".join(f"{name} {value}" for name, value in labels.decode(pattern[None])[0].items())
 
 
 def agreement(found: Tensor, asked: Tensor) -> Tensor:
-    """Whether each row has all labels that were asked for; those that were not asked for may be anything."""
+    """Return whether each row has all labels asked for, MISSING meaning any."""
     return ((asked == MISSING) | (found.to(asked.device) == asked)).all(1)
 
 
 def share_with(found: Tensor, patterns: Tensor) -> Tensor:
-    """The share of rows that have each pattern, `[P]`."""
+    """Return the fraction of rows that have each pattern, `[P]`."""
     return torch.stack([agreement(found, p[None].to(found.device)).double().mean() for p in patterns])
 
 

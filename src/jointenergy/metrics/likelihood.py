@@ -1,9 +1,8 @@
-"""metrics: bounds on the mean log-likelihood of rows at a temperature, by annealed importance sampling both ways.
+"""metrics: bounds on the mean log-likelihood at a temperature, by forward and reverse annealed importance sampling.
 
-Forward weights have the mean Z (Neal 2001). Chains that run the way back from a given x have weights with the mean
-p_ann(x), the density of what the forward chains end in, itself normalized (RAISE: Burda, Grosse and Salakhutdinov,
-2015). Both hold for any number of laws and any step size, provided that each kernel leaves its law as it is and is its
-own reverse.
+Forward weights have the mean Z (Neal 2001). Chains that run in reverse from a given x have weights with the mean
+p_ann(x), the normalized density of the end points of forward chains (RAISE: Burda, Grosse and Salakhutdinov 2015). Both
+hold for any number of intermediate distributions and any step size, if each kernel is reversible.
 """
 
 from __future__ import annotations
@@ -25,17 +24,17 @@ from jointenergy.labels import MISSING
 from jointenergy.models import Box, JointModel
 
 How = Literal["summed", "given", "moved"]
-RARE = 0.05  # how often the upper bound with its margin may fail
-COLLAPSED = 0.1  # the share of chains below which the weights of a few decide
+RARE = 0.05  # the failure probability of the upper bound with its margin
+COLLAPSED = 0.1  # an effective fraction of chains below this means that a few weights dominate
 GRID = tuple(2.0**k for k in range(-4, 3))
-AT_ONCE = 1000  # rows or chains
-ACCEPTANCE = 0.574  # at which MALA goes farthest (Roberts and Rosenthal 1998)
-EDGE = 1e-6  # of a box's width: rows on its edge are taken this far inside, where a chain without bounds can begin
+AT_ONCE = 1000  # rows or chains evaluated at once
+ACCEPTANCE = 0.574  # optimal for MALA (Roberts and Rosenthal 1998)
+EDGE = 1e-6  # relative to a box's width: rows on its edge are moved this far inside, where z is finite
 
 
 @dataclass(frozen=True, eq=False)
 class Seen:
-    """The model at some points z: f and its gradient by x, the reference term, and how z becomes x."""
+    """An evaluation of the model at points z: f and its gradient, the reference term, and the map from z to x."""
 
     z: Tensor
     f: Tensor
@@ -49,19 +48,19 @@ class Seen:
 
 @dataclass(frozen=True, eq=False)
 class Path:
-    """The laws exp(a f) of a model, a from 0 on, with labels summed, given or moved along.
+    """The annealing path exp(a f), a from 0 on, with labels summed out, given or sampled.
 
-    A box is walked in coordinates z without bounds, x = low + width * sigmoid(z): its law at a = 0 is uniform and drawn
-    exactly, no proposal leaves it, and mass that leans on its walls is no narrow layer. On R^D the reference term alone
-    is the law at a = 0, at the hottest temperature of interest; it cools with f from there on.
+    In a box, chains move in unbounded coordinates z, x = low + width * sigmoid(z). At a = 0 the distribution is uniform
+    and sampled exactly, no proposal leaves the box, and mass near the walls is not a thin layer. On R^D the path starts
+    from the reference term at the hottest temperature, and the reference cools with f from there on.
     """
 
     model: JointModel
     hottest: float
     y_kernel: Kernel | None = None
-    """Moves the labels, where these can be neither summed nor are given."""
+    """Moves the labels if they can neither be summed nor are given."""
     x_kernel: Callable[[float], Kernel] = MALA
-    """Of a step size, at temperature 1: adjusted, or there are no bounds."""
+    """Creates the x kernel from a step size, at temperature 1. It must be adjusted, or the bounds do not hold."""
 
     def __post_init__(self) -> None:
         if not self.model.domain.proper:
@@ -72,7 +71,7 @@ class Path:
         check_positive(self, "hottest", self.hottest)
 
     def log_normalizer_at_start(self, n_dims: int) -> float:
-        """log Z of the law at a = 0."""
+        """Return log Z at a = 0."""
         domain = self.model.domain
         flat_labels = 0.0 if self.y_kernel is None else sum(math.log(c) for c in self.model.labels.cardinalities)
         if isinstance(domain, Box):
@@ -80,7 +79,7 @@ class Path:
         return domain.log_normalizer(n_dims) + n_dims / 2 * math.log(self.hottest) + flat_labels
 
     def draw(self, y: Tensor, like: Tensor, keys: Tensor) -> State:
-        """Exact draws of the law at a = 0, one for each row of y; `like` is any row of x."""
+        """Draw exact samples at a = 0, one for each row of y; `like` is any row of x."""
         keys, x_keys, y_keys = streams.split(keys.to(like.device), 3)
         domain, n_dims = self.model.domain, like[0].numel()
         if isinstance(domain, Box):
@@ -93,7 +92,7 @@ class Path:
         return State(z.view(len(y), *like.shape[1:]), y, keys, known=known_of(y))
 
     def enter(self, x: Tensor, y: Tensor, keys: Tensor) -> State:
-        """Given rows as states of chains."""
+        """Turn given rows into states of chains."""
         domain = self.model.domain
         if isinstance(domain, Box):
             share = (x - domain.low) / (domain.high - domain.low)
@@ -101,7 +100,7 @@ class Path:
         return State(x.clone(), y.to(x.device), keys.to(x.device), known=known_of(y))
 
     def look(self, state: State) -> Seen:
-        """One look at the model, which serves every law of the path."""
+        """Evaluate the model once, for every distribution of the path."""
         z, domain = state.x, self.model.domain
         if isinstance(domain, Box):
             width, share = domain.high - domain.low, z.sigmoid()
@@ -116,22 +115,22 @@ class Path:
         return Seen(z, here.log_density.double(), here.gradient, reference, reference_by_x, log_volume, by_z, x_by_z)
 
     def slope(self, a: float, seen: Seen) -> Tensor:
-        """The derivative by a of the law's log-density, `[n]`."""
+        """Return the derivative of the log-density with respect to a, `[n]`."""
         return seen.f - seen.reference if a < 1 / self.hottest else seen.f
 
     def log_density(self, a: float, seen: Seen) -> Tensor:
-        """Of x, up to the normalizer, `[n]` in float64; the reference term is never hotter than the hottest."""
+        """Return the unnormalized log-density of x, `[n]` in float64; the reference is never hotter than `hottest`."""
         return a * seen.f + (max(a, 1 / self.hottest) - a) * seen.reference
 
     def evaluation(self, a: float, seen: Seen) -> Evaluation:
-        """Of the law as chains see it, by z."""
+        """Return the log-density and gradient with respect to z."""
         by_x = a * seen.f_by_x + (max(a, 1 / self.hottest) - a) * seen.reference_by_x
         value = self.log_density(a, seen) + seen.log_volume
         return Evaluation("x", value, by_x * seen.x_by_z + seen.log_volume_by_z)
 
 
 class Law(JointModel):
-    """One law of a path, in the coordinates of its chains."""
+    """One distribution of a path, in the coordinates of its chains."""
 
     def __init__(self, path: Path, a: float) -> None:
         super().__init__(path.model.labels, event_shape=path.model.event_shape, normalizer=path.model.normalizer)
@@ -145,15 +144,15 @@ class Law(JointModel):
         return found.log_density, found.gradient
 
     def seen_after(self, state: State, before: Seen) -> Seen:
-        """What was seen of a state after a step, each row of it either as before or as last looked at."""
-        # A kernel that leaves no evaluation did not look where it went.
+        """Combine the evaluations before and at the last proposal into that of the state after a step."""
+        # A kernel that leaves no evaluation did not evaluate its end point.
         if state.evaluation is None or self.last is None:
             return self.path.look(state)
         moved = (state.x == self.last.z).flatten(1).all(1)
         both = ((getattr(self.last, f.name), getattr(before, f.name)) for f in fields(Seen))
         return Seen(*(torch.where(over(moved, new), new, old) for new, old in both))
 
-    # What moves labels compares values at one x: terms of x alone do not matter.
+    # Label kernels compare values at one x, so terms of x alone do not matter.
 
     def log_density_of_codes(self, x: Tensor, code: Tensor) -> Tensor:
         return self.a * self.path.model.log_density_of_codes(self._x(x), code)
@@ -168,9 +167,9 @@ class Law(JointModel):
 
 @dataclass(frozen=True)
 class Schedule:
-    """Inverse temperatures from 0 to the last, with a step size of MALA for each after the first.
+    """Inverse temperatures from 0 to the last, with a step size for each after the first.
 
-    All is fixed before a chain starts: a step size that looked at the chain would make the bounds none.
+    All are fixed before a chain starts: the bounds do not hold for step sizes that depend on the chain.
     """
 
     inverse_temperatures: tuple[float, ...]
@@ -183,10 +182,10 @@ class Schedule:
 
 
 def forward(path: Path, schedule: Schedule, y: Tensor, like: Tensor, *, generator: torch.Generator) -> Tensor:
-    """log Z of the last law as each chain sees it, `[n]` in float64, one chain for each row of y.
+    """Run annealed importance sampling and return each chain's log weight, `[n]` in float64, one per row of y.
 
-    The mean of their exponentials is Z. So the log of that mean lies below log Z in expectation, and above log Z + b
-    with a probability below exp(-b), by Markov's inequality. `like` is any row of x.
+    The weights have the mean Z. So the log of their average lies below log Z in expectation, and above log Z + b with
+    probability at most exp(-b) (Markov's inequality). `like` is any row of x.
     """
     keys = streams.chain_keys(len(y), generator=generator)
     start, found = path.log_normalizer_at_start(like[0].numel()), []
@@ -202,11 +201,11 @@ def forward(path: Path, schedule: Schedule, y: Tensor, like: Tensor, *, generato
 
 
 def reverse(path: Path, schedule: Schedule, x: Tensor, y: Tensor, *, generator: torch.Generator) -> Tensor:
-    """log Z of the last law as chains see it that start at x and go the way back, `[n]` in float64.
+    """Run the annealing in reverse from x and return each chain's estimate of log Z, `[n]` in float64.
 
-    The last law's log-density of x minus this has, exponentiated, the mean p_ann(x): so its own mean lies below
-    log p_ann(x), whatever x is. Only where x are exact draws of the last law has this a mean above log Z itself
-    (bidirectional Monte Carlo).
+    exp(log-density of x - estimate) has the mean p_ann(x), so log-density - estimate lies below log p_ann(x) in
+    expectation, for any x. If x are exact samples, the estimate lies above log Z in expectation (bidirectional Monte
+    Carlo).
     """
     keys = streams.chain_keys(len(x), generator=generator)
     start, found = path.log_normalizer_at_start(x[0].numel()), []
@@ -222,13 +221,13 @@ def reverse(path: Path, schedule: Schedule, x: Tensor, y: Tensor, *, generator: 
 
 
 def _laws(schedule: Schedule) -> Iterator[tuple[int, float, float]]:
-    """The number of each kernel, and the inverse temperatures before and at it."""
+    """Yield the number of each kernel, and the inverse temperatures before and at it."""
     a = schedule.inverse_temperatures
     return ((k, a[k], a[k + 1]) for k in range(schedule.n_temperatures))
 
 
 def _moved(path: Path, schedule: Schedule, k: int, state: State, seen: Seen) -> tuple[State, Seen]:
-    """The state after kernel k. Labels and x take turns from law to law, so that each kernel is its own reverse."""
+    """Apply kernel k. Labels and x alternate between temperatures, so that each kernel is reversible."""
     a = schedule.inverse_temperatures[k + 1]
     law = Law(path, a)
     target = Target(law)
@@ -245,9 +244,9 @@ def _moved(path: Path, schedule: Schedule, k: int, state: State, seen: Seen) -> 
 
 @dataclass(frozen=True)
 class Pilot:
-    """What a run ahead found out: step sizes along the path, and how far apart its laws are.
+    """The result of a pilot run: step sizes along the path, and its thermodynamic length.
 
-    `length` adds up the standard deviations of the slope: laws at equal lengths differ equally (thermodynamic length).
+    `length` accumulates the standard deviations of the slope: distributions at equal lengths differ equally.
     """
 
     inverse_temperatures: Sequence[float]
@@ -255,7 +254,7 @@ class Pilot:
     step_sizes: Sequence[float]
 
     def schedule(self, temperature: float, n_temperatures: int, x_steps: int) -> Schedule:
-        """Laws at equal distances from the first to the one at a temperature."""
+        """Return inverse temperatures at equal thermodynamic distances up to 1 / temperature."""
         known = torch.tensor(self.inverse_temperatures, dtype=torch.float64)
         length = torch.tensor(self.length, dtype=torch.float64)
         end = _between(torch.tensor([1 / temperature], dtype=torch.float64), known, length)
@@ -276,9 +275,9 @@ def pilot(
     growth: float = 1.05,
     generator: torch.Generator,
 ) -> Pilot:
-    """A run ahead whose laws lie `apart` standard deviations of a log weight, and step sizes are tuned on the way.
+    """Run chains along the path in steps of `apart` standard deviations of a log weight, and tune step sizes.
 
-    Where chains freeze the deviations mean little: an inverse temperature is then `growth` times the one before.
+    If chains freeze, the deviations mean little: inverse temperatures then grow by the factor `growth`.
     """
     state = path.draw(y, like, streams.chain_keys(len(y), generator=generator))
     a, length, log_step = 0.0, 0.0, math.log(like[0].numel() ** (-1 / 3))
@@ -304,7 +303,7 @@ def pilot(
 
 
 def _between(at: Tensor, known: Tensor, values: Tensor) -> Tensor:
-    """Linear interpolation between known points, which ascend."""
+    """Interpolate linearly between known points, which ascend."""
     place = torch.searchsorted(known, at).clamp(1, len(known) - 1)
     low, high = known[place - 1], known[place]
     share = ((at - low) / (high - low)).clamp(0, 1)
@@ -316,13 +315,13 @@ def log_mean_exp(values: Tensor, dim: int = 0) -> Tensor:
 
 
 def effective_share(log_weights: Tensor, dim: int = 0) -> Tensor:
-    """The effective sample size of weights as a share of their number n: 1 if all are equal, 1 / n if one has all."""
+    """Return the effective sample size of weights over their number n: 1 if all are equal, 1 / n if one dominates."""
     log_size = 2 * log_weights.logsumexp(dim) - (2 * log_weights).logsumexp(dim)
     return log_size.exp() / log_weights.shape[dim]
 
 
 def how_labels(model: JointModel) -> How:
-    """Summed where they can be; given where each has an unknown normalizer of its own; else moved with x."""
+    """Sum labels where possible, hold them if each has its own unknown normalizer, else move them with x."""
     if model.normalizer == "conditional":
         return "given"
     return "summed" if model.can_sum() else "moved"
@@ -330,7 +329,7 @@ def how_labels(model: JointModel) -> How:
 
 @dataclass(frozen=True, eq=False)
 class Points:
-    """Rows with f, the log-density that is annealed: of x alone where labels are summed, else of x and y."""
+    """Rows with their f: the log-density of x if labels are summed, else of x and y."""
 
     x: Tensor
     y: Tensor
@@ -338,45 +337,48 @@ class Points:
 
     @classmethod
     def of(cls, model: JointModel, x: Tensor, y: Tensor, how: How) -> Points:
-        """Rows inside the domain, and with all labels where these are not summed."""
+        """Select rows inside the domain, with complete labels unless these are summed."""
         y = torch.full((len(x), len(model.labels)), MISSING, device=x.device) if how == "summed" else y.to(x.device)
         usable = model.domain.contains(x)
         if how != "summed":
             usable &= (y != MISSING).all(1)
         x, y = x[usable], y[usable]
         if len(x) == 0:
-            raise InputError("no row lies inside the model's domain with the labels that its likelihood needs")
+            raise InputError(
+                "no row lies inside the model's domain with the labels that its likelihood needs: check the scale of x "
+                "and missing labels"
+            )
         with torch.no_grad():
             pieces = zip(x.split(AT_ONCE), y.split(AT_ONCE), strict=True)
             f = torch.cat([model.log_density(a, b).double() for a, b in pieces])
         return cls(x, y, f)
 
     def some(self, n: int, *, generator: torch.Generator) -> Points:
-        """Up to n rows, chosen at random."""
+        """Select up to n rows at random."""
         index = torch.randperm(len(self.x), generator=generator)[:n].to(self.x.device)
         return Points(self.x[index], self.y[index], self.f[index])
 
 
 @dataclass(frozen=True)
 class Effort:
-    """The number of temperatures, of forward chains for each normalizer, and of rows that chains go back from."""
+    """The number of temperatures, of forward chains for each normalizer, and of rows for reverse chains."""
 
     n_temperatures: int
     n_chains: int
     n_rows: int
     n_tries: int = 1
-    """Chains that go back from each of these rows."""
+    """Reverse chains per row."""
     x_steps: int = 2
 
 
 @dataclass(frozen=True, eq=False)
 class Bounds:
-    """On the mean log-likelihood of rows, in nats, at a temperature.
+    """Bounds on the mean log-likelihood of rows at a temperature, in nats.
 
-    `upper` lies above it in expectation, and `upper + margin` with a probability of 1 - RARE at least. `annealed` lies
-    in expectation below the mean of log p_ann, the density of what the annealing draws. p_ann tends to the model's as
-    the temperatures grow many; of rows that are like the model's own draws its mean log lies below the model's. Rows
-    that are unlike them may be likelier under p_ann than under the model: then `annealed` lies above `upper`.
+    `upper` is an upper bound in expectation, `upper + margin` with probability at least 1 - RARE. `annealed` is a lower
+    bound, in expectation, on the mean of log p_ann, the density of the annealing's samples. p_ann approaches the model
+    as temperatures are added; for rows that resemble the model's samples its mean log lies below the model's. For other
+    rows p_ann may be larger than the model's density: then `annealed` exceeds `upper`.
     """
 
     temperature: float
@@ -387,15 +389,15 @@ class Bounds:
     """The standard error of upper - annealed."""
     margin: float
     share: float
-    """The effective share of the forward chains, the lowest among several normalizers."""
+    """The effective fraction of forward chains, the smallest over normalizers."""
     ahead: Tensor
-    """Forward chains' log weights, the estimate of log Z taken off."""
+    """Log weights of forward chains minus the estimate of log Z."""
     back: Tensor
-    """The same of chains that went back from rows."""
+    """The same for reverse chains."""
 
     @property
     def crossed(self) -> bool:
-        """Whether the two contradict each other, so that p_ann is not the model's law."""
+        """Whether the bounds contradict each other, so that p_ann is not the model's distribution."""
         return self.annealed > self.upper + 2 * self.error
 
     @property
@@ -404,11 +406,11 @@ class Bounds:
 
     @property
     def cautious(self) -> float:
-        """The smaller of the two: each alone is too large where the annealing is too fast, on different grounds."""
+        """The smaller of the two: each is too large, for different reasons, if the annealing is too fast."""
         return min(self.upper, self.annealed)
 
     def shifted(self, nats: float) -> Bounds:
-        """The same of a density that is so much higher: the mean log-Jacobian of another way to write the rows."""
+        """Add `nats` to both, such as the mean log-Jacobian of a change of variables."""
         return replace(self, upper=self.upper + nats, annealed=self.annealed + nats)
 
     @property
@@ -436,7 +438,7 @@ class Annealer:
         n_chains: int = 32,
         generator: torch.Generator,
     ) -> Annealer:
-        """By a run ahead on streams of its own, from which nothing is kept but numbers of the schedule."""
+        """Tune by a pilot run with its own random numbers, of which only the schedule is kept."""
         moving = (y_kernel or SingleSiteGibbs()) if how == "moved" else None
         path = Path(model, max(temperatures), moving)
         groups, _ = groups_of(points, how)
@@ -446,13 +448,13 @@ class Annealer:
     def log_normalizers(
         self, groups: Tensor, like: Tensor, temperature: float, effort: Effort, *, generator: torch.Generator
     ) -> Tensor:
-        """log Z as each forward chain sees it, `[groups, n_chains]`."""
+        """Return the log weights of forward chains, `[groups, n_chains]`."""
         schedule = self.pilot.schedule(temperature, effort.n_temperatures, effort.x_steps)
         y = groups.repeat_interleave(effort.n_chains, 0)
         return forward(self.path, schedule, y, like, generator=generator).view(len(groups), -1)
 
     def bounds(self, points: Points, temperature: float, effort: Effort, *, generator: torch.Generator) -> Bounds:
-        """On the mean over all points; chains go back from some, whose f tells how these differ from all."""
+        """Bound the mean over all points. Reverse chains start from some; a regression on f extends them to all."""
         groups, which = groups_of(points, self.how)
         weights = self.log_normalizers(groups, points.x[:1], temperature, effort, generator=generator)
         log_z, shares = log_mean_exp(weights, 1), effective_share(weights, 1)
@@ -466,7 +468,7 @@ class Annealer:
         below = log_mean_exp(some.f[:, None] / temperature - seen, 1)
         annealed, of_rows = regressed(below, some.f / temperature, points.f / temperature)
 
-        # The variance of a log mean of weights is about (1 / share - 1) / n.
+        # The variance of the log of a mean weight is about (1 / share - 1) / n.
         part = torch.bincount(which, minlength=len(groups)).double() / len(which)
         of_z = float((part**2 * (1 / shares - 1) / effort.n_chains).sum())
         return Bounds(
@@ -483,10 +485,7 @@ class Annealer:
 
 
 def regressed(values: Tensor, known: Tensor, known_of_all: Tensor) -> tuple[float, float]:
-    """The mean of values that are measured on some rows, carried over to all rows by what is known of all.
-
-    And its variance. A line is fitted to the rows measured: their chance surplus of what is known is taken off.
-    """
+    """Extrapolate the mean of values measured on some rows to all rows, by linear regression; also its variance."""
     n = len(values)
     if n < 3 or len(known_of_all) <= n or float(known.var()) == 0:
         return float(values.mean()), float(values.var()) / n if n > 1 else 0.0
@@ -498,7 +497,7 @@ def regressed(values: Tensor, known: Tensor, known_of_all: Tensor) -> tuple[floa
 
 
 def groups_of(points: Points, how: How) -> tuple[Tensor, Tensor]:
-    """The labels of each normalizer, `[groups, L]`, and which of them each row has."""
+    """Return the labels of each normalizer, `[groups, L]`, and the group of each row."""
     if how == "given":
         groups, which = points.y.unique(dim=0, return_inverse=True)
         return groups, which
@@ -510,7 +509,7 @@ def _zeros(points: Points) -> Tensor:
 
 
 def temperature_grid(points: Points, own: float) -> list[float]:
-    """A geometric grid around the temperature at which f / T varies as much as in a Gaussian; and the chains' own.
+    """Return a geometric grid around the temperature at which f / T varies as for a Gaussian, and the chains' own.
 
     -log p of a Gaussian in D dimensions has the standard deviation sqrt(D / 2).
     """
@@ -530,9 +529,9 @@ def offsets(
     *,
     generator: torch.Generator,
 ) -> Tensor:
-    """log Z_y - log p(y) of every label state of a conditional model, in the shape of the cardinalities.
+    """Estimate log Z_y - log p(y) of every label state of a conditional model, in the shape of the cardinalities.
 
-    `model.tempered(1 / temperature).with_offsets(these)` is joint: its labels can be summed and compared.
+    `model.tempered(1 / temperature).with_offsets(offsets)` is joint: its labels can be summed and compared.
     """
     labels = annealer.path.model.labels
     groups = labels.enumerate(list(range(len(labels))), like.device)

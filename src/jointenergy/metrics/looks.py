@@ -1,7 +1,7 @@
-"""metrics: whether samples look like data, by single samples and by distributions, in features that no run has learned.
+"""metrics: comparison of samples with data, single samples and distributions, in features that no run has learned.
 
-Images are seen through three layers of fixed random convolutions, all other rows as they are. Both are rotated and
-scaled so that the main directions of the data have spread 1.
+Images are mapped by three layers of fixed random convolutions, other rows are used as they are. Features are whitened
+by the main components of the data.
 """
 
 from __future__ import annotations
@@ -19,20 +19,20 @@ from torch import Tensor
 from jointenergy.files.schema import STRICT, Measured, Natural
 from jointenergy.metrics.sample_quality import COVERED, density_and_coverage
 
-WIDTHS = (32, 64, 128)  # of the layers of convolutions
-SLOPE = 0.2  # of their activation below 0
-COMPONENTS = 64  # directions that features are reduced to
-FLOOR = 1e-3  # of the largest variance: smaller directions are not blown up any further
+WIDTHS = (32, 64, 128)  # of the convolutions
+SLOPE = 0.2  # of their leaky ReLUs
+COMPONENTS = 64  # principal components that are kept
+FLOOR = 1e-3  # relative to the largest variance: smaller ones are not whitened further
 REFERENCE = 2048  # rows of data that samples are compared with
-COPIED = 10_000  # training rows among which copies are looked for
-SMALLEST = 4  # height and width of what is an image
-PIECE = 256  # rows that convolutions see at once
-TAIL = 0.01  # the share of data rows that lies beyond a quantile
-BEYOND = 0.4  # how much farther than the quantile a limit of single images lies, in its distance from the median
-NEIGHBOR = 3  # the neighbor whose distance says how far a row lies from the data
+COPIED = 10_000  # training rows that are searched for copies
+SMALLEST = 4  # the smallest height and width of an image
+PIECE = 256  # rows convolved at once
+TAIL = 0.01  # the fraction of data rows beyond a quantile
+BEYOND = 0.4  # by how much a limit of single images exceeds the quantile, relative to its distance from the median
+NEIGHBOR = 3  # the neighbor whose distance tells how far a row is from the data
 VOTES = 5  # neighbors that vote on the label of a row
 FEWEST = 10  # rows of data that a comparison needs
-GROUP = 24  # samples and rows of a label that are judged by themselves
+GROUP = 24  # samples and rows of a label that are judged separately
 
 TAILS = {
     "artifacts": ("high_frequency", True, "have high-frequency artifacts"),
@@ -44,39 +44,39 @@ TAILS = {
     "saturated": ("chroma", True, "are more saturated than the data"),
     "gray": ("chroma", False, "are less saturated than the data"),
 }
-"""Ways in which a single image can be unlike the data: the statistic, whether it is too large, and in words."""
+"""Ways in which an image can differ from the data: the statistic, whether it is too large, and a phrase for reports."""
 
 
 @dataclass(frozen=True)
 class Looks:
-    """How samples compare with data; shares are of samples, less those that data have themselves."""
+    """A comparison of samples with data. Fractions are those of samples minus those of data."""
 
     distance: Measured
-    """Unbiased squared MMD by a Gaussian kernel: 0 for data, may be below it."""
+    """Unbiased squared MMD with a Gaussian kernel: 0 for data, may be negative."""
     coverage: Measured
-    """The share of data rows that have a sample among their 5 nearest; data cover themselves by 0.97."""
+    """The fraction of data rows with a sample among their 5 nearest; 0.97 for data."""
     unlike: Measured
-    """The share that lies farther from all data than 99 % of data rows do."""
+    """The fraction of samples farther from all data than 99 % of data rows."""
     copies: Measured
-    """The share that lies nearer to a training row than 99 % of training rows do to each other."""
+    """The fraction of samples nearer to a training row than 99 % of training rows are to each other."""
     rows: Natural = 0
-    """Of data, in the comparison of distributions."""
+    """Rows of data in the comparison of distributions."""
     tails: dict[str, Measured] = field(default_factory=dict)
-    """Of images: the share of samples beyond each limit, by name as in TAILS."""
+    """For images: the fraction of samples beyond each limit, by name as in TAILS."""
     groups: dict[str, Measured] = field(default_factory=dict)
-    """Of samples with labels given: the largest share of TAILS and `unlike` within each group."""
+    """For conditional samples: the largest fraction of TAILS and `unlike` within each group."""
 
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
 
     def values(self) -> dict[str, float]:
-        """Numbers by name."""
+        """Return the numbers by name."""
         worst = max(self.groups.values(), default=math.nan)
         named = {"distance": self.distance, "coverage": self.coverage, "unlike": self.unlike, "copies": self.copies}
         return {**named, **self.tails, **({"worst_group": worst} if self.groups else {})}
 
 
 class Space:
-    """Features of rows, fitted to rows of data: `clean` ones, and the same as training shows them to the density.
+    """A feature space fitted to data: `clean` rows, and the same rows as training shows them, with noise.
 
     Limits of single samples come from both, since chains may end cleaner than noised data.
     """
@@ -111,12 +111,12 @@ class Space:
         return torch.cat([_convolved(piece, self.filters) for piece in x.split(PIECE)])
 
     def __call__(self, x: Tensor) -> Tensor:
-        """The features of rows, `[n, components]`."""
+        """Return the features of rows, `[n, components]`."""
         found: Tensor = ((self._raw(x).double() - self.mean) @ self.scale).float()
         return found
 
     def distance(self, samples: Tensor, data: Tensor) -> float:
-        """Unbiased squared MMD of features by exp(-d^2 / width^2), the width being the data's median distance."""
+        """Return the unbiased squared MMD with the kernel exp(-d^2 / width^2), the width being the median distance."""
         width = self.width if self.width > 0 else 1.0
 
         def mean(a: Tensor, b: Tensor, *, same: bool = False) -> Tensor:
@@ -127,7 +127,7 @@ class Space:
         return float(mean(samples, samples, same=True) + mean(data, data, same=True) - 2 * mean(samples, data))
 
     def tails(self, x: Tensor) -> dict[str, Tensor]:
-        """Which rows of images lie beyond each limit, by name."""
+        """Return which images lie beyond each limit, by name."""
         found = _statistics(x)
         return {
             name: found[what] > self.limits[what][1] if above else found[what] < self.limits[what][0]
@@ -136,20 +136,20 @@ class Space:
         }
 
     def unlike(self, features: Tensor) -> Tensor:
-        """Which rows of features lie farther from all data than nearly all data do."""
+        """Return which rows of features are farther from all data than nearly all data rows."""
         return _nearest(features, self.data, NEIGHBOR) > self.reach
 
     def looks(self, x: Tensor) -> Looks:
-        """Compare samples with the rows of data that were fitted."""
+        """Compare samples with the fitted data."""
         single = {**self.tails(x), "unlike": self.unlike(self(x))}
         return self._looks(
             x, self(x), self.data, {name: float(bad.float().mean()) - self.usual[name] for name, bad in single.items()}
         )
 
     def looks_given(self, groups: Mapping[str, tuple[Tensor, Tensor]]) -> Looks:
-        """Compare samples with a label given with rows of data that have it: by name, samples and rows as shown.
+        """Compare conditional samples with rows of data that have the label: (samples, rows as shown) by name.
 
-        Where a group has fewer rows than samples, as many samples of it enter the comparison of distributions.
+        If a group has fewer rows than samples, only that many samples enter the comparison of distributions.
         """
         shares: dict[str, list[float]] = {}
         within, counts = {}, []
@@ -185,7 +185,7 @@ class Space:
         )
 
     def vote(self, x: Tensor, labels: Tensor, *, own: bool = False) -> Tensor:
-        """The most frequent label among the nearest rows of the fitted data, each row itself left out with `own`."""
+        """Return the most frequent label among the nearest rows of data; with `own`, each row is excluded itself."""
         distances = torch.cdist(self.data if own else self(x), self.data)
         nearest = distances.topk(min(VOTES + own, len(self.data)), largest=False).indices[:, int(own) :]
         return labels[nearest].mode(1).values
@@ -196,7 +196,7 @@ def _is_image(x: Tensor) -> bool:
 
 
 def _filters(channels: int, like: Tensor) -> list[Tensor]:
-    """Fixed random convolutions; every other filter sums to zero, so that it sees edges alone."""
+    """Create fixed random convolutions; every other filter sums to zero and detects edges only."""
     generator, layers = torch.Generator().manual_seed(0), []
     for width in WIDTHS:
         drawn = torch.randn(width, channels, 3, 3, generator=generator)
@@ -207,7 +207,7 @@ def _filters(channels: int, like: Tensor) -> list[Tensor]:
 
 
 def _convolved(x: Tensor, filters: list[Tensor]) -> Tensor:
-    """Means of a 2 x 2 grid and the spread of each channel of each layer."""
+    """Return means of a 2 x 2 grid and the standard deviation of each channel of each layer."""
     found = []
     for weight in filters:
         x = F.leaky_relu(F.conv2d(F.pad(x, (1, 1, 1, 1), mode="replicate"), weight), SLOPE)
@@ -218,7 +218,7 @@ def _convolved(x: Tensor, filters: list[Tensor]) -> Tensor:
 
 
 def _statistics(x: Tensor) -> dict[str, Tensor]:
-    """Of each image: root mean square of its Laplacian, mean, spread, and mean spread over three channels."""
+    """Return statistics of each image: root mean square of its Laplacian, mean, contrast, and chroma if in color."""
     if not _is_image(x):
         return {}
     channels = x.shape[1]
@@ -233,12 +233,12 @@ def _statistics(x: Tensor) -> dict[str, Tensor]:
 
 
 def _beyond(values: Tensor, quantile: float) -> float:
-    """A limit that lies farther from the median than a quantile: samples may be a little sharper than data."""
+    """Return a limit a little beyond a quantile, because samples may be slightly sharper than data."""
     at, median = values.quantile(quantile), values.median()
     return float(at + BEYOND * (at - median))
 
 
 def _nearest(rows: Tensor, others: Tensor, k: int) -> Tensor:
-    """The distance of each row to the k-th nearest of the others."""
+    """Return the distance of each row to its k-th nearest neighbor among `others`."""
     k = min(k, len(others))
     return torch.cat([torch.cdist(piece, others).kthvalue(k).values for piece in rows.split(PIECE)])

@@ -1,4 +1,4 @@
-"""metrics: simple densities fitted to the same rows on the same domain: what a likelihood is held against."""
+"""metrics: simple densities fitted to the same rows on the same domain, as references for a likelihood."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from torch import Tensor
 
 from jointenergy.models.domains import Box, Domain
 
-FIT_ROWS, CHOICE_ROWS = 5000, 500  # of training and validation rows: more would cost more than they tell
-WIDTHS = tuple(2.0 ** (k / 2) for k in range(-10, 5))  # times the mean standard deviation of an entry of x
-RIDGES = tuple(10.0**k for k in range(-4, 2))  # added to the covariance, times the mean variance
+FIT_ROWS, CHOICE_ROWS = 5000, 500  # the most training and validation rows that are used
+WIDTHS = tuple(2.0 ** (k / 2) for k in range(-10, 5))  # in units of the mean standard deviation of an entry of x
+RIDGES = tuple(10.0**k for k in range(-4, 2))  # added to the covariance, in units of the mean variance
 BOX_DRAWS = 2000
-AT_ONCE = 200  # rows
+AT_ONCE = 200  # rows evaluated at once
 
 Array = np.ndarray[Any, np.dtype[np.float64]]
 
 
 @dataclass(frozen=True, eq=False)
 class Gaussian:
-    """Mean and full covariance of the data, the covariance with a ridge; in a box, cut off there and normalized."""
+    """A Gaussian with full covariance and a ridge; in a box, truncated and normalized."""
 
     mean: Tensor
     factor: Tensor
@@ -33,7 +33,7 @@ class Gaussian:
 
     @classmethod
     def fit(cls, x: Tensor, held: Tensor, domain: Domain, *, generator: torch.Generator) -> Gaussian:
-        """The ridge is the one under which validation rows are likeliest."""
+        """Fit, with the ridge chosen by the likelihood of validation rows."""
         rows, chosen = _rows(x), _rows(held)
         centered = rows - rows.mean(0)
         covariance = centered.T @ centered / len(rows)
@@ -52,9 +52,9 @@ class Gaussian:
 
 
 def log_box_mass(mean: Tensor, factor: Tensor, box: Box, generator: torch.Generator, n: int = BOX_DRAWS) -> float:
-    """The log of what a Gaussian has inside a box: one dimension after the other is drawn inside, given those before.
+    """Estimate the log probability of a box under a Gaussian, one dimension at a time given those before.
 
-    The products of their probabilities have that mass as their mean (Geweke, Hajivassiliou and Keane).
+    The products of the conditional probabilities are unbiased (Geweke, Hajivassiliou and Keane).
     """
     low, high, lower = (box.low - mean).numpy(), (box.high - mean).numpy(), factor.numpy()
     uniform = torch.rand(n, len(mean), generator=generator, dtype=torch.float64).numpy()
@@ -68,8 +68,8 @@ def log_box_mass(mean: Tensor, factor: Tensor, box: Box, generator: torch.Genera
 
 
 def _log_mass(below: Array, above: Array) -> Array:
-    """log(Phi(above) - Phi(below)), in the tail where it is exact."""
-    # Mirrored so that the interval leans to the left, where the distribution function is small and has all its digits.
+    """Return log(Phi(above) - Phi(below)), computed in the accurate tail."""
+    # Mirrored to the left tail, where the distribution function is small and accurate.
     turn = below + above > 0
     left, right = np.where(turn, -above, below), np.where(turn, -below, above)
     log_left, log_right = log_ndtr(left), log_ndtr(right)
@@ -77,7 +77,7 @@ def _log_mass(below: Array, above: Array) -> Array:
 
 
 def _quantile(share: Array, below: Array, above: Array) -> Array:
-    """The point of a standard normal between two bounds that has that share of the mass between them below it."""
+    """Return the quantile of a standard normal truncated to [below, above]."""
     turn = below + above > 0
     left, right = np.where(turn, -above, below), np.where(turn, -below, above)
     low, high = ndtr(left), ndtr(right)
@@ -87,10 +87,10 @@ def _quantile(share: Array, below: Array, above: Array) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class Kernels:
-    """A Gaussian of one width around each training row; in a box, each is cut off there and normalized.
+    """A kernel density estimate with Gaussian kernels of one width; in a box, each is truncated and normalized.
 
-    Added up here: scikit-learn's KernelDensity finds sums by bounds in a tree, and in 64 dimensions was seen to be
-    wrong by 9 nats a row. In few dimensions both agree.
+    Summed directly: scikit-learn's KernelDensity approximates sums in a tree, and in 64 dimensions was wrong by 9 nats
+    per row. In few dimensions both agree.
     """
 
     centers: Tensor
@@ -99,7 +99,7 @@ class Kernels:
 
     @classmethod
     def fit(cls, x: Tensor, held: Tensor, domain: Domain) -> Kernels:
-        """The width is the one under which validation rows are likeliest."""
+        """Fit, with the width chosen by the likelihood of validation rows."""
         rows, chosen = _rows(x), _rows(held)
         scale = float(rows.std(0).mean())
         found = [cls.of(rows, width * scale, domain) for width in WIDTHS]
@@ -121,5 +121,5 @@ class Kernels:
 
 
 def _rows(x: Tensor) -> Tensor:
-    """Flat rows in float64 on the host."""
+    """Return flat rows in float64 on the CPU."""
     return x.detach().flatten(1).double().cpu()

@@ -1,4 +1,4 @@
-"""metrics: the names that a published metric may have, the values that each may take, and mean and spread."""
+"""metrics: the names of published metrics, their ranges, and mean and standard deviation over seeds."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from jointenergy.labels import nearest
 
 Figures = dict[str, float | None]
 Taken = tuple[Figures, str]
-"""Figures, and a remark where there is more to say than numbers."""
+"""Figures and a remark."""
 
 
 def finite_or_none(value: float) -> float | None:
-    """None for a value that is not finite: JSON has no NaN, and what has no value is no value."""
+    """Return None for a value that is not finite: JSON has no NaN."""
     return value if math.isfinite(value) else None
 
 
@@ -94,7 +94,7 @@ NAMES: dict[str, Range] = {
     "novel_share.<set>": FRACTION,
     **{f"novel_share{judge}.<set>.<pair>": FRACTION for judge in ("", "_baseline")},
     "fid.<extractor>.<which>": DISTANCE,
-    "kid.<extractor>.<which>": REAL,  # unbiased, so that it may be below 0
+    "kid.<extractor>.<which>": REAL,  # unbiased, so it may be negative
     **{f"inception_score{k}.<extractor>": DISTANCE for k in ("", "_test")},
     **{f"{what}.<extractor>.<which>": FRACTION for what in ("precision", "recall", "coverage")},
     "density.<extractor>.<which>": DISTANCE,
@@ -140,7 +140,7 @@ NAMES: dict[str, Range] = {
     "exponent_growing.<axis>": REAL,
     "exponent_growing_error.<axis>": DISTANCE,
 }
-# What pages call the metrics that a reader asks for first, in their order; {} is what a star stands for.
+# Names of the main metrics on pages, in their order; {} stands for what the star matches.
 WORDS: dict[str, str] = {
     "accuracy": "accuracy",
     "nll": "negative log-likelihood of the labels (nats)",
@@ -157,39 +157,41 @@ WORDS: dict[str, str] = {
     "log_likelihood_upper_nats": "log-likelihood, at most (nats)",
 }
 
-# A name that ends in one of these is free: its unit says what the number is. Qualifiers may follow after a dot.
+# Any name that ends in one of these units is accepted. Qualifiers may follow after a dot.
 UNITS = ("nats", "ms", "seconds", "minutes", "per_second", "images", "steps", "mib", "times")
 
 _PART = r"[A-Za-z0-9_-]+"
 _WITH_UNIT = re.compile(rf"[a-z][a-z0-9_]*_(?:{'|'.join(UNITS)})(?:\.{_PART})*")
-_OF_ANOTHER = re.compile(rf"^(?:baseline|others\.{_PART})\.")  # the same metric of what a run is held against
+_OF_ANOTHER = re.compile(rf"^(?:baseline|others\.{_PART})\.")  # the same metric of a baseline or another method
 _PATTERNS = [
     (re.compile(re.sub(r"<(\w+)>", rf"(?P<\1>{_PART})", re.sub(r"\.", r"\\.", name))), r) for name, r in NAMES.items()
 ]
 
 
 def range_of(name: str, parts: Mapping[str, Collection[str]] = MappingProxyType({})) -> Range:
-    """The values that the metric called `name` may take, or one sentence with the nearest name.
+    """Return the range of the metric called `name`; an unknown name raises with the nearest known one.
 
-    `parts` are the words that may stand for a part of a name, such as the scores for `<score>`; all others may be any.
+    `parts` lists the accepted words for a part of a name, such as the scores for `<score>`; other parts are free.
     """
     bare = _OF_ANOTHER.sub("", name)
     for pattern, values in _PATTERNS:
         if found := pattern.fullmatch(bare):
             for part, word in found.groupdict().items():
                 if part in parts and word not in parts[part]:
-                    raise InputError(f"the metric {name!r} names no {part}: {nearest(word, tuple(parts[part]))}")
+                    raise InputError(
+                        f"the metric {name!r} has the unknown {part} {word!r}: {nearest(word, tuple(parts[part]))}"
+                    )
             return values
     if _WITH_UNIT.fullmatch(bare):
         return REAL
     raise InputError(
         f"there is no metric called {name!r}: {nearest(name, list(NAMES))}; a name that ends in a unit "
-        f"({', '.join('_' + u for u in UNITS)}) is free"
+        f"({', '.join('_' + u for u in UNITS)}) is accepted too"
     )
 
 
 def check_value(name: str, value: float, where: str = "") -> None:
-    """A value that the metric can have, or one sentence."""
+    """Refuse a value outside the metric's range."""
     values = range_of(name)
     if not math.isfinite(value):
         raise InputError(f"{name}{where} is {value}: give None where a seed has no value")
@@ -199,15 +201,15 @@ def check_value(name: str, value: float, where: str = "") -> None:
 
 @dataclass(frozen=True)
 class Metric:
-    """One value for every seed that was started, None for one that has none; NaN counts as None.
+    """One value for every seed that was started; None (or NaN) for a seed without one.
 
-    Mean and spread are over the values that are there. The spread is the sample standard deviation, so n - 1 stands
-    below; of a single value it is 0: nothing was seen to vary, and `values` shows that there was one look only.
+    Mean and standard deviation are over the present values. The standard deviation has the divisor n - 1, and is 0 for
+    a single value.
     """
 
     values: tuple[float | None, ...]
     protocol: str = ""
-    """How it was taken, where figures of another protocol cannot be compared with it."""
+    """How it was measured; values of different protocols cannot be compared."""
 
     def __init__(self, values: Iterable[float | None], protocol: str = "") -> None:
         kept = tuple(None if v is None or math.isnan(v) else float(v) for v in values)

@@ -1,7 +1,6 @@
-"""metrics: how far features of samples lie from those of data: FID, KID, inception score, precision, recall,
-density, coverage.
+"""metrics: sample quality in a feature space: FID, KID, inception score, precision, recall, density and coverage.
 
-torchmetrics computes the distances and the score, here in float64.
+torchmetrics computes FID, KID and the inception score, here in float64.
 """
 
 from __future__ import annotations
@@ -19,15 +18,15 @@ from torchmetrics.image.kid import KernelInceptionDistance
 
 from jointenergy.errors import InputError
 
-NEAREST = 3  # the neighbor whose distance is the radius of a row's ball (Kynkaanniemi et al., 2019)
-COVERED = 5  # the same of density and coverage (Naeem et al., 2020)
-PIECE = 1024  # rows whose distances to all others are held at once
-SUBSETS, SUBSET = 100, 1000  # over which KID is averaged, and the rows of each
-LEAST = -700.0  # log-probability: what is less would be 0 in float64, and its logarithm infinite
+NEAREST = 3  # the neighbor whose distance is the radius of a row's ball (Kynkaanniemi et al. 2019)
+COVERED = 5  # the same for density and coverage (Naeem et al. 2020)
+PIECE = 1024  # rows whose distances are computed at once
+SUBSETS, SUBSET = 100, 1000  # subsets over which KID is averaged, and the rows of each
+LEAST = -700.0  # the smallest log-probability: exp of less is 0 in float64
 
 
 class _Given(nn.Module):
-    """Features that were extracted before, as the network that torchmetrics asks for."""
+    """Passes extracted features through, as the network that torchmetrics asks for."""
 
     def __init__(self, num_features: int) -> None:
         super().__init__()
@@ -38,14 +37,16 @@ class _Given(nn.Module):
 
 
 def frechet_distance(data: Tensor, samples: Tensor) -> float:
-    """FID of features `[n, d]`: |m - n|^2 + tr(A + B - 2 (AB)^(1/2)) of means m, n and covariances A, B.
+    """Return the Fréchet distance (FID) of features `[n, d]`.
 
-    It holds for fewer rows than features too. NaN where a feature is not finite.
+        |m - n|^2 + tr(A + B - 2 (A B)^(1/2)),   means m, n and covariances A, B
+
+    Works for fewer rows than features too. NaN if a feature is not finite.
     """
     data, samples = _pair(data, samples)
     if not (bool(data.isfinite().all()) and bool(samples.isfinite().all())):
         return math.nan
-    # torchmetrics takes covariances from sums of squares, which lose a small spread far from zero.
+    # torchmetrics computes covariances from sums of squares, which lose precision far from zero.
     center = data.mean(0)
     metric = FrechetInceptionDistance(_Given(data.shape[1]), sync_on_compute=False).to(data.device)
     metric.update(data - center, real=True)
@@ -54,9 +55,9 @@ def frechet_distance(data: Tensor, samples: Tensor) -> float:
 
 
 def kernel_distance(data: Tensor, samples: Tensor, *, seed: int = 0) -> float:
-    """KID of features `[n, d]`: the unbiased squared MMD by (x.y / d + 1)^3, so that it may be below 0.
+    """Return the kernel distance (KID) of features `[n, d]`: the unbiased squared MMD with the kernel (x.y / d + 1)^3.
 
-    The mean over random subsets, or one value of all rows where a subset would hold them all.
+    The mean over random subsets, or one value if a subset would hold all rows. It may be negative.
     """
     data, samples = _pair(data, samples)
     if not (bool(data.isfinite().all()) and bool(samples.isfinite().all())):
@@ -64,7 +65,7 @@ def kernel_distance(data: Tensor, samples: Tensor, *, seed: int = 0) -> float:
     size = min(SUBSET, len(data), len(samples))
     subsets = 1 if len(data) == len(samples) == size else SUBSETS
     with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
-        warnings.simplefilter("ignore", UserWarning)  # that it keeps the features
+        warnings.simplefilter("ignore", UserWarning)  # about memory
         torch.manual_seed(seed)  # subsets are drawn from the global state
         metric = KernelInceptionDistance(_Given(data.shape[1]), subsets, size, sync_on_compute=False)
         metric.update(data, real=True)
@@ -73,33 +74,34 @@ def kernel_distance(data: Tensor, samples: Tensor, *, seed: int = 0) -> float:
 
 
 def inception_score(logits: Iterable[Tensor]) -> float:
-    """exp of the mean KL(p(class | x) || p(class)), from pieces of logits: 1 to the number of classes.
+    """Return the inception score exp(mean KL(p(class | x) || p(class))) from batches of logits.
 
-    High where each row is of one class for sure and all classes occur. All rows are one group: no split is drawn.
+    Between 1 and the number of classes; large if each row has a certain class and all classes occur. Computed without
+    splits.
     """
     pieces = [_wide(piece).log_softmax(1).clamp(min=LEAST) for piece in logits]
     if not pieces:
-        raise InputError("a score needs at least one row of logits")
+        raise InputError("an inception score needs at least one row of logits")
     with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
-        warnings.simplefilter("ignore", UserWarning)  # that it keeps the logits, and that one group has no spread
+        warnings.simplefilter("ignore", UserWarning)  # about memory, and about the standard deviation of one split
         metric = InceptionScore(_Given(pieces[0].shape[1]), splits=1, sync_on_compute=False)
         for piece in pieces:
             metric.update(piece)
-        return float(metric.compute()[0])  # it shuffles rows by the global state
+        return float(metric.compute()[0])  # shuffles rows with the global random state
 
 
 @dataclass(frozen=True)
 class Manifolds:
-    """`precision`: the share of samples that lie among data; `recall`: the share of data that lie among samples."""
+    """Improved precision (fraction of samples near data) and recall (fraction of data near samples)."""
 
     precision: float
     recall: float
 
 
 def precision_and_recall(data: Tensor, samples: Tensor, k: int = NEAREST) -> Manifolds:
-    """Improved precision and recall of features `[n, d]`, a row's surroundings being the ball to its k-th neighbor.
+    """Return improved precision and recall of features `[n, d]`, with balls up to the k-th neighbor.
 
-    Balls grow with fewer rows: compare only figures of as many rows of both.
+    Balls grow with fewer rows: compare only values with equal numbers of rows.
     """
     if min(len(data), len(samples)) <= k:
         raise InputError(f"the {k}-th neighbor needs more than {k} rows, got {len(data)} and {len(samples)}")
@@ -108,19 +110,18 @@ def precision_and_recall(data: Tensor, samples: Tensor, k: int = NEAREST) -> Man
 
 @dataclass(frozen=True)
 class Coverage:
-    """`density`: how many balls of data hold a sample, over k (1 for samples that are data, may be above it);
-    `coverage`: the share of data whose ball holds at least one sample."""
+    """`density`: data balls around a sample, averaged, over k; `coverage`: the fraction of data balls with a sample."""
 
     density: float
     coverage: float
 
 
 def density_and_coverage(data: Tensor, samples: Tensor, k: int = COVERED) -> Coverage:
-    """Density and coverage of features `[n, d]` (Naeem et al., 2020): balls of data reach to the k-th neighbor.
+    """Return density and coverage of features `[n, d]` (Naeem et al. 2020), with balls of data up to the k-th neighbor.
 
-    An outlier among the samples changes neither: only data have balls. Rows of the same distribution, n of both, have
-    density 1 and coverage 1 - (n - 1)...(n - k) / ((2n - 1)...(2n - k)), about 1 - 0.5^k. Compare figures of as many
-    rows of both.
+    Outliers among the samples do not change them: only data have balls. For n rows of the same distribution in both,
+    density is 1 and coverage 1 - (n - 1)...(n - k) / ((2n - 1)...(2n - k)), about 1 - 0.5^k. Compare only values with
+    equal numbers of rows.
     """
     if len(data) <= k or not len(samples):
         raise InputError(f"coverage needs more than {k} rows of data and a sample, got {len(data)} and {len(samples)}")
@@ -133,19 +134,19 @@ def density_and_coverage(data: Tensor, samples: Tensor, k: int = COVERED) -> Cov
 
 
 def _radii(rows: Tensor, k: int) -> Tensor:
-    """Each row's distance to its k-th neighbor; the nearest of a row's own set is the row itself."""
+    """Return each row's distance to its k-th neighbor, not counting the row itself."""
     return torch.cat([_distances(p, rows).kthvalue(k + 1).values for p in rows.split(PIECE)])
 
 
 def _among(rows: Tensor, others: Tensor, k: int) -> float:
-    """The share of rows that lie in the ball of at least one of the others."""
+    """Return the fraction of rows inside the ball of at least one of the others."""
     radius = _radii(others, k)
     held = [(_distances(p, others) <= radius).any(1) for p in rows.split(PIECE)]
     return float(torch.cat(held).double().mean())
 
 
 def _distances(a: Tensor, b: Tensor) -> Tensor:
-    # Not by products, which would put a small distance between a row and itself.
+    # Not by matrix products, which would give a row a small distance to itself.
     return torch.cdist(_single(a), _single(b), compute_mode="donot_use_mm_for_euclid_dist")
 
 
@@ -154,16 +155,18 @@ def _single(features: Tensor) -> Tensor:
 
 
 def _pair(data: Tensor, samples: Tensor) -> tuple[Tensor, Tensor]:
-    """Both in float64 and on one device, or one sentence why they cannot be compared."""
+    """Convert both to float64 on one device, and check that they can be compared."""
     a, b = _wide(data), _wide(samples)
     if a.shape[1] != b.shape[1]:
-        raise InputError(f"features of {a.shape[1]} and of {b.shape[1]} numbers a row cannot be compared")
+        raise InputError(
+            f"features of data and samples must have one width, got {a.shape[1]} and {b.shape[1]}: use one extractor"
+        )
     if min(len(a), len(b)) < 2:
         raise InputError(f"a distance of features needs at least 2 rows of each, got {len(a)} and {len(b)}")
     return a, b.to(a.device)
 
 
 def _wide(features: Tensor) -> Tensor:
-    """In float64, on the CPU where a device has none."""
+    """Convert to float64, on the CPU if the device has none."""
     features = features.detach().flatten(1)
     return features.cpu().double() if features.device.type == "mps" else features.double()

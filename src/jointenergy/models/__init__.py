@@ -1,4 +1,4 @@
-"""models: families of joint densities; each knows x, y and its weights, never sampling, buffers or losses."""
+"""models: families of joint densities of x and labels."""
 
 from jointenergy.models.base import JointModel, LabelLogits, Normalizer
 from jointenergy.models.conditional import ConditionalModel, EnergyModel

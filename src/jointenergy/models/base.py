@@ -1,4 +1,4 @@
-"""models: `log_density(x, y)` with every missing label summed out, and what follows from it for every family."""
+"""models: the base class of all models, `log_density(x, y)` with every missing label summed out."""
 
 from __future__ import annotations
 
@@ -20,12 +20,30 @@ from jointenergy.models.domains import Domain, Reals
 Normalizer = Literal["joint", "conditional"]
 
 CHUNK = 1 << 16
-"""The most (row, state) pairs that a sum by enumeration evaluates at once."""
+"""The largest number of (row, state) pairs that an enumeration evaluates at once."""
 
 
 @dataclass(frozen=True)
 class LabelLogits:
-    """f(x, y) = bias(x) + sum over k of logits_k(x)[y_k]: the labels are independent given x, so sums are closed."""
+    """The closed form of a model whose labels are independent given x.
+
+        f(x, y) = bias(x) + sum over k of logits_k(x)[y_k]
+
+    Parameters
+    ----------
+    bias
+        `[n]`.
+    logits
+        The logits of all labels side by side, `[n, n_codes]`.
+
+    Examples
+    --------
+    >>> import torch
+    >>> import jointenergy as je
+    >>> model = je.LogitModel(torch.nn.Linear(2, 3), je.LabelSpace({"class": 3}))
+    >>> model.label_logits(torch.zeros(4, 2)).logits.shape
+    torch.Size([4, 3])
+    """
 
     bias: Tensor
     logits: Tensor
@@ -33,7 +51,7 @@ class LabelLogits:
 
 @dataclass(frozen=True)
 class LabelCompletions:
-    """All ways to fill in the missing labels of some rows that miss the same variables."""
+    """All completions of rows that miss the same labels."""
 
     rows: Tensor
     states: Tensor
@@ -41,15 +59,41 @@ class LabelCompletions:
 
 
 class JointModel(nn.Module, ABC):
-    """An unnormalized log-density of data x and labels y; it knows x, y and its weights, and nothing of sampling.
+    """Base class of models: an unnormalized log-density f(x, y) of data x and labels y.
 
-    A family writes one of three functions, the first that it can: `label_logits` (labels independent given x; it then
-    says `factorized = True`), `log_density_of_codes` (any function of real-valued one-hot codes),
-    `log_density_of_complete` (any function of label indices). All the rest follows here.
+    A subclass implements the first of these three functions that it can:
+
+    - `label_logits`, if labels are independent given x; it then sets `factorized = True`;
+    - `log_density_of_codes`, a function of real-valued one-hot codes;
+    - `log_density_of_complete`, a function of label indices.
+
+    Parameters
+    ----------
+    labels
+        The label variables.
+    domain
+        `Box(low, high)` or `Reals(scale)`; by default R^D without a reference term.
+    event_shape
+        The shape of one row of x; None accepts any.
+    normalizer
+        "joint" if one constant normalizes p(x, y), "conditional" if each label has its own unknown constant.
+
+    Examples
+    --------
+    >>> import torch
+    >>> import jointenergy as je
+    >>> class Quadratic(je.JointModel):
+    ...     def log_density_of_complete(self, x, y):
+    ...         return -(x - y).square().sum(1) / 2
+    >>> model = Quadratic(je.LabelSpace({"class": 2}))
+    >>> model.log_density(torch.zeros(1, 1), torch.tensor([[1]]))
+    tensor([-0.5000])
+    >>> model.label_probs(torch.full((1, 1), 0.5))
+    {'class': tensor([[0.5000, 0.5000]])}
     """
 
     factorized: bool = False
-    """Whether the labels are independent given x, so that `label_logits` gives every sum in closed form."""
+    """Whether labels are independent given x, so that `label_logits` gives every sum in closed form."""
 
     def __init__(
         self,
@@ -67,28 +111,28 @@ class JointModel(nn.Module, ABC):
         self.event_shape = event_shape
         self.normalizer: Normalizer = normalizer
 
-    # What a family provides.
+    # What a subclass implements.
 
     def label_logits(self, x: Tensor) -> LabelLogits:
-        """The closed form, of factorized models alone."""
+        """Return the closed form; factorized models only."""
         raise InputError(f"{type(self).__name__} has no closed form: its labels are not independent given x")
 
     def log_density_of_codes(self, x: Tensor, code: Tensor) -> Tensor:
-        """The log-density at real-valued codes `[n, n_codes]`, equal to that of complete labels at the corners."""
+        """Return the log-density at real-valued codes `[n, n_codes]`; at one-hot codes it is that of the labels."""
         if not self.factorized:
             raise InputError(
-                f"{type(self).__name__} has no value at real-valued label codes, so no gradient by labels: "
+                f"{type(self).__name__} has no gradient with respect to labels, because it takes no real-valued codes: "
                 "sample its labels with ExactGibbs or SingleSiteGibbs"
             )
         closed = self.label_logits(x)
         return closed.bias + (code * closed.logits).sum(1)
 
     def log_density_of_complete(self, x: Tensor, y: Tensor) -> Tensor:
-        """The log-density at complete labels, unchecked."""
+        """Return the log-density at complete labels, without checks."""
         return self.log_density_of_codes(x, self.labels.code_of(y, x.dtype))
 
     def log_density_of_states(self, x: Tensor, states: Tensor) -> Tensor:
-        """The log-density of each row of x at each of its own states `[n, S, L]`, as `[n, S]`."""
+        """Return the log-density of each row of x at each of its states `[n, S, L]`, as `[n, S]`."""
         n, n_states = states.shape[:2]
         if self.factorized:
             closed = self.label_logits(x)
@@ -98,30 +142,39 @@ class JointModel(nn.Module, ABC):
         return self.log_density_of_complete(repeated, states.reshape(n * n_states, -1)).view(n, n_states)
 
     def with_gradient(self, x: Tensor, y: Tensor | None) -> tuple[Tensor, Tensor] | None:
-        """The log-density at complete labels, or with all summed out (no `y`), and its gradient by x, without a graph.
+        """Return the log-density and its gradient with respect to x, computed without autograd.
 
-        Families offer it where `input_gradients` knows their network: small chains save time. None: take torch's graph.
+        `y` are complete labels; None sums all labels out. Returns None if the network is not supported, and the caller
+        then uses autograd. It saves time in chains of small networks.
         """
         return None
 
     def blocks(self) -> list[tuple[JointModel, Tensor]]:
-        """Parts whose labels are independent of each other given x, with the columns of each; their f add up to f."""
+        """Return parts whose labels are independent given x, with the columns of each; their log-densities add up."""
         return [(self, torch.arange(len(self.labels)))]
 
-    # What follows.
+    # What the base class derives.
 
     def forward(self, x: Tensor, y: Tensor | None = None) -> Tensor:
         return self.log_density(x, y)
 
     def log_density(self, x: Tensor, y: Tensor | None = None) -> Tensor:
-        """log p(x, y) up to one constant of the model, `[n]`, every MISSING label summed out; no `y`: all missing."""
+        """Return log p(x, y) up to a constant of the model, `[n]`, with every MISSING label summed out.
+
+        Parameters
+        ----------
+        x
+            Data, `[n, *event]`.
+        y
+            Labels, int64 `[n, L]`; None means that all are missing.
+        """
         x = self.check_x(x)
         y = self.labels.given(y, len(x), x.device)
         self.check_summable(y)
         return self.log_density_unchecked(x, y)
 
     def log_density_of_x(self, x: Tensor) -> Tensor:
-        """log p(x) up to the model's constant, all labels summed out, for callers inside."""
+        """Return log p(x) up to the model's constant, without checks."""
         if not self.factorized:
             return self._log_sum_of_states(x)
         closed, sizes = self.label_logits(x), self.labels.cardinalities
@@ -133,7 +186,7 @@ class JointModel(nn.Module, ABC):
         return closed.bias + torch.stack([b.logsumexp(1) for b in blocks]).sum(0)
 
     def _log_sum_of_states(self, x: Tensor) -> Tensor:
-        """All labels summed out by enumeration. Every row has the same states, so nobody looks for rows that fit."""
+        """Sum out all labels by enumeration; every row has the same states."""
         if len(self.labels) == 0 or len(self.blocks()) > 1:
             return self.log_density_unchecked(x, self.labels.given(None, len(x), x.device))
         states = self.labels.enumerate(device=x.device).expand(len(x), -1, -1)
@@ -141,12 +194,12 @@ class JointModel(nn.Module, ABC):
 
     @staticmethod
     def _pieces(states: Tensor) -> tuple[Tensor, ...]:
-        """States `[n, S, L]` in pieces, so that no more than CHUNK are evaluated at once."""
+        """Split states `[n, S, L]` so that at most CHUNK are evaluated at once."""
         pieces: tuple[Tensor, ...] = states.split(max(1, CHUNK // max(1, len(states))), dim=1)
         return pieces
 
     def log_density_unchecked(self, x: Tensor, y: Tensor) -> Tensor:
-        """`log_density` for callers inside, who have checked x and y once and call this in a loop."""
+        """Do the same as `log_density` for internal callers with checked inputs."""
         if self.factorized:
             closed = self.label_logits(x)
             return closed.bias + self._summed_out(closed.logits, y)
@@ -160,7 +213,7 @@ class JointModel(nn.Module, ABC):
         return torch.cat([p.log_density.logsumexp(1) for p in parts])[order]
 
     def completions(self, x: Tensor, y: Tensor) -> Iterator[LabelCompletions]:
-        """Rows grouped by which labels they miss, each with all its completions: the sum by enumeration."""
+        """Group rows by which labels they miss, and yield each group with all its completions."""
         patterns, which = (y == MISSING).unique(dim=0, return_inverse=True)
         for i, pattern in enumerate(patterns):
             rows = (which == i).nonzero()[:, 0]
@@ -170,20 +223,40 @@ class JointModel(nn.Module, ABC):
             yield LabelCompletions(rows, states, values)
 
     def label_log_prob(self, x: Tensor, y: Tensor, given: Given = None) -> Tensor:
-        """log p(the labels that y names | x, the labels given), `[n]`; labels in neither are summed out."""
+        """Return log p(labels in y | x, given labels), `[n]`; labels in neither are summed out.
+
+        Parameters
+        ----------
+        x
+            Data, `[n, *event]`.
+        y
+            Labels to score, MISSING for those that are summed out.
+        given
+            Labels to condition on: a mapping, a tensor with MISSING, or None.
+        """
         x = self.check_x(x)
         y = self.labels.check(y, len(x)).to(x.device)
         given = self.labels.given(given, len(x), x.device)
         both = (y != MISSING) & (given != MISSING) & (y != given)
         if both.any():
             row, column = (int(i) for i in both.nonzero()[0])
-            raise InputError(f"row {row} asks for a value of {self.labels.names[column]!r} other than the one given")
+            raise InputError(
+                f"row {row} asks for a value of {self.labels.names[column]!r} other than the one given: leave one out"
+            )
         self.check_summable(given)
         joined = torch.where(y == MISSING, given, y)
         return self.log_density_unchecked(x, joined) - self.log_density_unchecked(x, given)
 
     def label_probs(self, x: Tensor, given: Given = None) -> dict[str, Tensor]:
-        """p(y_k | x, the labels given) for each variable k, `[n, cardinality]`, by closed form or enumeration."""
+        """Return p(y_k | x, given labels) for each variable k, `[n, cardinality]`, by name.
+
+        Parameters
+        ----------
+        x
+            Data, `[n, *event]`.
+        given
+            Labels to condition on: a mapping, a tensor with MISSING, or None.
+        """
         x = self.check_x(x)
         y = self.labels.given(given, len(x), x.device)
         self.check_summable(y)
@@ -206,7 +279,17 @@ class JointModel(nn.Module, ABC):
         return dict(zip(self.labels, probs, strict=True))
 
     def log_likelihood(self, x: Tensor, y: Tensor | None = None, *, log_normalizer: Tensor | float) -> Tensor:
-        """The normalized log-density in nats, given an estimate of log Z: one number, or one per row if conditional."""
+        """Return the normalized log-density in nats, from an estimate of log Z.
+
+        Parameters
+        ----------
+        x
+            Data, `[n, *event]`.
+        y
+            Labels, int64 `[n, L]`; None means that all are missing.
+        log_normalizer
+            An estimate of log Z: one number, or one per row for a conditional model.
+        """
         if not self.domain.proper:
             raise DomainError(
                 "a likelihood needs a domain on which the density has a normalizer: declare domain=Box(low, high), or "
@@ -220,29 +303,34 @@ class JointModel(nn.Module, ABC):
         return torch.where(self.domain.contains(x), value, -torch.inf)
 
     def with_offsets(self, offsets: Tensor | None = None, *, assume_equal_constants: bool = False) -> JointModel:
-        """A conditional model made joint: offsets, one per label state, are subtracted from f, or all said equal."""
+        """Turn a conditional model into a joint one, whose labels can be summed and compared.
+
+        Parameters
+        ----------
+        offsets
+            Subtracted from f, one per label state: log Z_y - log p(y).
+        assume_equal_constants
+            Assume that all offsets are equal. Reports show this assumption.
+        """
         from jointenergy.models.related import Related  # it is a JointModel itself
 
         return Related(self, offsets, assume_equal_constants=assume_equal_constants)
 
     @property
     def assumptions(self) -> tuple[str, ...]:
-        """What was assumed and not known, in any part of the model: reports must show it."""
+        """What the model assumes without evidence; reports show it."""
         return tuple(sorted({a for m in self.modules() for a in getattr(m, "own_assumptions", ())}))
 
     def tempered(self, inverse_temperature: float) -> JointModel:
-        """The model with log-density f * inverse_temperature: the law of chains on (x, y) that move both at that T.
-
-        Not that of a chain on log p(x) at T: labels are summed after the tempering here, and before it there.
-        """
+        """Return the model with log-density f * inverse_temperature; see `Tempered`."""
         from jointenergy.models.tempered import Tempered  # it is a JointModel itself
 
         return Tempered(self, inverse_temperature)
 
-    # Checks, made once at each public door.
+    # Checks, made once in each public function.
 
     def check_x(self, x: Tensor) -> Tensor:
-        """x itself, or one sentence about what is wrong with it."""
+        """Check x and return it."""
         check_x(x, self.event_shape)
         weight = next((p for p in self.parameters() if p.is_floating_point()), None)
         if weight is not None and (weight.dtype != x.dtype or weight.device != x.device):
@@ -253,7 +341,7 @@ class JointModel(nn.Module, ABC):
         return x
 
     def check_summable(self, y: Tensor) -> None:
-        """A sum or comparison over labels is refused where each label has an unknown normalizer of its own."""
+        """Refuse to sum over labels that each have an unknown normalizer."""
         if self.normalizer == "conditional" and bool((y[:, self.conditional_columns()] == MISSING).any()):
             raise NormalizerError(
                 "this model is conditional: each label has an unknown normalizer of its own, so labels cannot be "
@@ -263,10 +351,10 @@ class JointModel(nn.Module, ABC):
             )
 
     def can_sum(self, given: Tensor | None = None) -> bool:
-        """Whether the labels that are missing in `given` `[n, L]` (None: all labels) are few enough to be summed out.
+        """Tell whether the labels missing in `given` `[n, L]` (None: all) are few enough to be summed out.
 
-        Sums are in closed form, or enumerate the states of each of the `blocks`. Whether a sum has a meaning is another
-        question: that of `check_summable`.
+        Sums are in closed form, or enumerate the states of each of the `blocks`. Whether a sum is meaningful is checked
+        by `check_summable`.
         """
         if self.factorized or len(self.labels) == 0:
             return True
@@ -282,14 +370,14 @@ class JointModel(nn.Module, ABC):
         return True
 
     def conditional_columns(self) -> list[int]:
-        """The labels of a conditional model that have unknown normalizers: all, unless a family knows better."""
+        """Return the labels of a conditional model that have unknown normalizers."""
         return list(range(len(self.labels)))
 
     def _summed_out(self, logits: Tensor, y: Tensor) -> Tensor:
-        """The logs of each variable's sum over the values that y leaves open, added up, `[n]`."""
+        """Add up the log-sum-exp of each variable over the values that y allows, `[n]`."""
         open_logits = logits.masked_fill(~self.labels.allowed(y), -torch.inf)
         sizes = set(self.labels.cardinalities)
-        if len(self.labels) == 1:  # a classifier: chains of small ones feel every operation
+        if len(self.labels) == 1:  # the fast path of a classifier
             return open_logits.logsumexp(1)
         if len(sizes) == 1:
             return open_logits.view(len(logits), len(self.labels), sizes.pop()).logsumexp(2).sum(1)
@@ -299,7 +387,7 @@ class JointModel(nn.Module, ABC):
 
 
 def one_per_row(value: Tensor, n: int, network: nn.Module) -> Tensor:
-    """A network's output as `[n]`, or one sentence about its shape."""
+    """Check that a network returns one value per row, and return it as `[n]`."""
     if value.shape == (n, 1):
         return value[:, 0]
     if value.shape != (n,):

@@ -13,9 +13,33 @@ from jointenergy.models.domains import Domain
 
 
 class ConditionalModel(JointModel):
-    """f(x, y) = network(x, y) for label indices y, each label with an unknown normalizer of its own.
+    """A class-conditional density p(x | y) with f(x, y) = network(x, y) for label indices y.
 
-    It gives p(x | y) and nothing that sums or compares over labels, until `with_offsets` says how they relate.
+    Each label has its own unknown normalizer, so labels cannot be summed or compared until `with_offsets` relates them.
+
+    Parameters
+    ----------
+    network
+        A module of (x, y) that returns one value per row.
+    labels
+        The label variables, at least one.
+    domain
+        `Box(low, high)` or `Reals(scale)`.
+    event_shape
+        The shape of one row of x.
+
+    Examples
+    --------
+    >>> import torch
+    >>> import jointenergy as je
+    >>> class Network(torch.nn.Module):
+    ...     def forward(self, x, y):
+    ...         return -(x - y).square().sum(1)
+    >>> model = je.ConditionalModel(Network(), je.LabelSpace({"class": 3}), domain=je.Box(-5, 5))
+    >>> model.log_density(torch.zeros(1, 1), torch.tensor([[2]]))
+    tensor([-4.])
+    >>> model.with_offsets(assume_equal_constants=True).label_probs(torch.zeros(1, 1))["class"].shape
+    torch.Size([1, 3])
     """
 
     def __init__(
@@ -36,7 +60,25 @@ class ConditionalModel(JointModel):
 
 
 class EnergyModel(JointModel):
-    """f(x) = network(x), no labels: an unconditional energy with one normalizer."""
+    """An unconditional density with f(x) = network(x), without labels.
+
+    Parameters
+    ----------
+    network
+        A module of x that returns one value per row.
+    domain
+        `Box(low, high)` or `Reals(scale)`.
+    event_shape
+        The shape of one row of x.
+
+    Examples
+    --------
+    >>> import torch
+    >>> import jointenergy as je
+    >>> model = je.EnergyModel(torch.nn.Linear(2, 1), domain=je.Reals(1.0))
+    >>> model.log_density(torch.zeros(4, 2)).shape
+    torch.Size([4])
+    """
 
     factorized = True
 
@@ -55,12 +97,12 @@ class EnergyModel(JointModel):
         return LabelLogits(value, value.new_empty(len(x), 0))
 
     def log_density_of_complete(self, x: Tensor, y: Tensor) -> Tensor:
-        # Without labels there is no sum over them: a step of a small chain would pay for it.
+        # Skips the sum over labels, which would slow down chains of small networks.
         value = one_per_row(self.network(x), len(x), self.network)
         return value if self.domain.flat else value + self.domain.log_reference(x)
 
     def with_gradient(self, x: Tensor, y: Tensor | None) -> tuple[Tensor, Tensor] | None:
-        # A derived class may have another f.
+        # A subclass may define another f.
         offered = with_vjp(self.network, x) if type(self) is EnergyModel and self.domain.flat else None
         if offered is None:
             return None

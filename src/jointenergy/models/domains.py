@@ -1,4 +1,4 @@
-"""models: the domain of x that a model declares, a box or R^D with a Gaussian reference term."""
+"""models: the domain of x, a box or R^D with a Gaussian reference term."""
 
 from __future__ import annotations
 
@@ -14,7 +14,22 @@ from jointenergy.errors import InputError
 
 @dataclass(frozen=True)
 class Box:
-    """Every entry of x lies in [low, high]; the density is zero outside, so it always has a normalizer."""
+    """Restrict every entry of x to [low, high]. The density is zero outside, so it has a normalizer.
+
+    Parameters
+    ----------
+    low
+        The lower bound.
+    high
+        The upper bound.
+
+    Examples
+    --------
+    >>> import torch
+    >>> import jointenergy as je
+    >>> je.Box(-1.0, 1.0).contains(torch.tensor([[0.0, 0.5], [0.0, 2.0]]))
+    tensor([ True, False])
+    """
 
     low: float
     high: float
@@ -28,6 +43,7 @@ class Box:
     """Whether the reference term is zero everywhere."""
 
     def contains(self, x: Tensor) -> Tensor:
+        """Return which rows of x lie in the domain, bool `[n]`."""
         return ((x >= self.low) & (x <= self.high)).flatten(1).all(1)
 
     def log_reference(self, x: Tensor) -> Tensor:
@@ -51,11 +67,25 @@ Factor = tuple[tuple[float, ...], ...]
 
 @dataclass(frozen=True)
 class Reals:
-    """All of R^D. With a `scale` the model's log-density has the term -|x - mean|^2 / (2 scale^2) added.
+    """Allow all of R^D. With a `scale`, a Gaussian reference term is added to the log-density.
 
-    A `scale` that is a Cholesky factor makes the reference a Gaussian of that covariance; `mean` may have a value for
-    each entry of x. Without a `scale` nothing bounds the density at infinity: it can be compared between points, never
-    normalized.
+        f(x, y) - |x - mean|^2 / (2 scale^2)
+
+    Without a `scale` the density may have no normalizer: it can be compared between points, not normalized.
+
+    Parameters
+    ----------
+    scale
+        The standard deviation of the reference, or the rows of a Cholesky factor of its covariance.
+    mean
+        The mean of the reference, a number or one value for each entry of x.
+
+    Examples
+    --------
+    >>> import torch
+    >>> import jointenergy as je
+    >>> je.Reals(scale=2.0).log_reference(torch.tensor([[2.0, 2.0]]))
+    tensor([-1.])
     """
 
     scale: float | Factor | None = None
@@ -75,7 +105,7 @@ class Reals:
 
     @classmethod
     def gaussian(cls, mean: Tensor, covariance: Tensor) -> Reals:
-        """R^D with a Gaussian reference `[D]`, `[D, D]`."""
+        """Create R^D with a Gaussian reference of this mean `[D]` and covariance `[D, D]`."""
         factor, failed = torch.linalg.cholesky_ex(covariance.detach().cpu().double())
         if int(failed):
             raise InputError("the covariance of a reference must be positive definite: add to its diagonal")
@@ -91,15 +121,17 @@ class Reals:
 
     @property
     def width(self) -> float:
-        """The standard deviation of an entry of x under the reference, in the mean; 1 without one."""
+        """The root mean square standard deviation of the reference over entries of x; 1 without a reference."""
         if isinstance(self.scale, tuple):
             return float(_matrix(self.scale).square().sum(1).mean().sqrt())
         return self.scale or 1.0
 
     def contains(self, x: Tensor) -> Tensor:
+        """Return which rows of x lie in the domain: all."""
         return torch.ones(len(x), dtype=torch.bool, device=x.device)
 
     def log_reference(self, x: Tensor) -> Tensor:
+        """Return the reference term of each row, `[n]`."""
         if self.scale is None:
             return x.new_zeros(len(x))
         if isinstance(self.scale, tuple):
@@ -107,7 +139,7 @@ class Reals:
         return -self._away(x).square().sum(1) / (2 * self.scale**2)
 
     def reference_gradient(self, x: Tensor) -> Tensor:
-        """Of `log_reference` by x."""
+        """Return the gradient of `log_reference` with respect to x."""
         if self.scale is None:
             return torch.zeros_like(x)
         if isinstance(self.scale, tuple):
@@ -116,7 +148,7 @@ class Reals:
         return -self._away(x).view_as(x) / self.scale**2
 
     def of_noise(self, noise: Tensor) -> Tensor:
-        """Draws of the reference, made of standard normal ones `[n, *event]`."""
+        """Turn standard normal noise `[n, *event]` into draws of the reference."""
         flat = noise.flatten(1)
         if self.scale is None:
             raise InputError("R^D without a reference term cannot be drawn from: declare domain=Reals(scale)")
@@ -124,7 +156,7 @@ class Reals:
         return (flat + self._mean(noise)).view_as(noise)
 
     def log_normalizer(self, n_dims: int) -> float:
-        """Of the reference term, over R^D."""
+        """Return the log normalizer of the reference term over R^D."""
         if isinstance(self.scale, tuple):
             logs = float(_matrix(self.scale).diagonal().log().sum())
         else:
@@ -138,7 +170,7 @@ class Reals:
         return Reals(None if self.scale is None else self.scale / root, self.mean)
 
     def intersect(self, other: Domain) -> Domain:
-        """The domain of a product: quadratic terms add, so precisions add and means are weighted by them."""
+        """Return the domain of a product of models: precisions add, and means are weighted by them."""
         if isinstance(other, Box):
             return other
         terms = [d for d in (self, other) if d.scale is not None]
@@ -147,7 +179,9 @@ class Reals:
         sizes = [len(d.scale) for d in terms if isinstance(d.scale, tuple)]
         sizes += [len(d.mean) for d in terms if isinstance(d.mean, tuple)]
         if len(set(sizes)) > 1:
-            raise InputError(f"references of {sizes[0]} and {sizes[-1]} entries of x do not belong together")
+            raise InputError(
+                f"the Gaussian references are for x of {sizes[0]} and {sizes[-1]} entries: multiply models of one x"
+            )
         if not sizes:
             precisions = [1 / d.scale**2 for d in terms if isinstance(d.scale, float | int)]
             means = [d.mean for d in terms if isinstance(d.mean, float | int)]
@@ -179,7 +213,7 @@ def _matrix(factor: Factor) -> Tensor:
     return torch.tensor(factor, dtype=torch.float64)
 
 
-# A chain asks for these at every step.
+# Cached: chains use these at every step.
 
 
 @functools.lru_cache(maxsize=64)

@@ -1,4 +1,4 @@
-"""models: logit models, any classifier read as f(x, y) = sum over k of logits_k(x)[y_k] (JEM, Gibbs-JEM)."""
+"""models: logit models, any classifier as f(x, y) = sum over k of logits_k(x)[y_k] (JEM, Gibbs-JEM)."""
 
 from __future__ import annotations
 
@@ -18,18 +18,45 @@ SingleLogit = Literal["zero", "symmetric"]
 
 
 class LogitModel(JointModel):
-    """Any classifier as a joint density, in one line and with its own weights: `LogitModel(classifier, labels)`.
+    """Turn any classifier into a joint density.
+
+        f(x, y) = sum over k of logits_k(x)[y_k]
 
     The network may return, for each row:
-    - all logits side by side, `[n, n_codes]`, the variables in the order of the label space;
-    - `[n, L, K]` when all variables have K values;
-    - a sequence of `[n, K_k]`, or a mapping from variable name to `[n, K_k]`: one head per variable;
-    - one logit per binary variable, `[n, L]` (`[n]` when L = 1).
 
-    A single logit l for a binary variable leaves open how much of it is density: `single_logit="zero"` reads it as the
-    pair (0, l), `"symmetric"` as (-l/2, +l/2). Both have the same difference, so p(y | x) is the same. Their sums
-    differ by l/2, a function of x: log p(x) adds log(1 + e^l) in the first reading and log(2 cosh(l/2)) in the second.
-    The first says that an absent attribute has no energy of its own; the second treats both values alike.
+    - all logits side by side, `[n, n_codes]`, the variables in the order of the label space;
+    - `[n, L, K]` if all variables have K values;
+    - a sequence of `[n, K_k]`, or a mapping from variable name to `[n, K_k]`: one head per variable;
+    - one logit per binary variable, `[n, L]` (`[n]` if L = 1).
+
+    Parameters
+    ----------
+    network
+        The classifier. Its weights are shared, not copied.
+    labels
+        The label variables, at least one.
+    single_logit
+        How a single logit l of a binary variable is read: "zero" as the pair (0, l), "symmetric" as (-l/2, l/2). p(y |
+        x) is the same; log p(x) differs by l/2. With "zero" an absent attribute has no energy of its own, "symmetric"
+        treats both values alike.
+    domain
+        `Box(low, high)` or `Reals(scale)`.
+    event_shape
+        The shape of one row of x.
+    normalizer
+        "joint", or "conditional" if each label has its own unknown normalizer.
+
+    Examples
+    --------
+    >>> import torch
+    >>> import jointenergy as je
+    >>> classifier = torch.nn.Linear(2, 3)
+    >>> model = je.LogitModel(classifier, je.LabelSpace({"class": ["cat", "dog", "bird"]}), domain=je.Box(-1, 1))
+    >>> x = torch.zeros(4, 2)
+    >>> torch.equal(model.log_density(x), classifier(x).logsumexp(1))
+    True
+    >>> model.label_probs(x)["class"].shape
+    torch.Size([4, 3])
     """
 
     factorized = True
@@ -58,7 +85,7 @@ class LogitModel(JointModel):
         return LabelLogits(self.domain.log_reference(x), output if plain else self._logits(output, len(x)))
 
     def with_gradient(self, x: Tensor, y: Tensor | None) -> tuple[Tensor, Tensor] | None:
-        # A derived class may have another f.
+        # A subclass may define another f.
         offered = with_vjp(self.network, x) if type(self) is LogitModel and self.domain.flat else None
         if offered is None or offered[0].shape != (len(x), self.labels.n_codes):
             return None
@@ -67,8 +94,8 @@ class LogitModel(JointModel):
             code = self.labels.code_of(y, logits.dtype)
             return (code * logits).sum(1), vjp(code)
         sizes = self.labels.cardinalities
-        if len(sizes) == 1:  # a classifier: chains of small ones feel every operation
-            # What logsumexp does to finite numbers, in half its time.
+        if len(sizes) == 1:  # the fast path of a classifier
+            # Equals logsumexp for finite numbers, in half the time.
             most = logits.amax(1, keepdim=True)
             total = (logits - most).exp_().sum(1, keepdim=True).log_().add_(most)
             return total[:, 0], vjp((logits - total).exp_())
@@ -78,7 +105,7 @@ class LogitModel(JointModel):
         return torch.cat(sums, dim=1).sum(1), vjp(torch.cat(probs, dim=1))
 
     def _logits(self, output: object, n: int) -> Tensor:
-        """The network's output in any other of its admitted forms as `[n, n_codes]`."""
+        """Convert the other accepted outputs of the network to `[n, n_codes]`."""
         labels = self.labels
         if isinstance(output, Mapping):
             if set(output) != set(labels):

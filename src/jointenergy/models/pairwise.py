@@ -11,10 +11,31 @@ from jointenergy.models.domains import Domain
 
 
 class PairModel(JointModel):
-    """f(x, y) = head(features(x), one-hot y): structure in y is the head's to model.
+    """A density with f(x, y) = head(features(x), one-hot y): the head can model dependence between labels.
 
-    `PairModel(Concat(mlp), labels)` is a network of the concatenation, `PairModel(InnerProduct(h), labels, features=g)`
-    the bilinear g(x)^T h(y); a head of one's own is any module of (features, code) that gives one value per row.
+    Parameters
+    ----------
+    head
+        A module of (features, code) that returns one value per row, such as `Concat` or `InnerProduct`.
+    labels
+        The label variables.
+    features
+        A module of x; by default x is flattened.
+    domain
+        `Box(low, high)` or `Reals(scale)`.
+    event_shape
+        The shape of one row of x.
+    normalizer
+        "joint", or "conditional" if each label has its own unknown normalizer.
+
+    Examples
+    --------
+    >>> import torch
+    >>> import jointenergy as je
+    >>> labels = je.LabelSpace.binary(["smiling", "hat"])
+    >>> model = je.PairModel(je.Concat(je.networks.MLP((2 + 4, 16, 1))), labels, domain=je.Reals(1.0))
+    >>> model.log_density(torch.zeros(4, 2)).shape
+    torch.Size([4])
     """
 
     def __init__(
@@ -35,7 +56,7 @@ class PairModel(JointModel):
         return one_per_row(self.head(self.features(x), code), len(x), self.head) + self.domain.log_reference(x)
 
     def log_density_of_states(self, x: Tensor, states: Tensor) -> Tensor:
-        # The features of x are the costly half: computed once, not once per state.
+        # The features of x are the costly part: computed once, not once per state.
         n, n_states = states.shape[:2]
         features = self.features(x).repeat_interleave(n_states, dim=0)
         code = self.labels.code_of(states.flatten(0, 1), x.dtype)
@@ -44,7 +65,20 @@ class PairModel(JointModel):
 
 
 class Concat(nn.Module):
-    """A head from a network of one vector: it sees the features and the code side by side."""
+    """Make a head of a network of one vector, the features and the code concatenated.
+
+    Parameters
+    ----------
+    network
+        Takes `[n, n_features + n_codes]`, returns one value per row.
+
+    Examples
+    --------
+    >>> import torch
+    >>> import jointenergy as je
+    >>> je.Concat(torch.nn.Linear(5, 1))(torch.zeros(4, 2), torch.zeros(4, 3)).shape
+    torch.Size([4, 1])
+    """
 
     def __init__(self, network: nn.Module) -> None:
         super().__init__()
@@ -56,7 +90,20 @@ class Concat(nn.Module):
 
 
 class InnerProduct(nn.Module):
-    """The bilinear head g(x)^T h(y): the features of x against a network of the code."""
+    """Make the bilinear head g(x)^T h(y): features of x times a network of the code.
+
+    Parameters
+    ----------
+    network
+        h, takes `[n, n_codes]` and returns `[n, n_features]`.
+
+    Examples
+    --------
+    >>> import torch
+    >>> import jointenergy as je
+    >>> je.InnerProduct(torch.nn.Linear(3, 2))(torch.zeros(4, 2), torch.zeros(4, 3)).shape
+    torch.Size([4])
+    """
 
     def __init__(self, network: nn.Module) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""models: products of models over a shared x, sums of their log-densities."""
+"""models: products of models over the same x."""
 
 from __future__ import annotations
 
@@ -14,9 +14,23 @@ from jointenergy.models.base import JointModel, LabelLogits
 
 
 class Product(JointModel):
-    """f(x, y) = sum over factors of f_i(x, y_i), label spaces joined by name.
+    """Multiply densities over the same x: f(x, y) is the sum of the factors' log-densities.
 
-    A label that factors share is one variable: it is summed over once, for all of them together.
+    Label spaces are joined by name. A label that factors share is one variable.
+
+    Parameters
+    ----------
+    factors
+        Models of the same x.
+
+    Examples
+    --------
+    >>> import torch
+    >>> import jointenergy as je
+    >>> animal = je.LogitModel(torch.nn.Linear(2, 3), je.LabelSpace({"animal": 3}))
+    >>> color = je.LogitModel(torch.nn.Linear(2, 4), je.LabelSpace({"color": 4}))
+    >>> je.Product([animal, color]).labels
+    LabelSpace({'animal': 3, 'color': 4})
     """
 
     def __init__(self, factors: Sequence[JointModel]) -> None:
@@ -48,13 +62,13 @@ class Product(JointModel):
         ]
 
     def conditional_columns(self) -> list[int]:
-        """The labels of the conditional factors: those of joint factors alone may be summed."""
+        """Return the labels of the conditional factors; those of joint factors alone may be summed."""
         parts = self._parts(self._columns, torch.device("cpu"))
         conditional = [(f, columns.tolist()) for f, columns in parts if f.normalizer == "conditional"]
         return sorted({columns[j] for f, columns in conditional for j in f.conditional_columns()})
 
     def blocks(self) -> list[tuple[JointModel, Tensor]]:
-        """Factors that share labels go together; labels that do not meet are summed apart."""
+        """Group factors that share labels; other labels are summed separately."""
         groups: list[tuple[set[int], list[JointModel]]] = []
         for factor, places in self._parts(self._columns, torch.device("cpu")):
             for part, columns in factor.blocks():
@@ -72,7 +86,7 @@ class Product(JointModel):
         return found
 
     def label_logits(self, x: Tensor) -> LabelLogits:
-        """Closed where it is for every factor: logits of a shared label add."""
+        """Add the closed forms of the factors: logits of a shared label add."""
         bias, logits = x.new_zeros(len(x)), x.new_zeros(len(x), self.labels.n_codes)
         for factor, codes in self._parts(self._codes, x.device):
             closed = factor.label_logits(x)
@@ -90,7 +104,7 @@ class Product(JointModel):
         return _sum(f.log_density_of_states(x, states[:, :, c]) for f, c in self._parts(self._columns, x.device))
 
     def _parts(self, indices: list[tuple[int, ...]], device: torch.device) -> Iterator[tuple[JointModel, Tensor]]:
-        """Each factor with the places of its own labels in the joined space."""
+        """Yield each factor with the places of its labels in the joined space."""
         for factor, places in zip(self.factors, indices, strict=True):
             assert isinstance(factor, JointModel)
             yield factor, constant(places, device)

@@ -1,4 +1,4 @@
-"""models: a conditional model whose labels are related by offsets, so that it has one normalizer."""
+"""models: conditional models made joint by offsets."""
 
 from __future__ import annotations
 
@@ -10,10 +10,29 @@ from jointenergy.models.base import JointModel, LabelLogits
 
 
 class Related(JointModel):
-    """f(x, y) - offsets[y]: labels can be summed and compared once it is known, or assumed, how they relate.
+    """A conditional model with offsets, so that labels can be summed and compared.
 
-    `offsets` has the shape of the cardinalities and stands for log Z_y - log p(y). `assume_equal_constants=True` says
-    that all are equal; the assumption stays visible in `assumptions`.
+        f(x, y) - offsets[y]
+
+    Use `model.with_offsets(...)` to create one.
+
+    Parameters
+    ----------
+    model
+        The conditional model.
+    offsets
+        log Z_y - log p(y), in the shape of the cardinalities.
+    assume_equal_constants
+        Assume that all offsets are equal; `assumptions` shows it.
+
+    Examples
+    --------
+    >>> import torch
+    >>> import jointenergy as je
+    >>> conditional = je.LogitModel(torch.nn.Linear(2, 3), je.LabelSpace({"class": 3}), normalizer="conditional")
+    >>> model = conditional.with_offsets(torch.tensor([0.0, 0.1, 0.2]))
+    >>> model.normalizer
+    'joint'
     """
 
     offsets: Tensor | None
@@ -21,7 +40,7 @@ class Related(JointModel):
     def __init__(self, model: JointModel, offsets: Tensor | None, *, assume_equal_constants: bool = False) -> None:
         wanted = model.labels.cardinalities
         if (offsets is None) != assume_equal_constants:
-            raise InputError("with_offsets needs either offsets or assume_equal_constants=True, not both and not none")
+            raise InputError("with_offsets needs either offsets or assume_equal_constants=True, and not both")
         if offsets is not None and not isinstance(offsets, Tensor):
             raise InputError(f"offsets must be a tensor of shape {wanted}, got {type(offsets).__name__}")
         if offsets is not None and (tuple(offsets.shape) != wanted or not offsets.isfinite().all()):
@@ -34,7 +53,7 @@ class Related(JointModel):
         weight = next(model.parameters(), None)
         moved = offsets if offsets is None or weight is None else offsets.to(weight.device)
         self.register_buffer("offsets", moved)
-        # One label's offsets go into its logits; several labels' tie them to each other.
+        # Offsets of one label go into its logits; those of several labels make them dependent.
         self.factorized = model.factorized and (offsets is None or len(wanted) == 1)
 
     def label_logits(self, x: Tensor) -> LabelLogits:
@@ -61,7 +80,7 @@ class Related(JointModel):
         value = self.model.log_density_of_codes(x, code)
         if self.offsets is None:
             return value
-        # Multilinear between the corners, where it is the offset of the state.
+        # Multilinear interpolation of the offsets between one-hot codes.
         weight = self.offsets.to(value.dtype)[None]
         for block in code.split(self.labels.cardinalities, dim=1):
             weight = torch.einsum("nk,nk...->n...", block, weight.expand(len(code), *weight.shape[1:]))

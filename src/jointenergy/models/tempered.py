@@ -1,4 +1,4 @@
-"""models: a model at another temperature, f(x, y) times an inverse temperature."""
+"""models: a model at another temperature."""
 
 from __future__ import annotations
 
@@ -12,11 +12,29 @@ from jointenergy.models.base import JointModel, LabelLogits
 
 
 class Tempered(JointModel):
-    """f(x, y) / T for an inverse temperature 1 / T; labels are summed after the tempering.
+    """A model at temperature T: f(x, y) times an inverse temperature 1 / T.
 
-    It is the law of chains on (x, y) that move both at T: p(x, y) proportional to exp(f(x, y) / T), with the marginal
-    sum over y of exp(f(x, y) / T). A chain at T on the marginal, labels summed out of f, samples another law of x:
-    exp(log-sum-exp over y of f(x, y), divided by T). The two are equal at T = 1, and for models without labels.
+        p(x, y)  is proportional to  exp(f(x, y) / T)
+
+    This is the distribution of chains that move x and y at temperature T. Labels are summed after the tempering: a
+    chain at T on log p(x), labels summed out of f, samples another distribution of x. The two agree at T = 1, and for
+    models without labels.
+
+    Parameters
+    ----------
+    model
+        The model at temperature 1.
+    inverse_temperature
+        1 / T.
+
+    Examples
+    --------
+    >>> import torch
+    >>> import jointenergy as je
+    >>> model = je.EnergyModel(torch.nn.Linear(2, 1), domain=je.Reals(1.0))
+    >>> x = torch.ones(4, 2)
+    >>> torch.allclose(model.tempered(0.5).log_density(x), 0.5 * model.log_density(x))
+    True
     """
 
     def __init__(self, model: JointModel, inverse_temperature: float) -> None:

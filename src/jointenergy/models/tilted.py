@@ -1,4 +1,4 @@
-"""models: class Gaussians corrected by a network, for features and discrete variables together (tables)."""
+"""models: class Gaussians corrected by a network, for tables of continuous and discrete features."""
 
 from __future__ import annotations
 
@@ -17,19 +17,50 @@ from jointenergy.models.domains import Reals
 
 
 class TiltedGaussianModel(JointModel):
-    """f(x, y) = -|z|^2 / 2 + sum over targets k of (reference + network)_k(z, code of the other labels)[y_k].
+    """A Gaussian reference density, exponentially tilted by a network (a residual energy-based model).
 
-    A fixed Gaussian reference density, exponentially tilted by a network (a residual energy-based model).
-    z = (x - center) @ whitening. The targets are the first `n_targets` labels; given x and the other labels they are
-    independent, so that sums over them are closed. The reference is linear and fixed: with the means of classes in z as
-    its `slope`, f is the log-density of Gaussian classes that share one covariance while the network is zero. Without
-    targets there is one output, which is added as it is.
+        f(x, y) = -|z|^2 / 2 + sum over targets k of (reference + network)_k(z, code of the other labels)[y_k]
+        z = (x - center) @ whitening
 
-    Gaussian classes are often overconfident. With `trust` below 1 the reference has the same density of x, and that
-    share of their log-odds: log sum exp(logits) + log softmax(trust * logits).
+    The targets are the first `n_targets` labels. Given x and the other labels they are independent, so sums over them
+    are in closed form. The reference is linear and fixed: with the class means in z as `slope`, f is the log-density of
+    Gaussian classes with a shared covariance while the network is zero. Without targets the network has one output,
+    which is added.
 
-    The quadratic term makes R^D a domain; it lives in f and not in `domain`, because its covariance is a matrix. A
-    network of images sees x, any other z and the code side by side.
+    The quadratic term bounds the density on R^D. A network of images gets x, any other z and the code concatenated.
+
+    Parameters
+    ----------
+    network
+        Returns `[n, n_outputs]`: one output per value of each target, or one without targets.
+    labels
+        The label variables, targets first.
+    n_targets
+        The number of targets.
+    center
+        `[D]`.
+    whitening
+        `[D, D]`.
+    slope
+        Of the reference, `[n_outputs, D + codes of the other labels]`.
+    offset
+        Of the reference, `[n_outputs]`.
+    event_shape
+        The shape of one row of x.
+    trust
+        Scales the log-odds of the reference, which are often overconfident, and keeps its density of x: log sum
+        exp(logits) + log softmax(trust * logits).
+
+    Examples
+    --------
+    >>> import torch
+    >>> import jointenergy as je
+    >>> model = je.models.TiltedGaussianModel(
+    ...     je.networks.MLP((2, 16, 3)), je.LabelSpace({"class": 3}), n_targets=1, center=torch.zeros(2),
+    ...     whitening=torch.eye(2), slope=torch.zeros(3, 2), offset=torch.zeros(3), event_shape=(2,),
+    ... )
+    >>> model.log_density(torch.zeros(4, 2)).shape
+    torch.Size([4])
     """
 
     whitening: Tensor
@@ -78,18 +109,18 @@ class TiltedGaussianModel(JointModel):
         return len(self.event_shape or ()) > 1
 
     def white(self, x: Tensor) -> Tensor:
-        """z, the coordinates in which the Gaussian term is round."""
+        """Return z, the whitened x."""
         away = x.flatten(1) - self.center
         return away @ self.whitening
 
     def outputs(self, x: Tensor, z: Tensor, code: Tensor) -> Tensor:
-        """Reference and network at x and the code of the other labels, `[n, n_outputs]`."""
+        """Evaluate reference and network at x and the code of the other labels, `[n, n_outputs]`."""
         seen = torch.cat((z, code), dim=1) if code.shape[1] else z
         value: Tensor = self.network(x if self.sees_images else seen)
         return value + self._reference(F.linear(seen, self.slope, self.offset))
 
     def _reference(self, logits: Tensor) -> Tensor:
-        """The reference's outputs: its density of x as it is, its log-odds times `trust`."""
+        """Scale the log-odds of the reference by `trust` and keep its density of x."""
         trusted = self.trust * logits
         return trusted + (logits.logsumexp(1, keepdim=True) - trusted.logsumexp(1, keepdim=True))
 
@@ -117,7 +148,7 @@ class TiltedGaussianModel(JointModel):
         return torch.cat([self._values(z, outputs, y[rows]).logsumexp(1) for rows, z, outputs in parts])[order]
 
     def completions(self, x: Tensor, y: Tensor) -> Iterator[LabelCompletions]:
-        """As everywhere, but with one look at the network for all states of the targets."""
+        """Do the same as the base class, with one pass of the network for all states of the targets."""
         if self.factorized or len(self.labels) == 0:
             yield from super().completions(x, y)
             return
@@ -126,7 +157,7 @@ class TiltedGaussianModel(JointModel):
             rows, free = (which == i).nonzero()[:, 0], pattern.nonzero()[:, 0]
             states = self.labels.completed(y[rows], free)
             ((_, z, outputs),) = self._open(x[rows], y[rows])
-            # The targets come first, so that their states are the slow ones: [rows, targets' states, others' states].
+            # The targets come first, so their states vary slowest: [rows, states of targets, states of others].
             firsts = states[:, :: outputs.shape[1], : self.n_targets]
             n, n_own = firsts.shape[:2]
             if self.n_targets:
@@ -163,7 +194,7 @@ class TiltedGaussianModel(JointModel):
             outputs, vjp = offered
             logits = F.linear(seen, self.slope, self.offset)
             outputs = outputs + self._reference(logits)
-            if summed and self.n_targets == 1:  # a classifier: chains of small ones feel every operation
+            if summed and self.n_targets == 1:  # the fast path of a classifier
                 total = outputs.logsumexp(1, keepdim=True)
                 weights, value = (outputs - total).exp_(), total[:, 0]
             elif summed:
@@ -181,7 +212,7 @@ class TiltedGaussianModel(JointModel):
             return value + _round(z), by_x.view_as(x)
 
     def _at(self, outputs: Tensor, own: Tensor) -> Tensor:
-        """The outputs at a code of the targets, added up."""
+        """Add up the outputs at a code of the targets."""
         return (own * outputs).sum(1) if self.n_targets else outputs[:, 0]
 
     def _allowed(self, y: Tensor) -> Tensor:
@@ -190,7 +221,7 @@ class TiltedGaussianModel(JointModel):
         return self.targets.allowed(y[:, : self.n_targets])
 
     def _open(self, x: Tensor, y: Tensor) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """Rows that miss the same of the other labels, with z and the outputs at all completions of each row."""
+        """Group rows by which other labels they miss, with z and the outputs at all completions of each row."""
         others = y[:, self.n_targets :]
         patterns, which = (others == MISSING).unique(dim=0, return_inverse=True)
         for i, pattern in enumerate(patterns):
@@ -204,7 +235,7 @@ class TiltedGaussianModel(JointModel):
             yield rows, z, outputs.view(n, n_states, self.n_outputs)
 
     def _values(self, z: Tensor, outputs: Tensor, y: Tensor) -> Tensor:
-        """The log-densities of completions, the targets that y leaves open summed out, `[rows, states]`."""
+        """Return the log-densities of completions with the missing targets summed out, `[rows, states]`."""
         if self.n_targets == 0:
             return outputs[:, :, 0] + _round(z)[:, None]
         open_outputs = outputs.masked_fill(~self._allowed(y)[:, None, :], -torch.inf)

@@ -1,4 +1,4 @@
-"""networks: one network per file, each named after its paper; they know nothing of densities."""
+"""networks: one network per file, named after its paper."""
 
 from jointenergy.networks.activations import ACTIVATIONS, activation
 from jointenergy.networks.batch_norm import ChannelAffine, fold_batch_norm

@@ -1,6 +1,6 @@
-"""networks: a network as the hardware runs it fastest: in half precision, channels last, compiled; float32 outside.
+"""networks: run a network in half precision, channels last and compiled, with float32 inputs and outputs.
 
-It shares the parameters of the network that it was made of, and is no other function of them but for rounding.
+The accelerated network shares its parameters with the original and equals it up to rounding.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from jointenergy.networks.folding import FoldedConv2d, fixed
 
 
 class Accelerated(nn.Module):
-    """`network` with its convolutions in `dtype`, its result in float32; `compiled` as one program per shape.
+    """Run `network` with its convolutions in `dtype` and its result in float32; with `compiled`, by `torch.compile`.
 
-    A network without convolutions gains little in half precision and loses digits: it stays in its own. A compiled
-    network can be differentiated once: what differentiates twice takes one that is not.
+    A network without convolutions gains little from half precision and stays in its own. A compiled network can be
+    differentiated once only.
     """
 
     def __init__(self, network: nn.Module, dtype: torch.dtype = torch.float32, *, compiled: bool = False) -> None:
@@ -46,7 +46,7 @@ class Accelerated(nn.Module):
 
     def _call(self, weights: dict[str, Tensor], *inputs: Tensor) -> Tensor:
         low = self.dtype != torch.float32
-        # No cache of casts: one of a recorded step would outlive it.
+        # No cache of casts: that of a recorded step would outlive it.
         cast = torch.autocast(inputs[0].device.type, self.dtype, cache_enabled=False) if low else nullcontext()
         with cast:
             value: Tensor = functional_call(self.network, weights, tuple(_channels_last(x) for x in inputs))
@@ -54,7 +54,7 @@ class Accelerated(nn.Module):
 
     @contextmanager
     def hold(self) -> Iterator[None]:
-        """Inside, weights are made ready once, not at every pass, and are constants: for chains, not for learning."""
+        """Convert weights once, not at every pass, and treat them as constants: for chains, not for training."""
         before = self.held
         with torch.inference_mode(False):
             held = {name: p.detach() for name, p in self.network.named_parameters()}
@@ -72,7 +72,7 @@ class Accelerated(nn.Module):
 
     @contextmanager
     def together(self, points: Sequence[Tensor]) -> Iterator[None]:
-        """Inside, what the network gives at these points, which nobody may change, was computed in one pass."""
+        """Compute the outputs at these points in one pass and reuse them inside; the points must not change."""
         values = self(torch.cat(tuple(points))).split([len(x) for x in points])
         self.known = list(zip(points, values, strict=True))
         try:
@@ -82,7 +82,7 @@ class Accelerated(nn.Module):
 
 
 def together(module: nn.Module, points: Sequence[Tensor]) -> AbstractContextManager[None]:
-    """`Accelerated.together` where a module is one accelerated network of x alone; any other is left as it is."""
+    """Apply `Accelerated.together` if a module is one accelerated network of x alone; otherwise do nothing."""
     parts = list(module.children())
     if len(parts) == 1 and isinstance(parts[0], Accelerated) and len(points) > 1:
         return parts[0].together(points)
@@ -90,12 +90,12 @@ def together(module: nn.Module, points: Sequence[Tensor]) -> AbstractContextMana
 
 
 def can_hold(module: nn.Module) -> bool:
-    """Whether `hold` makes anything ready in a module."""
+    """Tell whether `hold` has an effect on a module."""
     return any(isinstance(part, Accelerated | FoldedConv2d) for part in module.modules())
 
 
 def hold(module: nn.Module) -> AbstractContextManager[object]:
-    """`Accelerated.hold` of all that is accelerated in a module; in any other what weights are made of is made once."""
+    """Apply `Accelerated.hold` to all accelerated parts of a module, or `fixed` if it has none."""
     parts = [part for part in module.modules() if isinstance(part, Accelerated)]
     if not parts:
         return fixed(module)

@@ -1,4 +1,4 @@
-"""networks: activations by name; every network takes one, SiLU unless told."""
+"""networks: activations by name, an argument of every network."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from torch import nn
 from jointenergy.errors import InputError
 from jointenergy.labels import nearest
 
-# None works in place: chains differentiate through the input, and the KL term differentiates a second time.
+# None is in place: chains differentiate with respect to the input, and the KL term differentiates twice.
 ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     "silu": nn.SiLU,
     "elu": nn.ELU,
@@ -20,11 +20,18 @@ ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     "softplus": nn.Softplus,
     "tanh": nn.Tanh,
 }
-"""What makes each activation; add one here to use it in every network."""
+"""Constructors of the activations; add one here to use it in every network."""
 
 
 def activation(name: str) -> nn.Module:
-    """A new activation module of that name."""
+    """Create an activation module by name: one of `ACTIVATIONS`.
+
+    Examples
+    --------
+    >>> import jointenergy as je
+    >>> je.networks.activation("silu")
+    SiLU()
+    """
     if not isinstance(name, str) or name not in ACTIVATIONS:
         raise InputError(f"there is no activation called {name!r}: {nearest(str(name), tuple(ACTIVATIONS))}")
     return ACTIVATIONS[name]()

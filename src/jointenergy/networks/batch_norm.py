@@ -1,4 +1,4 @@
-"""networks: batch norm with fixed statistics, so that a row's value does not depend on the rows beside it."""
+"""networks: batch norm with fixed statistics, so that rows are independent."""
 
 from __future__ import annotations
 
@@ -11,12 +11,28 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from jointenergy.errors import InputError
 
-# A linear layer is none of them: behind it the channels of batch norm may be another dimension than its outputs.
+# Linear layers are left out: after them the channels of batch norm may be another dimension than the outputs.
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
 class ChannelAffine(nn.Module):
-    """A learned scale and shift of each channel: what batch norm is once its statistics are fixed."""
+    """Scale and shift each channel by learned parameters: batch norm with fixed statistics.
+
+    Parameters
+    ----------
+    weight
+        The scales, `[channels]`.
+    bias
+        The shifts, `[channels]`.
+
+    Examples
+    --------
+    >>> import torch
+    >>> import jointenergy as je
+    >>> layer = je.networks.ChannelAffine(torch.ones(3), torch.zeros(3))
+    >>> layer(torch.zeros(4, 3, 8, 8)).shape
+    torch.Size([4, 3, 8, 8])
+    """
 
     def __init__(self, weight: Tensor, bias: Tensor) -> None:
         super().__init__()
@@ -28,16 +44,31 @@ class ChannelAffine(nn.Module):
 
 
 def has_batch_norm(module: nn.Module) -> bool:
-    """Whether a row's value depends on the rows beside it while the network trains."""
+    """Tell whether a module contains batch norm, which makes rows depend on each other in train mode."""
     return any(isinstance(m, _BatchNorm) for m in module.modules())
 
 
 def fold_batch_norm(network: nn.Module) -> nn.Module:
-    """Return a copy in which each batch norm is its scale and shift at the running statistics.
+    """Return a copy in which each batch norm is replaced by its scale and shift at the running statistics.
 
-    The copy gives what the network gives in eval mode, up to rounding, in train mode too, and can be trained further:
-    rows are independent. Batch norm directly behind a convolution of an `nn.Sequential` is folded into its weights, any
-    other becomes a `ChannelAffine`. What was shared or frozen stays so.
+    The copy equals the network in eval mode, up to rounding. Its rows are independent in train mode too, so it can be
+    trained further as a density. Batch norm directly after a convolution in an `nn.Sequential` is folded into the
+    weights; any other becomes a `ChannelAffine`. Shared and frozen parameters stay so.
+
+    Parameters
+    ----------
+    network
+        A module with batch norm that tracks running statistics.
+
+    Examples
+    --------
+    >>> import torch
+    >>> import jointenergy as je
+    >>> network = torch.nn.Sequential(torch.nn.Conv2d(3, 8, 3), torch.nn.BatchNorm2d(8)).eval()
+    >>> folded = je.networks.fold_batch_norm(network)
+    >>> x = torch.randn(4, 3, 8, 8)
+    >>> torch.allclose(folded(x), network(x), atol=1e-5)
+    True
     """
     if not isinstance(network, nn.Module):
         raise InputError(f"fold_batch_norm takes a torch module, got {type(network).__name__}")
@@ -66,8 +97,7 @@ def fold_batch_norm(network: nn.Module) -> nn.Module:
 def _check(name: str, layer: _BatchNorm) -> None:
     if layer.running_mean is None or layer.running_var is None:
         raise InputError(
-            f"the batch norm {name!r} keeps no running statistics, so that there is nothing fixed to fold in: train it "
-            "with track_running_stats=True"
+            f"the batch norm {name!r} has no running statistics to fold: train it with track_running_stats=True"
         )
     if type(layer).forward not in (_BatchNorm.forward, nn.SyncBatchNorm.forward):
         raise InputError(
@@ -88,7 +118,7 @@ def _affine(layer: _BatchNorm) -> ChannelAffine:
 
 
 def _before(parent: nn.Module, name: str) -> nn.Module | None:
-    """The layer whose output a layer of an `nn.Sequential` takes, where that is known."""
+    """Return the layer before a layer of an `nn.Sequential`, if there is one."""
     if type(parent).forward is not nn.Sequential.forward:
         return None
     names = list(parent._modules)
@@ -96,19 +126,19 @@ def _before(parent: nn.Module, name: str) -> nn.Module | None:
 
 
 def _plain(network: nn.Module, layer: nn.Module) -> bool:
-    """Whether a layer's weights are its own parameters and no other's: neither reparametrized nor tied."""
+    """Tell whether a layer is a convolution with its own parameters, neither reparametrized nor tied."""
     own = {id(p) for p in layer.parameters()}
     others = (p for m in network.modules() if m is not layer for p in m.parameters(recurse=False))
     return type(layer) in CONVOLUTIONS and "weight" in layer._parameters and not any(id(p) in own for p in others)
 
 
 def _alike(layer: nn.Module, affine: ChannelAffine) -> bool:
-    """Whether both learn or both are frozen."""
+    """Tell whether both are trained or both are frozen."""
     return all(p.requires_grad == affine.weight.requires_grad for p in layer.parameters())
 
 
 def _scale(layer: nn.Conv1d | nn.Conv2d | nn.Conv3d, affine: ChannelAffine) -> None:
-    """Let a convolution give what it gave, scaled and shifted."""
+    """Multiply scale and shift into a convolution's weights and bias."""
     with torch.no_grad():
         layer.weight.mul_(affine.weight.view(-1, *(1,) * (layer.weight.ndim - 1)))
         before = torch.zeros_like(affine.bias) if layer.bias is None else layer.bias

@@ -1,4 +1,4 @@
-"""networks: the residual networks for CIFAR of He et al. (2016), whose published weights extract features of images."""
+"""networks: the CIFAR ResNets of He et al. (2016); their published weights serve as feature extractors."""
 
 from __future__ import annotations
 
@@ -11,17 +11,31 @@ from torch import Tensor, nn
 from jointenergy.errors import InputError
 from jointenergy.inputs import check_count
 
-# The statistics by which the published weights were fed, of the three colors in [0, 1].
+# The statistics that inputs of the published weights are normalized with, for colors in [0, 1].
 MEAN = (0.485, 0.456, 0.406)
 STD = (0.229, 0.224, 0.225)
 
 
 class CifarResNet(nn.Module):
-    """Images of 3 colors in, `n_classes` logits out; the depth is 6n + 2 (20, 32, 44, 56, 110).
+    """The ResNet for CIFAR of He et al. (2016), with parameter-free shortcuts (option A).
 
-    Shortcuts have no weights (option A): where a stage begins they take every second place and add empty channels.
-    Layers are called as in the published weights. Batch statistics make it no density while it trains; with its running
-    ones, in eval mode, each row is by itself.
+    Layers are named as in the published weights. It has batch norm: use it as a density in eval mode only, where rows
+    are independent, or fold it with `fold_batch_norm`.
+
+    Parameters
+    ----------
+    depth
+        6n + 2: 20, 32, 44, 56, 110.
+    n_classes
+        The number of logits.
+
+    Examples
+    --------
+    >>> import torch
+    >>> import jointenergy as je
+    >>> network = je.networks.CifarResNet(8).eval()
+    >>> network(torch.zeros(2, 3, 32, 32)).shape
+    torch.Size([2, 10])
     """
 
     def __init__(self, depth: int = 20, *, n_classes: int = 10) -> None:
@@ -38,7 +52,7 @@ class CifarResNet(nn.Module):
         self.linear = nn.Linear(64, n_classes)
 
     def features(self, x: Tensor) -> Tensor:
-        """The 64 numbers of each image that the last layer sees."""
+        """Return the 64 features before the last layer."""
         h = F.relu(self.bn1(self.conv1(x)))
         h = self.layer3(self.layer2(self.layer1(h)))
         features: Tensor = h.mean((2, 3))
@@ -50,26 +64,29 @@ class CifarResNet(nn.Module):
 
     @classmethod
     def of_weights(cls, tensors: Mapping[str, Tensor]) -> CifarResNet:
-        """The network, in eval mode, that these weights belong to; its depth and classes are read from them."""
-        # Trained in several processes, every name has a prefix.
+        """Create the network in eval mode from published weights; depth and classes are inferred."""
+        # Weights saved from DataParallel have a prefix.
         tensors = {name.removeprefix("module."): tensor for name, tensor in tensors.items()}
         n_blocks = len({name.split(".")[1] for name in tensors if name.startswith("layer1.")})
         head = tensors.get("linear.weight")
         if n_blocks == 0 or head is None:
-            raise InputError("the weights are of no CIFAR ResNet: these have layers called layer1.0.conv1 and linear")
-        with torch.device("meta"):  # no draws of starting weights: the global random state is not touched
+            raise InputError(
+                "the weights do not belong to a CIFAR ResNet, which has layers called layer1.0.conv1 and linear: give "
+                "others"
+            )
+        with torch.device("meta"):  # no initialization, which would use the global random state
             network = cls(6 * n_blocks + 2, n_classes=len(head))
         try:
             network.load_state_dict(tensors, assign=True)
         except RuntimeError:
             raise InputError(
-                f"the weights do not fit a ResNet-{6 * n_blocks + 2} for CIFAR with shortcuts that have none"
+                f"the weights do not fit a CIFAR ResNet-{6 * n_blocks + 2} with parameter-free shortcuts: give others"
             ) from None
         return network.requires_grad_(False).eval()
 
 
 class CifarBlock(nn.Module):
-    """Two 3 x 3 convolutions added to their input."""
+    """A residual block of two 3 x 3 convolutions."""
 
     def __init__(self, n_in: int, n_out: int, *, stride: int) -> None:
         super().__init__()
@@ -81,7 +98,7 @@ class CifarBlock(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         h = self.bn2(self.conv2(F.relu(self.bn1(self.conv1(x)))))
-        # Half of the new channels before and half behind the old ones.
+        # New channels are padded half before and half after the old ones.
         half = self.n_more // 2
         shortcut = F.pad(x[:, :, :: self.stride, :: self.stride], (0, 0, 0, 0, half, self.n_more - half))
         return F.relu(h + shortcut)

@@ -1,4 +1,4 @@
-"""networks: convolutions whose weights are made of their parameters, and how chains make them once."""
+"""networks: convolutions with reparametrized weights, and how to compute these weights once for many passes."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from torch import Tensor, nn
 
 
 class FoldedConv2d(nn.Module, ABC):
-    """A convolution by the weights and biases that `folded` makes of the parameters; a class of it writes `folded`."""
+    """Base class of convolutions whose weights are functions of the parameters; subclasses implement `folded`."""
 
     def __init__(self, side: int, *, stride: int = 1) -> None:
         super().__init__()
         self.stride, self.padding = stride, side // 2
         self.fixed: tuple[Tensor, Tensor] | None = None
-        self.n_holds = 0  # of `fixed` that are open, in all threads: the last one to end leaves nothing fixed
+        self.n_holds = 0  # open `fixed` contexts in all threads: the last one to close clears `fixed`
 
     @abstractmethod
     def folded(self) -> tuple[Tensor, Tensor]:
-        """The weights and the biases that the convolution is computed with: functions of what the module holds."""
+        """Compute the weights and biases of the convolution from the parameters."""
 
     def forward(self, x: Tensor) -> Tensor:
         weight, bias = self.folded() if self.fixed is None else self.fixed
@@ -32,11 +32,29 @@ class FoldedConv2d(nn.Module, ABC):
 def fixed(
     module: nn.Module, dtype: torch.dtype | None = None, memory_format: torch.memory_format = torch.preserve_format
 ) -> AbstractContextManager[None]:
-    """Inside, all weights in `module` are folded once, now, and not at every pass: for chains, not for learning.
+    """Compute reparametrized weights once instead of at every pass of a `with` block: for chains, not for training.
 
-    Values are the same. No gradient reaches the parameters of the convolutions, and changes of them, also by
-    `torch.func.functional_call`, are not seen. `dtype` and `memory_format` are those of x where the parameters have
-    others: the folded weights are then turned once. A module without such convolutions is left as it is.
+    Values are the same. No gradient reaches the parameters of these convolutions, and changes to them inside the block
+    have no effect. A module without such convolutions is unchanged.
+
+    Parameters
+    ----------
+    module
+        Any module.
+    dtype
+        The dtype of x, if the parameters have another.
+    memory_format
+        The memory format of x, if the parameters have another.
+
+    Examples
+    --------
+    >>> import torch
+    >>> import jointenergy as je
+    >>> network = je.networks.NFWideResNet(10, 1)
+    >>> with je.networks.fixed(network):
+    ...     logits = network(torch.zeros(2, 3, 8, 8))
+    >>> logits.shape
+    torch.Size([2, 10])
     """
     convolutions = [m for m in module.modules() if isinstance(m, FoldedConv2d)]
     return _fixed(convolutions, dtype, memory_format) if convolutions else nullcontext()
@@ -50,7 +68,7 @@ def _fixed(
     for c in convolutions:
         c.n_holds += 1
     try:
-        # A caller may be in inference mode; chains still need gradients by x through these weights.
+        # A caller may be in inference mode; chains still need gradients with respect to x through these weights.
         with torch.inference_mode(False), torch.no_grad():
             for c in convolutions:
                 weight, bias = c.folded()

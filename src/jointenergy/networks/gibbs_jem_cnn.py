@@ -1,4 +1,4 @@
-"""networks: the CNN of the Gibbs-JEM paper (section B.1)."""
+"""networks: the CNN of Gibbs-JEM (Kelly, Zemel and Grathwohl 2021, section B.1)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,22 @@ from jointenergy.networks.mlp import MLP
 
 
 class GibbsJemCNN(nn.Module):
-    """Images of 3 x 64 x 64 in, `n_outputs` logits out: as printed, two for each of CelebA's 23 attributes."""
+    """The CNN of Gibbs-JEM for CelebA: images of 3 x 64 x 64 in, logits out.
+
+    Parameters
+    ----------
+    n_outputs
+        The number of logits; in the paper two for each of 23 attributes.
+    activation
+        One of `ACTIVATIONS`.
+
+    Examples
+    --------
+    >>> import torch
+    >>> import jointenergy as je
+    >>> je.networks.GibbsJemCNN()(torch.zeros(1, 3, 64, 64)).shape
+    torch.Size([1, 46])
+    """
 
     def __init__(self, n_outputs: int = 46, *, activation: str = "silu") -> None:
         super().__init__()

@@ -1,9 +1,9 @@
-"""networks: the residual networks of the IGEBM paper (appendix A.10, figure 12), with bounded spectral norms.
+"""networks: the residual networks of IGEBM (Du and Mordatch 2019, appendix A.10), with bounded spectral norms.
 
-The figure gives the layers and their widths; the text gives spectral norms below 1 for all weights, second convolutions
-that begin at (nearly) zero, a multiplier and a bias at each layer, gains and biases by class for conditional models,
-average pooling and leaky ReLUs. The order of activation and convolution is that of the networks that it follows (Miyato
-et al., 2018): activation first, and once more before the sum over places.
+Their figure 12 gives layers and widths. The text gives spectral norms below 1 for all weights, second convolutions that
+start near zero, a multiplier and a bias at each layer, class-dependent gains and biases for conditional models, average
+pooling and leaky ReLUs. The order of activation and convolution follows Miyato et al. (2018): activation first, and
+once more before the sum over positions.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from jointenergy.networks.activations import activation as named_activation
 from jointenergy.networks.layers import Linear
 from jointenergy.networks.spectral import SpectralConv2d, SpectralLinear
 
-TINY = 1e-10  # the paper's standard deviation of what begins at zero: a power iteration needs a direction
+TINY = 1e-10  # the paper's initial standard deviation instead of zero: a power iteration needs a direction
 
 PLANS: dict[str, tuple[int, str]] = {
     "a": (128, "v128 128 v256 256 v256 256"),
@@ -27,15 +27,37 @@ PLANS: dict[str, tuple[int, str]] = {
     "c": (128, "v256 256 v512 512 v1024 1024"),
     "d": (64, "v64 v128 v256 v512 v1024 1024"),
 }
-"""By the letters of figure 12: channels of the first convolution and of each block; `v` halves the image after it."""
+"""Architectures by the letters of figure 12: channels of the first convolution and of the blocks; `v` downsamples."""
 
 
 class IgebmResNet(nn.Module):
-    """Images of any size in, `n_outputs` values out; with `n_codes` also a code of labels in, one-hot or real-valued.
+    """The ResNet of IGEBM (Du and Mordatch 2019), for images of any size, with bounded spectral norms.
 
-    Plans: `a` (conditional) and `b` (unconditional) for CIFAR-10, `c` for ImageNet 32 x 32, `d` for 128 x 128. `width`
-    multiplies all channels. Rows are independent in both modes. The bounds of the spectral norms are part of the state;
-    `spectral.refresh` moves them after a training step, and a pass never does.
+    Rows are independent in both modes. The spectral bounds are part of the state: training updates them after each step
+    (`spectral.refresh`), a forward pass never does.
+
+    Parameters
+    ----------
+    plan
+        "a" (conditional) and "b" (unconditional) for CIFAR-10, "c" for ImageNet 32 x 32, "d" for 128 x 128.
+    n_codes
+        The width of a label code that the network takes as a second input; 0 for none.
+    n_outputs
+        The number of outputs.
+    in_channels
+        The channels of the images.
+    width
+        Multiplies all channels.
+    activation
+        One of `ACTIVATIONS`.
+
+    Examples
+    --------
+    >>> import torch
+    >>> import jointenergy as je
+    >>> network = je.networks.IgebmResNet("a", width=0.1, n_codes=10)
+    >>> network(torch.zeros(2, 3, 16, 16), torch.zeros(2, 10)).shape
+    torch.Size([2, 1])
     """
 
     def __init__(
@@ -69,7 +91,7 @@ class IgebmResNet(nn.Module):
 
     def forward(self, x: Tensor, code: Tensor | None = None) -> Tensor:
         if (code is None) != (self.n_codes == 0):
-            wanted = "no code of labels" if self.n_codes == 0 else f"a code of {self.n_codes} entries beside x"
+            wanted = "no label code" if self.n_codes == 0 else f"x and a label code of {self.n_codes} entries"
             raise InputError(f"this IgebmResNet takes {wanted}")
         h = self.stem(x)
         for block in self.blocks:
@@ -80,7 +102,7 @@ class IgebmResNet(nn.Module):
 
 
 class IgebmBlock(nn.Module):
-    """Two 3 x 3 convolutions, each after its activation, added to their input; then, with `down`, average pooling."""
+    """A residual block of two 3 x 3 convolutions, each after its activation; with `down`, average pooling follows."""
 
     def __init__(self, n_in: int, n_out: int, *, down: bool, n_codes: int = 0, activation: str = "silu") -> None:
         super().__init__()
@@ -93,12 +115,12 @@ class IgebmBlock(nn.Module):
     def forward(self, x: Tensor, code: Tensor | None) -> Tensor:
         h = self.first(self.activation(x), code)
         h = self.shortcut(x) + self.second(self.activation(h), code)
-        # A last row or column that stands alone counts too.
+        # ceil_mode keeps the last row and column of odd sizes.
         return F.avg_pool2d(h, 2, ceil_mode=True) if self.down else h
 
 
 class IgebmLayer(nn.Module):
-    """A convolution whose channels, with codes, have a gain and a bias for each entry of the code, 1 and 0 at first."""
+    """A convolution with, for each code entry, a gain and a bias per channel that start at 1 and 0."""
 
     def __init__(self, n_in: int, n_out: int, n_codes: int, *, std: float | None = None) -> None:
         super().__init__()

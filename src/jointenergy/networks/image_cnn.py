@@ -1,4 +1,4 @@
-"""networks: a small CNN for images of any size, cheap enough for chains on a CPU."""
+"""networks: a small CNN for images of any size, fast enough for chains on a CPU."""
 
 from __future__ import annotations
 
@@ -11,12 +11,31 @@ from jointenergy.networks.activations import activation as named_activation
 from jointenergy.networks.layers import Layers, Linear
 from jointenergy.networks.mlp import MLP
 
-FEW = 4  # pixels a side, at which the convolutions end
-FIRST, MOST = 16, 64  # channels: twice as many after each
+FEW = 4  # pixels per side at which the convolutions end
+FIRST, MOST = 16, 64  # channels of the first and of the widest convolution; they double in between
 
 
 class ImageCNN(Layers):
-    """Convolutions that halve an image of `shape` (channels, height, width) until it is small, then an MLP."""
+    """A small CNN: strided convolutions until the image is at most 4 x 4, then an MLP.
+
+    Parameters
+    ----------
+    shape
+        (channels, height, width) of the images.
+    hidden
+        Widths of the hidden layers of the MLP.
+    n_outputs
+        The number of outputs.
+    activation
+        One of `ACTIVATIONS`.
+
+    Examples
+    --------
+    >>> import torch
+    >>> import jointenergy as je
+    >>> je.networks.ImageCNN((1, 28, 28), hidden=(64,), n_outputs=10)(torch.zeros(2, 1, 28, 28)).shape
+    torch.Size([2, 10])
+    """
 
     def __init__(
         self, shape: Sequence[int], hidden: Sequence[int], n_outputs: int, *, activation: str = "silu"

@@ -1,7 +1,7 @@
-"""networks: Inception-v3 as published on 2015-12-05, whose features define the FID and KID of images.
+"""networks: Inception-v3 as published on 2015-12-05, whose features define FID and KID of images.
 
-Layers are called as in the published TensorFlow graph. Weights are taken under these names, under those of its
-TorchScript (`layers.` before each), or under those of the common PyTorch port (`Mixed_5b.branch1x1.conv` and so on).
+Layers are named as in the published TensorFlow graph. Weights are accepted under these names, under those of its
+TorchScript version (prefix `layers.`), or under those of the common PyTorch port (`Mixed_5b.branch1x1.conv` and so on).
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ EPSILON = 1e-3  # of the batch normalization
 
 Size = int | tuple[int, int]
 Tap = Literal[64, 192, 768, 2048]
-"""Channels of the layer whose averages over all places are the features; 2048 is the last, pool3."""
+"""Channels of the layer whose spatial averages are the features; 2048 is the last, pool3."""
 
 
 class Inception(nn.Module):
-    """uint8 images `[n, 3, height, width]` in, `[n, 2048]` features out; `head` gives logits where it has weights."""
+    """Extract features `[n, 2048]` from uint8 images `[n, 3, height, width]`; `head` gives logits if it has weights."""
 
     def __init__(self, *, head: bool = False) -> None:
         super().__init__()
@@ -64,40 +64,40 @@ class Inception(nn.Module):
 
     @classmethod
     def of_weights(cls, tensors: Mapping[str, Tensor]) -> Inception:
-        """The network, in eval mode and float32, with these weights, under any of the known names."""
+        """Create the network in eval mode and float32 from weights under any of the known names."""
         found = _renamed(tensors)
-        with torch.device("meta"):  # no draws of starting weights: the global random state is not touched
+        with torch.device("meta"):  # no initialization, which would use the global random state
             network = cls(head="head.weight" in found)
         wanted = network.state_dict()
         for name, tensor in wanted.items():
             if name not in found:
-                raise InputError(f"the weights of Inception lack {name}, which is one of {len(wanted)} tensors")
+                raise InputError(f"the weights of Inception lack {name}: use the published weights of 2015-12-05")
             got = found[name]
             if got.shape != tensor.shape or not got.is_floating_point():
                 raise InputError(
-                    f"{name} of Inception has shape {tuple(tensor.shape)}, and the weights have {got.dtype} of shape "
-                    f"{tuple(got.shape)}: these are other weights than those of 2015-12-05"
+                    f"{name} of Inception has shape {tuple(tensor.shape)}, got {got.dtype} of shape "
+                    f"{tuple(got.shape)}: use the published weights of 2015-12-05"
                 )
         more = sorted(found.keys() - wanted.keys())
         if more:
-            raise InputError(f"the weights hold {more[0]}, which Inception of 2015-12-05 does not have")
+            raise InputError(f"Inception has no tensor {more[0]}: use the published weights of 2015-12-05")
         network.load_state_dict({name: found[name].float() for name in wanted}, assign=True)
         return network.requires_grad_(False).eval()
 
 
 def is_inception(tensors: Mapping[str, Tensor]) -> bool:
-    """Whether the names are those of an Inception-v3, under any of the known schemes."""
+    """Tell whether the names are those of an Inception-v3, in any of the known schemes."""
     return any(name.endswith(("mixed_10.conv.weight", "Mixed_7c.branch1x1.conv.weight")) for name in tensors)
 
 
 def resized(images: Tensor, side: int) -> Tensor:
-    """Bilinear, as TensorFlow 1 did it: place i of the result is i * (size / side) of the image, with no half pixel."""
+    """Resize bilinearly as TensorFlow 1 did: position i of the result is i * (size / side), without half pixels."""
     rows, columns = (_weights_of_places(size, side, images) for size in images.shape[2:])
     return rows @ images @ columns.T
 
 
 def _weights_of_places(size: int, side: int, like: Tensor) -> Tensor:
-    """`[side, size]`: how much each place of the result takes of each pixel of a line."""
+    """Return the interpolation matrix `[side, size]`."""
     if size == side:
         return torch.eye(side, dtype=like.dtype, device=like.device)
     places = torch.arange(side, dtype=torch.float64) * (size / side)
@@ -109,7 +109,7 @@ def _weights_of_places(size: int, side: int, like: Tensor) -> Tensor:
 
 
 class Conv(nn.Module):
-    """A convolution, batch normalization by stored statistics and without a scale, and a ReLU."""
+    """A convolution, batch norm with stored statistics and without a scale, and a ReLU."""
 
     def __init__(self, n_in: int, n_out: int, size: Size, *, stride: int = 1, padding: Size = 0) -> None:
         super().__init__()
@@ -127,7 +127,7 @@ class Conv(nn.Module):
 
 
 class Tower(nn.Module):
-    """Convolutions in a row, called conv, conv_1, conv_2 and so on."""
+    """A sequence of convolutions called conv, conv_1, conv_2 and so on."""
 
     def __init__(self, *convolutions: Conv) -> None:
         super().__init__()
@@ -141,7 +141,7 @@ class Tower(nn.Module):
 
 
 class MixedA(nn.Module):
-    """Blocks mixed to mixed_2: 1 x 1, 5 x 5, twice 3 x 3, and an average."""
+    """Blocks mixed to mixed_2: 1 x 1, 5 x 5, double 3 x 3, and average pooling."""
 
     def __init__(self, n_in: int, n_pooled: int) -> None:
         super().__init__()
@@ -167,7 +167,7 @@ class MixedB(nn.Module):
 
 
 class MixedC(nn.Module):
-    """Blocks mixed_4 to mixed_7: 1 x 1, 7 x 7 by lines, twice that, and an average."""
+    """Blocks mixed_4 to mixed_7: 1 x 1, factorized 7 x 7, double factorized 7 x 7, and average pooling."""
 
     def __init__(self, n_in: int, n: int) -> None:
         super().__init__()
@@ -244,7 +244,7 @@ _PARTS = {"conv.weight": "weight", "bn.bias": "beta", "bn.running_mean": "mean",
 
 
 def _towers(**branches: tuple[str, int]) -> dict[str, str]:
-    """branch7x7_2 is the second convolution of its tower, which the graph calls conv_1."""
+    """Map branch7x7_2, the second convolution of its tower, to conv_1 in the graph."""
     return {
         f"branch{branch.removeprefix('b')}_{i + 1}": f"{tower}.conv" + (f"_{i}" if i else "")
         for branch, (tower, n) in branches.items()
@@ -276,18 +276,18 @@ _LAYERS = {f"Conv2d_{theirs}": ours for theirs, ours in _STEM.items()} | {
 NAMES_OF_PORT = _HEADS | {
     f"{theirs}.{part}": f"{ours}.{own}" for theirs, ours in _LAYERS.items() for part, own in _PARTS.items()
 }
-"""The name of each tensor in the PyTorch port, and in the graph; `output` is the last layer's name in TorchScript."""
+"""Names of the tensors in the PyTorch port, mapped to those in the graph; `output` is the last layer in TorchScript."""
 
 
 def _renamed(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Tensors under the names of the graph; what others are called stays."""
+    """Rename tensors to the names of the graph; unknown names stay."""
     found = {}
     for name, tensor in tensors.items():
         if name.endswith("num_batches_tracked"):
             continue
         if name.endswith("bn.weight"):
             if not bool((tensor == 1).all()):
-                raise InputError(f"{name} scales its channels, which Inception of 2015-12-05 does not: other weights")
+                raise InputError(f"{name} is not 1 as in Inception: use the published weights of 2015-12-05")
             continue
         bare = name.rpartition("layers.")[2]
         found[NAMES_OF_PORT.get(bare, bare)] = tensor

@@ -1,4 +1,4 @@
-"""networks: a chain of layers that can be cut, and linear layers that stay in full precision."""
+"""networks: a sequence of layers that can be sliced, and linear layers that stay in full precision."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from jointenergy import input_gradients
 
 
 class Layers(nn.Sequential):
-    """An `nn.Sequential` whose subclasses may have constructors of their own."""
+    """An `nn.Sequential` whose subclasses may have their own constructors."""
 
     def __getitem__(self, index: slice | int) -> nn.Sequential | nn.Module:
-        # torch calls the class of the whole on the layers of a slice; `mlp[:-1]`, all but the last layer, is no MLP.
+        # nn.Sequential would call the subclass's constructor on the layers of a slice such as `mlp[:-1]`.
         if isinstance(index, slice):
             return nn.Sequential(OrderedDict(list(self._modules.items())[index]))
         return super().__getitem__(index)
 
 
 class Linear(nn.Linear):
-    """A linear layer in the precision of its own weights, also where convolutions before it run in a lower one.
+    """A linear layer that stays in the precision of its weights under autocast.
 
-    Rounded to bfloat16, log-densities in the hundreds would be off by whole nats.
+    Rounded to bfloat16, log-densities in the hundreds would have errors of whole nats.
     """
 
     def forward(self, x: Tensor) -> Tensor:
@@ -38,5 +38,5 @@ input_gradients.RULES[Linear] = input_gradients.RULES[nn.Linear]
 
 
 def pooled(h: Tensor) -> Tensor:
-    """The mean over all places of an image, whatever their number, in float32 or better: the image size is free."""
+    """Average over all positions of an image of any size, in float32 or better."""
     return h.mean((2, 3), dtype=torch.promote_types(h.dtype, torch.float32))

@@ -1,4 +1,4 @@
-"""networks: the plain multilayer perceptron that the papers' MLPs are made of."""
+"""networks: the multilayer perceptron."""
 
 from __future__ import annotations
 
@@ -14,10 +14,25 @@ from jointenergy.networks.layers import Layers
 
 
 class MLP(Layers):
-    """Linear layers of `sizes` (in, hidden..., out) at 0, 2, 4, ..., an activation between each two of them.
+    """A multilayer perceptron: linear layers with activations in between.
 
-    It takes vectors: put `nn.Flatten()` before it for images (a `PairModel` does so by itself). After convolutions
-    `linear` is `layers.Linear`, which stays in full precision where they do not.
+    It takes vectors: put `nn.Flatten()` before it for images (a `PairModel` flattens by default).
+
+    Parameters
+    ----------
+    sizes
+        (in, hidden..., out).
+    activation
+        One of `ACTIVATIONS`.
+    linear
+        The class of the linear layers. After convolutions use `layers.Linear`, which stays in full precision.
+
+    Examples
+    --------
+    >>> import torch
+    >>> import jointenergy as je
+    >>> je.networks.MLP((2, 64, 64, 3))(torch.zeros(4, 2)).shape
+    torch.Size([4, 3])
     """
 
     def __init__(self, sizes: Sequence[int], *, activation: str = "silu", linear: type[nn.Linear] = nn.Linear) -> None:

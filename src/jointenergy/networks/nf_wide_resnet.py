@@ -1,4 +1,4 @@
-"""networks: the normalizer-free wide residual network (Brock, De and Smith, 2021; Brock et al., 2021)."""
+"""networks: the normalizer-free wide residual network (Brock, De and Smith 2021; Brock et al. 2021)."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from jointenergy.networks.folding import FoldedConv2d, fixed
 from jointenergy.networks.layers import Linear, pooled
 from jointenergy.networks.wide_resnet import checked_blocks
 
-EPSILON = 1e-4  # the papers': what is added to fan_in times the variance of a unit's weights
+EPSILON = 1e-4  # of the papers, added to fan_in times the variance of a unit's weights
 
 
 def activation_scale(name: str) -> float:
-    """What an activation is multiplied by to have variance 1 where its input is standard normal: the papers' gamma."""
-    # On the CPU in double precision whatever the default is; 0, where some activations have a corner, is a point.
+    """Return the factor that gives an activation of standard normal input variance 1: gamma in the papers."""
+    # On the CPU in double precision whatever the default is; the grid contains 0, where some activations have a kink.
     z = torch.linspace(-12.0, 12.0, 24_001, dtype=torch.float64, device="cpu")
     weight = torch.softmax(-0.5 * z.square(), 0)
     value = named_activation(name)(z)
@@ -30,8 +30,8 @@ def activation_scale(name: str) -> float:
 
 
 def standardized(weight: Tensor, scale: Tensor) -> Tensor:
-    """Each output unit's weights with mean 0 and norm 1, times its entry of `scale`: in float32 or better."""
-    # In the order of the memory, so that channels-last weights are neither copied here nor at every convolution.
+    """Standardize each output unit's weights to mean 0 and norm 1, times its entry of `scale`, in float32 or better."""
+    # In memory order, so that channels-last weights are not copied here or in the convolution.
     is_last = not weight.is_contiguous() and weight.is_contiguous(memory_format=torch.channels_last)
     ordered = weight.permute(0, 2, 3, 1) if is_last else weight
     rows = ordered.flatten(1).to(torch.promote_types(weight.dtype, torch.float32))
@@ -44,8 +44,8 @@ def standardized(weight: Tensor, scale: Tensor) -> Tensor:
 class ScaledConv2d(FoldedConv2d):
     """A convolution with standardized weights, a gain and a bias per channel: out_scale (conv(in_scale x) + bias).
 
-    All that only scales is folded into the weights, where it costs next to nothing: both scales, and the learned
-    `residual_gain` of the branch that the convolution may end (SkipInit), which multiplies the output.
+    All scalar factors are folded into the weights: both scales, and the learned `residual_gain` of the branch that ends
+    in this convolution (SkipInit).
     """
 
     def __init__(
@@ -75,14 +75,35 @@ class ScaledConv2d(FoldedConv2d):
 
 
 class NFWideResNet(nn.Module):
-    """Images of any size in, `n_classes` logits out: a WideResNet whose signal keeps its variance by construction.
+    """A wide ResNet without normalization layers whose activations keep their variance (Brock, De and Smith 2021).
 
-    Residual blocks are h <- h + alpha gain residual(h / beta), beta being the standard deviation of h that is expected
-    at the start of training, for standard-normal x. Every learned scalar gain starts at `residual_gain`; zero starts
-    each block as the identity (SkipInit). What enters residual branches is activated and has variance 1, and so does
-    what enters the shortcut of a block that widens or strides, which sets the variance back to 1.
+        h <- h + alpha gain residual(h / beta),   beta the expected standard deviation of h at initialization
 
-    Rows are independent in both modes. `fixed` is for many passes with the same weights.
+    Rows are independent in both modes. Use `fixed` for many passes with the same weights.
+
+    Parameters
+    ----------
+    depth
+        6n + 4: 10, 16, 22, 28, 40.
+    width
+        The widening factor.
+    n_classes
+        The number of logits.
+    in_channels
+        The channels of the images.
+    activation
+        One of `ACTIVATIONS`.
+    alpha
+        The scale of the residual branches.
+    residual_gain
+        The initial value of the learned gain of each residual branch; 0 starts each block as the identity (SkipInit).
+
+    Examples
+    --------
+    >>> import torch
+    >>> import jointenergy as je
+    >>> je.networks.NFWideResNet(10, 1)(torch.zeros(2, 3, 16, 16)).shape
+    torch.Size([2, 10])
     """
 
     def __init__(
@@ -132,17 +153,16 @@ class NFWideResNet(nn.Module):
     def fixed(
         self, dtype: torch.dtype | None = None, memory_format: torch.memory_format = torch.preserve_format
     ) -> Iterator[None]:
-        """Inside, weights are standardized once and for all passes: see the function `fixed`."""
+        """Standardize weights once for all passes inside; see the function `fixed`."""
         with fixed(self, dtype, memory_format):
             yield
 
 
 class NFWideBlock(nn.Module):
-    """Two 3 x 3 convolutions, each after its activation, added to their input: h / beta in, the next h / beta out.
+    """A residual block of two 3 x 3 convolutions, each after its activation: h / beta in, the next h / beta out.
 
-    h is carried divided by its expected standard deviation, so that nothing but the sum itself is computed on whole
-    images beside activations and convolutions. `variance` is the expected one of h: entering as an argument, leaving as
-    an attribute.
+    h is divided by its expected standard deviation, which saves passes over whole images. `variance` is the expected
+    one of h: the argument before the block, the attribute after it.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""networks: weights whose spectral norm is at most 1, by a power iteration that the training steps carry on."""
+"""networks: weights with spectral norm at most 1, by a power iteration that training steps continue."""
 
 from __future__ import annotations
 
@@ -8,15 +8,14 @@ from torch import Tensor, nn
 
 from jointenergy.networks.folding import FoldedConv2d
 
-FIRST = 20  # rounds of the power iteration at the start; then one after each training step
+FIRST = 20  # rounds of the power iteration at initialization; then one after each training step
 
 
 class SpectralBound(nn.Module):
-    """The largest singular value of weights, as a matrix with a row for each output, and the weights bounded by it.
+    """Bound weights by their largest singular value, as a matrix with a row for each output.
 
-    It is u^T W v for two unit vectors that `refresh` moves towards the first singular vectors of W. They change there
-    and nowhere else: a pass through the network changes nothing, so that chains, losses and whoever loads the weights
-    have one function.
+    The singular value is u^T W v for two unit vectors that `refresh` moves towards the first singular vectors of W. A
+    forward pass does not change them, so chains, losses and loaded weights share one function.
     """
 
     u: Tensor
@@ -27,7 +26,7 @@ class SpectralBound(nn.Module):
         n_out, n_in = weight.flatten(1).shape
         self.register_buffer("u", weight.new_empty(n_out))
         self.register_buffer("v", weight.new_empty(n_in))
-        if weight.is_meta:  # without values there is nothing to find
+        if weight.is_meta:  # there are no values
             return
         for own in (self.u, self.v):
             own.normal_()
@@ -37,25 +36,25 @@ class SpectralBound(nn.Module):
 
     @torch.no_grad()
     def refresh(self, weight: Tensor) -> None:
-        """One round of the power iteration, in place; nothing waits for the device."""
+        """Make one round of the power iteration in place, without waiting for the device."""
         matrix = weight.flatten(1)
         _turn(self.v, matrix.T @ self.u)
         _turn(self.u, matrix @ self.v)
 
     def forward(self, weight: Tensor) -> Tensor:
-        """The weights, divided by their largest singular value where it is above 1; smaller ones are left small."""
+        """Divide the weights by their largest singular value if it is above 1."""
         size = torch.dot(self.u, weight.flatten(1) @ self.v)
         return weight / size.clamp(min=1.0)
 
 
 def _turn(vector: Tensor, towards: Tensor) -> None:
-    """Turn a unit vector, in place; zero, which weights of zero give, has no direction and changes nothing."""
+    """Update a unit vector in place; a zero direction changes nothing."""
     norm = towards.norm()
     vector.copy_(torch.where(norm > 0, towards / norm, vector))
 
 
 class SpectralConv2d(FoldedConv2d):
-    """A convolution with bounded weights, one learned multiplier of them, and a bias for each channel."""
+    """A convolution with bounded weights, one learned multiplier and a bias per channel."""
 
     def __init__(self, n_in: int, n_out: int, side: int, *, std: float | None = None) -> None:
         super().__init__(side)
@@ -73,7 +72,7 @@ class SpectralConv2d(FoldedConv2d):
 
 
 class SpectralLinear(nn.Module):
-    """A linear layer with bounded weights, in the precision of its own weights wherever it stands."""
+    """A linear layer with bounded weights that stays in the precision of its weights under autocast."""
 
     def __init__(self, n_in: int, n_out: int) -> None:
         super().__init__()
@@ -88,12 +87,12 @@ class SpectralLinear(nn.Module):
 
 
 def has_spectral_bounds(module: nn.Module) -> bool:
-    """Whether any weights are bounded."""
+    """Tell whether a module has weights with spectral bounds."""
     return any(isinstance(part, SpectralConv2d | SpectralLinear) for part in module.modules())
 
 
 def refresh(module: nn.Module) -> None:
-    """After a training step: the bounds of all weights in `module` follow them. Other modules are left as they are."""
+    """Update all spectral bounds in `module` after a training step; other modules are unchanged."""
     for part in module.modules():
         if isinstance(part, SpectralConv2d | SpectralLinear):
             part.bound.refresh(part.weight)

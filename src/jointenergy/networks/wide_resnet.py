@@ -1,4 +1,4 @@
-"""networks: the wide residual network of the JEM paper (section 5), without normalization unless told."""
+"""networks: the wide residual network of JEM (Grathwohl et al. 2020, section 5), by default without normalization."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Norm = Literal["group", "batch"] | None
 
 
 def checked_blocks(kind: str, depth: int, width: int, n_classes: int, in_channels: int) -> int:
-    """The number of blocks in each of the three stages, or one sentence about what is wrong with a count."""
+    """Check the arguments and return the number of blocks in each of the three stages."""
     if isinstance(depth, bool) or not isinstance(depth, int) or depth < 10 or depth % 6 != 4:
         raise InputError(f"the depth of {kind} must be 6n + 4 (10, 16, 22, 28, ...), got {depth!r}")
     check_count(f"the width of {kind}", width)
@@ -27,11 +27,33 @@ def checked_blocks(kind: str, depth: int, width: int, n_classes: int, in_channel
 
 
 class WideResNet(nn.Module):
-    """Images of any size in, `n_classes` logits out; JEM's is `WideResNet(28, 10, activation="leaky_relu")`.
+    """A wide ResNet for images of any size. That of JEM is `WideResNet(28, 10, activation="leaky_relu")`.
 
-    `norm="group"` normalizes each row by itself, in groups of 16 channels. `norm="batch"` is there for comparison: in
-    train mode a row's logits then depend on the rows beside it, and no density is left for a chain to sample.
-    `residual_gain` multiplies each residual branch by a learned scalar that starts there; 0.2 suits no normalization.
+    Parameters
+    ----------
+    depth
+        6n + 4: 10, 16, 22, 28, 40.
+    width
+        The widening factor.
+    n_classes
+        The number of logits.
+    in_channels
+        The channels of the images.
+    norm
+        None, "group" (groups of 16 channels, each row by itself) or "batch". With "batch", rows depend on each other in
+        train mode, so there is no density to sample: for comparison only.
+    activation
+        One of `ACTIVATIONS`.
+    residual_gain
+        The initial value of a learned gain of each residual branch; None for no gain. 0.2 works well without
+        normalization.
+
+    Examples
+    --------
+    >>> import torch
+    >>> import jointenergy as je
+    >>> je.networks.WideResNet(10, 1, n_classes=10)(torch.zeros(2, 3, 16, 16)).shape
+    torch.Size([2, 10])
     """
 
     def __init__(
@@ -74,7 +96,7 @@ class WideResNet(nn.Module):
 
 
 class WideBlock(nn.Module):
-    """Two 3 x 3 convolutions, each after its activation, added to their input; the first one may stride."""
+    """A residual block of two 3 x 3 convolutions, each after its activation; the first may be strided."""
 
     def __init__(
         self,
@@ -87,7 +109,7 @@ class WideBlock(nn.Module):
         residual_gain: float | None = None,
     ) -> None:
         super().__init__()
-        # A normalization subtracts the mean and adds a bias of its own.
+        # A normalization subtracts the mean and has its own bias.
         bias = norm is None
         self.residual = nn.Sequential(
             _norm(norm, n_in),
@@ -108,7 +130,7 @@ class WideBlock(nn.Module):
 
 
 class GainConv2d(nn.Conv2d):
-    """A 3 x 3 convolution times a learned scalar, multiplied into its weights, where it costs least."""
+    """A 3 x 3 convolution with a learned scalar gain, multiplied into its weights."""
 
     def __init__(self, n_in: int, n_out: int, residual_gain: float, *, bias: bool) -> None:
         super().__init__(n_in, n_out, 3, padding=1, bias=bias)

@@ -1,4 +1,4 @@
-"""objectives: the likelihood terms, the KL term, the energy L2, and weighted sums of them."""
+"""objectives: likelihood terms, regularizers, and weighted sums of them."""
 
 from jointenergy.objectives.base import Batch, DrawName, Draws, Loss, Samples
 from jointenergy.objectives.objective import Objective, Term

@@ -1,4 +1,4 @@
-"""objectives: what goes in (a batch, draws of the model) and what comes out (a loss with named parts)."""
+"""objectives: the inputs of an objective (a batch, draws of the model) and its output (a loss with named parts)."""
 
 from __future__ import annotations
 
@@ -9,17 +9,34 @@ import torch
 from torch import Tensor
 
 DrawName = Literal["negatives", "given_x", "given_y", "given_xy", "last_step", "neighbors"]
-"""The fields of `Draws`, as objectives ask for them."""
+"""The fields of `Draws`."""
 
 
 @final
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """Rows of data; entries of `y` may be MISSING, `mask` is True where x is observed (None: everywhere).
+    """A batch of data, with missing labels and missing entries of x.
 
-    No `y` means that all labels are missing. Where x is not observed its values are ignored, and may be NaN.
-    `complete` promises that no entry of `y` is MISSING, so that nobody looks for one. `weight` says how much each row
-    counts in the likelihood terms, `[n]`; no weights: all count 1.
+    Parameters
+    ----------
+    x
+        Data, `[n, *event]`. Entries where `mask` is False are ignored and may be NaN.
+    y
+        Labels, int64 `[n, L]`, MISSING where unknown; None if all are missing.
+    mask
+        Boolean, True where x is observed; None if all of x is.
+    complete
+        Promises that no entry of `y` is MISSING, which saves a check.
+    weight
+        Weights of the rows in the likelihood terms, `[n]`; None for equal weights.
+
+    Examples
+    --------
+    >>> import torch
+    >>> import jointenergy as je
+    >>> batch = je.objectives.Batch(torch.zeros(2, 3), torch.tensor([[1], [je.MISSING]]))
+    >>> batch.x.shape, batch.mask is None
+    (torch.Size([2, 3]), True)
     """
 
     x: Tensor
@@ -32,12 +49,30 @@ class Batch:
 @final
 @dataclass(frozen=True, eq=False)
 class Samples:
-    """Joint states drawn from a law; labels that are MISSING (no `y`: all) are summed out by the model.
+    """Joint states drawn from a distribution. Labels that are MISSING are summed out by the model.
 
-    `weight` is relative, equal if not given: importance weights, or exact probabilities. In draws that belong to rows
-    of the batch, `row` names the row of each state, so a row may have several; without it state i belongs to row i.
-    `divisor` stands for the sum of the weights in a mean: states that are a part of more have the share of all.
-    `complete` promises that no entry of `y` is MISSING.
+    Parameters
+    ----------
+    x
+        States, `[m, *event]`.
+    y
+        Labels, int64 `[m, L]`; None if all are missing.
+    weight
+        Relative weights, `[m]`: importance weights or exact probabilities; None for equal weights.
+    row
+        The row of the batch that each state belongs to, int64 `[m]`; None if state i belongs to row i.
+    divisor
+        Replaces the sum of the weights in a mean, for states that are a part of a larger set.
+    complete
+        Promises that no entry of `y` is MISSING, which saves a check.
+
+    Examples
+    --------
+    >>> import torch
+    >>> import jointenergy as je
+    >>> samples = je.objectives.Samples(torch.zeros(2, 3), weight=torch.tensor([1.0, 3.0]))
+    >>> samples.mean(torch.tensor([0.0, 1.0]))
+    tensor(0.7500)
     """
 
     x: Tensor
@@ -48,14 +83,14 @@ class Samples:
     complete: bool = False
 
     def mean(self, values: Tensor) -> Tensor:
-        """The weighted mean of one value per state."""
+        """Return the weighted mean of one value per state."""
         if self.weight is None:
             return values.mean()
         weight = self.weight.detach().to(values.dtype)
         return (weight * values).sum() / (weight.sum() if self.divisor is None else self.divisor)
 
     def mean_by_row(self, values: Tensor, n: int) -> Tensor:
-        """The weighted means of one value per state over the states of each of n rows, `[n]`."""
+        """Return the weighted means of one value per state over the states of each of n rows, `[n]`."""
         if self.row is None:
             return values
         weight = torch.ones_like(values) if self.weight is None else self.weight.detach().to(values.dtype)
@@ -66,17 +101,33 @@ class Samples:
 @final
 @dataclass(frozen=True, eq=False)
 class Draws:
-    """What kernels drew for a batch; an objective's `needs` says which of these it cannot do without.
+    """What kernels drew for a batch. An objective's `needs` tells which fields it requires.
 
-    - `negatives`: from the model, nothing given. Any number of states.
-    - `given_x`: row i given what is observed of x_i. For complete x these are labels y' at fixed x.
-    - `given_y`: row i given what is observed of y_i: the negatives of p(x | y).
-    - `given_xy`: row i given what is observed of both: the completed positives of equation 8 of the mixed joint EBM.
-    - `last_step`: chains whose last Langevin step was recomputed, so that x has a graph to the weights.
-    - `neighbors`: other samples x, to which `last_step` measures its distance.
+    Given values are those of the batch. All but `last_step` enter the loss as constants. `given_x` and `given_xy` are
+    less biased if the free labels of a data row persist from epoch to epoch; that is up to the caller.
 
-    What is given is held: it has the batch's values. Free labels that persist from visit to visit of a data row make
-    `given_x` and `given_xy` less biased; keeping them is the caller's part. All but `last_step` enter as constants.
+    Parameters
+    ----------
+    negatives
+        Any number of samples of the model, with nothing given.
+    given_x
+        For each row, samples given the observed x. For complete x these are labels at fixed x.
+    given_y
+        For each row, samples given the observed labels: the negatives of p(x | y).
+    given_xy
+        For each row, samples given everything observed: completed rows (Kelly and Grathwohl 2021, equation 8).
+    last_step
+        Chains with their last Langevin step recomputed, so that x has a graph to the weights.
+    neighbors
+        Other samples of x, to which the entropy term of `KLTerm` measures distances.
+
+    Examples
+    --------
+    >>> import torch
+    >>> import jointenergy as je
+    >>> negatives = je.objectives.Samples(torch.randn(16, 3))
+    >>> je.objectives.Draws(negatives=negatives).given_x is None
+    True
     """
 
     negatives: Samples | None = None
@@ -90,11 +141,28 @@ class Draws:
 @final
 @dataclass(frozen=True, eq=False)
 class Loss:
-    """`total` is to be minimized. `parts` are the terms before their weights, detached, by name.
+    """The result of an objective.
 
-    A likelihood term is reported as it is maximized, the penalties as they are minimized. Only an exact log p(y | x)
-    is a log-likelihood in nats; the other terms lack their normalizer and are gaps f(data) - f(samples), near 0 when
-    chains and data agree.
+    Likelihood terms are reported with the sign in which they are maximized, penalties as they are minimized. Only an
+    exact log p(y | x) is a log-likelihood in nats. The other terms lack their normalizer: they are differences f(data)
+    - f(samples), near 0 when chains and data agree.
+
+    Parameters
+    ----------
+    total
+        The number to minimize.
+    parts
+        The value of each term before its weight, detached, by name.
+
+    Examples
+    --------
+    >>> import torch
+    >>> import jointenergy as je
+    >>> model = je.LogitModel(torch.nn.Linear(3, 2), je.LabelSpace({"class": 2}))
+    >>> loss = je.objectives.CrossEntropy()(model, je.objectives.Batch(torch.zeros(4, 3), torch.tensor([0, 1, 1, 0])))
+    >>> loss.total.backward()
+    >>> list(loss.parts)
+    ['log_p_y_given_x']
     """
 
     total: Tensor

@@ -1,4 +1,4 @@
-"""objectives: what is refused at the door, one sentence each, before anything is computed."""
+"""objectives: checks of batches and draws, before anything is computed."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MEANINGS: dict[DrawName, str] = {
 
 
 def checked_batch(model: JointModel, batch: Batch) -> Batch:
-    """The batch with labels `[n, L]` and a mask of the shape of x."""
+    """Check a batch; return it with labels `[n, L]` and a mask of the shape of x."""
     x, mask = batch.x, batch.mask
     if mask is not None:
         if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
@@ -43,7 +43,7 @@ def checked_batch(model: JointModel, batch: Batch) -> Batch:
     model.check_x(x)
     y = model.labels.given(batch.y, len(x), x.device)
     if batch.complete and bool((y == MISSING).any()):
-        raise InputError("the batch promises complete labels and misses some: leave out `complete`")
+        raise InputError("the batch says complete=True and has missing labels: leave out `complete`")
     weight = batch.weight
     if weight is not None and (weight.shape != x.shape[:1] or not bool((weight.isfinite() & (weight >= 0)).all())):
         raise InputError(f"the batch's weights must be {len(x)} finite numbers, none of them negative")
@@ -51,7 +51,7 @@ def checked_batch(model: JointModel, batch: Batch) -> Batch:
 
 
 def checked_draws(model: JointModel, draws: Draws) -> Draws:
-    """The draws with labels `[m, L]`, x that the model takes, and weights that are weights."""
+    """Check draws; return them with labels `[m, L]`."""
 
     def checked(name: DrawName) -> Samples | None:
         samples = getattr(draws, name)
@@ -70,9 +70,9 @@ def checked_draws(model: JointModel, draws: Draws) -> Draws:
             raise InputError(f"the rows of draws.{name} must be torch.int64, one for each of its {len(x)} states")
         y = model.labels.given(samples.y, len(x), x.device)
         if samples.complete and bool((y == MISSING).any()):
-            raise InputError(f"draws.{name} promise complete labels and miss some: leave out `complete`")
+            raise InputError(f"draws.{name} say complete=True and have missing labels: leave out `complete`")
         if name == "negatives" and bool((y == MISSING).all()):
-            return replace(samples, y=None)  # as those say it who know: nobody then looks for what is missing
+            return replace(samples, y=None)  # None means that all labels are missing, without a search for them
         return replace(samples, y=y)
 
     return Draws(
@@ -86,7 +86,7 @@ def checked_draws(model: JointModel, draws: Draws) -> Draws:
 
 
 def check_draws(term: Term, values: Values) -> None:
-    """The draws that a term needs are there and belong to the batch; a conditional model is asked what it knows."""
+    """Check that the draws a term needs are there and fit the batch, and that a conditional model is not summed."""
     model, y = values.model, values.y
     if model.normalizer == "conditional" and {"negatives", "given_x"} & set(term.draws):
         model.check_summable(torch.full_like(y, MISSING))
@@ -101,11 +101,11 @@ def check_draws(term: Term, values: Values) -> None:
                 _check_aligned(name, values)
             model.check_summable(values.states(name)[1])
         elif name == "negatives" and values.samples(name).row is not None:
-            raise InputError("draws.negatives belong to no rows of the batch: leave out their `row`")
+            raise InputError("draws.negatives do not belong to rows of the batch: leave out their `row`")
 
 
 def _check_aligned(name: DrawName, values: Values) -> None:
-    """Each row of the batch has its states, and what is given in them is the row's own."""
+    """Check that each row of the batch has states, and that these hold the row's given values."""
     samples, row = values.samples(name), values.rows(name)
     if samples.row is None and len(samples.x) != values.n:
         raise InputError(
@@ -128,6 +128,6 @@ def _check_aligned(name: DrawName, values: Values) -> None:
     if wrong.any():
         first = int(row[wrong.nonzero()[0, 0]])
         raise InputError(
-            f"draws.{name} do not keep what is given in row {first} of the batch: draw them row by row, with the "
-            "observed values held"
+            f"draws.{name} differ from the observed values of row {first} of the batch: draw them row by row, with "
+            "the observed values held fixed"
         )

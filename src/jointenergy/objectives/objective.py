@@ -1,4 +1,4 @@
-"""objectives: a term, and an objective as a weighted sum of terms: model, batch and draws in, a loss out."""
+"""objectives: a term, and an objective as a weighted sum of terms."""
 
 from __future__ import annotations
 
@@ -20,32 +20,57 @@ from jointenergy.objectives.values import Values
 
 @dataclass(frozen=True)
 class Term(ABC):
-    """One summand of an objective, a frozen dataclass of numbers: `LogPX() + 2.0 * LogPYGivenX()` is an objective."""
+    """Base class of one term of an objective. Terms add and multiply: `LogPX() + 2.0 * LogPYGivenX()`.
+
+    Subclasses implement `value`, and set `name`, `maximized` and `draws`.
+
+    Parameters
+    ----------
+    weight
+        The factor of the term, not negative.
+
+    Examples
+    --------
+    >>> from jointenergy.objectives import LogPX, LogPYGivenX
+    >>> objective = LogPX() + 2.0 * LogPYGivenX()
+    >>> [(term.name, term.weight) for term in objective.terms]
+    [('log_p_x', 1.0), ('log_p_y_given_x', 2.0)]
+    """
 
     weight: float = 1.0
 
     name: ClassVar[str]
-    """What the term is called in a report."""
+    """The key of the term in `Loss.parts` and reports."""
     maximized: ClassVar[bool] = False
-    """Likelihoods are maximized, penalties minimized."""
+    """True for likelihoods, False for penalties."""
     draws: ClassVar[tuple[DrawName, ...]] = ()
-    """The draws that the term knows of; `needs` says which of them a model and its data cannot do without."""
+    """All draws that the term can use; `needs` returns those that a given model requires."""
     labeled_only: ClassVar[bool] = False
-    """Whether the term applies to no row without labels."""
+    """Whether the term skips rows without labels."""
 
     def __post_init__(self) -> None:
         check_weight(self, "weight", self.weight)
 
     def needs(self, model: JointModel, *, missing_labels: bool = True, masked_x: bool = False) -> frozenset[DrawName]:
-        """The draws that must come with a batch in which labels may be missing and x may be masked."""
+        """Return the draws that a batch requires.
+
+        Parameters
+        ----------
+        model
+            The model to train.
+        missing_labels
+            Whether labels may be missing.
+        masked_x
+            Whether entries of x may be missing.
+        """
         return frozenset(self.draws)
 
     @abstractmethod
     def value(self, values: Values, terms: Sequence[Term]) -> Tensor:
-        """One number, as it is reported: the sum over the rows that it applies to, divided by the batch size."""
+        """Return the term's value: the sum over the rows it applies to, divided by the batch size."""
 
     def check(self, values: Values) -> None:
-        """Refuse, in one sentence, a model or a batch that this term has no meaning for."""
+        """Raise an InputError for a model or batch that the term cannot handle."""
         return
 
     def __mul__(self, factor: float) -> Self:
@@ -60,10 +85,28 @@ class Term(ABC):
 @final
 @dataclass(frozen=True)
 class Objective:
-    """A weighted sum of terms; a pure function of the model, the batch and the draws.
+    """A weighted sum of terms: a pure function of the model, a batch and draws.
 
-    What `needs` does not name is summed exactly. The gradient of the loss is minus that of the weighted
-    log-likelihoods of the batch, exactly where sums are exact and on average over the draws elsewhere.
+    Where the model can sum over labels, the gradient is exact; elsewhere it is an average over the draws that `needs`
+    names.
+
+    Parameters
+    ----------
+    terms
+        Terms with different names.
+
+    Examples
+    --------
+    >>> import torch
+    >>> import jointenergy as je
+    >>> from jointenergy.objectives import Batch, Draws, LogPX, LogPYGivenX, Samples
+    >>> model = je.LogitModel(torch.nn.Linear(3, 2), je.LabelSpace({"class": 2}), domain=je.Reals(1.0))
+    >>> objective = LogPX() + LogPYGivenX()
+    >>> sorted(objective.needs(model))
+    ['negatives']
+    >>> batch = Batch(torch.randn(4, 3), torch.tensor([0, 1, 1, 0]))
+    >>> loss = objective(model, batch, Draws(negatives=Samples(torch.randn(4, 3))))
+    >>> loss.total.backward()
     """
 
     terms: tuple[Term, ...]
@@ -86,13 +129,23 @@ class Objective:
     __rmul__ = __mul__
 
     def needs(self, model: JointModel, *, missing_labels: bool = True, masked_x: bool = False) -> frozenset[DrawName]:
-        """The draws that must come with a batch in which labels may be missing and x may be masked."""
+        """Return the draws that a batch requires; see `Term.needs`."""
         return frozenset().union(
             *(t.needs(model, missing_labels=missing_labels, masked_x=masked_x) for t in self.terms)
         )
 
     def __call__(self, model: JointModel, batch: Batch, draws: Draws | None = None) -> Loss:
-        """The loss of a batch; each term counts the rows that it applies to and is divided by the batch size."""
+        """Compute the loss of a batch. Each term sums over the rows it applies to and is divided by the batch size.
+
+        Parameters
+        ----------
+        model
+            The model to train.
+        batch
+            The data.
+        draws
+            The draws that `needs` names.
+        """
         batch, draws = checked_batch(model, batch), checked_draws(model, draws or Draws())
         values = Values(model, batch, draws, self._labeled_only)
         for term in self.terms:
@@ -101,7 +154,7 @@ class Objective:
         return self.unchecked(model, batch, draws)
 
     def unchecked(self, model: JointModel, batch: Batch, draws: Draws) -> Loss:
-        """The same for callers inside, who have checked once: labels are `[n, L]`, a mask has the shape of x."""
+        """Do the same for internal callers: labels are `[n, L]`, a mask has the shape of x."""
         values = Values(model, batch, draws, self._labeled_only)
         total, parts = values.x.new_zeros(()), {}
         for term in self.terms:
@@ -112,12 +165,12 @@ class Objective:
 
     @functools.cached_property
     def _labeled_only(self) -> set[DrawName]:
-        """The draws that no term asks for in rows without labels."""
+        """The draws that no term uses in rows without labels."""
         every = {name for t in self.terms if not t.labeled_only for name in t.draws}
         return {name for t in self.terms if t.labeled_only for name in t.draws} - every
 
 
 def check_weight(term: Term, name: str, value: float) -> None:
-    """One sentence for a number that must be finite and not negative."""
+    """Refuse a number that is negative or not finite."""
     if isinstance(value, bool) or not isinstance(value, (int, float)) or not (math.isfinite(value) and value >= 0):
         raise InputError(f"{type(term).__name__} needs a finite {name}, zero or positive, got {value}")

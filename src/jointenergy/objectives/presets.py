@@ -1,4 +1,4 @@
-"""objectives: the papers' objectives; one of your own is a sum like these."""
+"""objectives: the objectives of the papers."""
 
 from __future__ import annotations
 
@@ -12,28 +12,64 @@ from jointenergy.objectives.terms import LogPX, LogPXGivenY, LogPXY, LogPYGivenX
 
 
 def JEM() -> Objective:  # noqa: N802 (the paper's name)
-    """log p(x) + log p(y | x), of Grathwohl et al. (2020)."""
+    """Return the objective of JEM (Grathwohl et al. 2020): log p(x) + log p(y | x).
+
+    Examples
+    --------
+    >>> import jointenergy as je
+    >>> [term.name for term in je.objectives.JEM().terms]
+    ['log_p_x', 'log_p_y_given_x']
+    """
     return LogPX() + LogPYGivenX()
 
 
 def GibbsJEM() -> Objective:  # noqa: N802
-    """log p(x, y), with the KL of log p(x) through the last Langevin step and its entropy, of Kelly, Zemel and
-    Grathwohl (2021): the weights of their program, where the paper prints 0.3 for the KL."""
+    """Return the objective of Gibbs-JEM (Kelly, Zemel and Grathwohl 2021): log p(x, y) with a KL and entropy term.
+
+    The weights are those of the authors' program. The paper prints 0.3 for the KL term.
+
+    Examples
+    --------
+    >>> import jointenergy as je
+    >>> [term.name for term in je.objectives.GibbsJEM().terms]
+    ['log_p_xy', 'kl']
+    """
     return LogPXY() + KLTerm(entropy_weight=0.3)
 
 
 def Mixed() -> Objective:  # noqa: N802
-    """log p(x, y) of what is observed, of Kelly and Grathwohl (2021)."""
+    """Return the objective of the mixed joint EBM (Kelly and Grathwohl 2021): log p(x, y) of everything observed.
+
+    Examples
+    --------
+    >>> import jointenergy as je
+    >>> [term.name for term in je.objectives.Mixed().terms]
+    ['log_p_xy']
+    """
     return Objective((LogPXY(),))
 
 
 def IGEBM() -> Objective:  # noqa: N802
-    """log p(x | y) with an L2 penalty on energies, of Du and Mordatch (2019)."""
+    """Return the objective of IGEBM (Du and Mordatch 2019): log p(x | y) with an L2 penalty on energies.
+
+    Examples
+    --------
+    >>> import jointenergy as je
+    >>> [term.name for term in je.objectives.IGEBM().terms]
+    ['log_p_x_given_y', 'energy_l2']
+    """
     return LogPXGivenY() + EnergyL2(1.0)
 
 
 def CrossEntropy() -> Objective:  # noqa: N802
-    """log p(y | x) alone: the baseline, which learns no density."""
+    """Return the baseline: log p(y | x) alone, which learns no density of x.
+
+    Examples
+    --------
+    >>> import jointenergy as je
+    >>> [term.name for term in je.objectives.CrossEntropy().terms]
+    ['log_p_y_given_x']
+    """
     return Objective((LogPYGivenX(),))
 
 
@@ -47,7 +83,14 @@ PRESETS: dict[str, Callable[[], Objective]] = {
 
 
 def preset(name: str) -> Objective:
-    """The objective that recipes call `name`."""
+    """Return the objective that recipes call `name`: jem, gibbs-jem, mixed, igebm or baseline.
+
+    Examples
+    --------
+    >>> import jointenergy as je
+    >>> je.objectives.preset("jem") == je.objectives.JEM()
+    True
+    """
     if name not in PRESETS:
         raise InputError(f"there is no objective called {name!r}: {nearest(str(name), tuple(PRESETS))}")
     return PRESETS[name]()

@@ -1,4 +1,4 @@
-"""objectives: the pseudo-likelihood of labels (Besag 1975), each label given x and all the others; no chains."""
+"""objectives: the pseudo-likelihood of labels (Besag 1975)."""
 
 from __future__ import annotations
 
@@ -18,11 +18,28 @@ from jointenergy.objectives.values import Values
 @final
 @dataclass(frozen=True)
 class PseudoLikelihood(Term):
-    """The sum over labels of log p(label | x, the other labels), of the rows that miss none.
+    """Maximize the pseudo-likelihood of the labels (Besag 1975), over rows with complete labels.
 
-    It needs no normalizer over all labels and no chains: each label's values are enumerated, the sum of all
-    cardinalities in place of their product. Where labels are independent given x it is log p(y | x). Its maximum is
-    that of the likelihood where the model can have the law of the data.
+        sum over k of log p(y_k | x, all other labels)
+
+    It needs no chains and no sum over all label states: each label's values are enumerated. If labels are independent
+    given x, it equals log p(y | x). It has the same maximum as the likelihood if the model can represent the data.
+
+    Parameters
+    ----------
+    weight
+        The factor of the term.
+
+    Examples
+    --------
+    >>> import torch
+    >>> import jointenergy as je
+    >>> labels = je.LabelSpace.binary(["smiling", "hat"])
+    >>> model = je.PairModel(je.Concat(torch.nn.Linear(7, 1)), labels)
+    >>> objective = je.objectives.Objective((je.objectives.PseudoLikelihood(),))
+    >>> batch = je.objectives.Batch(torch.zeros(4, 3), torch.zeros(4, 2, dtype=torch.int64))
+    >>> objective(model, batch).total.shape
+    torch.Size([])
     """
 
     name: ClassVar[str] = "pseudo_likelihood"

@@ -1,4 +1,4 @@
-"""objectives: the energy L2 penalty, and the KL term through the last Langevin step with its entropy."""
+"""objectives: the energy L2 penalty, and the KL term through the last Langevin step."""
 
 from __future__ import annotations
 
@@ -20,13 +20,24 @@ from jointenergy.objectives.values import Values
 @final
 @dataclass(frozen=True)
 class EnergyL2(Term):
-    """Mean f^2 of the data plus mean f^2 of the negatives: it ties down the constant that a likelihood leaves open.
+    """Penalize large energies: mean f^2 of the data plus mean f^2 of the negatives.
 
-    f is what the objective's likelihood terms compare: log p(x) up to its constant beside `LogPX` (labels summed out),
-    log p(x, y) beside `LogPXY` and `LogPXGivenY`. Negatives without labels have log p(x), and the data beside them too:
-    else the penalty itself would push the two apart, by what the labels of a row tell (rows with masked x, which are
-    completed, keep theirs). With several such terms their penalties add up. A term without negatives of x
-    (`LogPYGivenX`) has none.
+    It fixes the additive constant of f, which a likelihood leaves open. f is what the likelihood terms of the objective
+    compare: log p(x) up to a constant with `LogPX` (labels summed out), log p(x, y) with `LogPXY` and `LogPXGivenY`. If
+    the negatives have no labels, the data's labels are summed out too, so that the penalty itself does not separate
+    them (completed rows keep theirs). With several such terms the penalties add up.
+
+    Parameters
+    ----------
+    weight
+        The factor of the term.
+
+    Examples
+    --------
+    >>> import jointenergy as je
+    >>> objective = je.objectives.LogPX() + je.objectives.EnergyL2(0.1)
+    >>> objective.terms[1].weight
+    0.1
     """
 
     name: ClassVar[str] = "energy_l2"
@@ -35,7 +46,7 @@ class EnergyL2(Term):
         total = values.x.new_zeros(())
         contrasts = [t for t in terms if isinstance(t, LikelihoodTerm) and t.under != "given_x"]
         if not contrasts:
-            raise InputError("EnergyL2 needs a likelihood term with negatives of x beside it, such as LogPX()")
+            raise InputError("EnergyL2 needs a likelihood term with negatives of x, such as LogPX(): add one")
         for term in contrasts:
             over, under = values.alike(term.over, term.under), values.at(term.under)
             squares = over.mean(over.log_density**2) + under.mean(under.log_density**2)
@@ -46,13 +57,28 @@ class EnergyL2(Term):
 @final
 @dataclass(frozen=True)
 class KLTerm(Term):
-    """The gradient that contrastive divergence leaves out: the chains' law q is drawn towards the model's p.
+    """Add the gradient that contrastive divergence leaves out (Du et al. 2021).
 
-    KL(q || p) = E_q[-f(x)] - H(q) up to a constant, with the weights of f held and the gradient flowing through x, the
-    recomputed last Langevin step, alone. f is log p(x), labels summed out, where the draws have no labels; training
-    gives them none unless labels are given or too many to sum. The entropy H is estimated by `entropy_weight` times the
-    mean log-distance to the nearest of `draws.neighbors`, which must be other samples; the estimate itself has the
-    number of dimensions of x as its factor, the improved contrastive divergence used 0.3. At 0 it is left out.
+        KL(q || p) = E_q[-f(x)] - H(q) + constant,   q the distribution of the chains
+
+    The weights of f are held fixed; the gradient flows through x, the recomputed last Langevin step. f is log p(x),
+    labels summed out, unless the draws have labels. The entropy H is estimated by the mean log-distance to the nearest
+    of `draws.neighbors`, which must be other samples.
+
+    Parameters
+    ----------
+    weight
+        The factor of the term.
+    entropy_weight
+        The factor of the mean log-distance; 0 leaves it out. In the nearest-neighbor estimate of the entropy it is the
+        number of dimensions of x; improved contrastive divergence uses 0.3.
+
+    Examples
+    --------
+    >>> import jointenergy as je
+    >>> term = je.objectives.KLTerm(entropy_weight=0.3)
+    >>> (je.objectives.LogPXY() + term).terms[1] is term
+    True
     """
 
     entropy_weight: float = 0.0
@@ -78,7 +104,8 @@ class KLTerm(Term):
             assert others is not None
             if values.model.check_x(others).shape[1:] != last.x.shape[1:]:
                 raise InputError(
-                    f"draws.neighbors must be like x, {tuple(last.x.shape[1:])}, got {tuple(others.shape)}"
+                    f"draws.neighbors must have rows of the shape of x, {tuple(last.x.shape[1:])}, got "
+                    f"{tuple(others.shape[1:])}"
                 )
 
     def value(self, values: Values, terms: Sequence[Term]) -> Tensor:
@@ -88,7 +115,7 @@ class KLTerm(Term):
             model = values.model
             f = model.log_density_of_x(point) if last.y is None else model.log_density_unchecked(point, last.y)
             (slope,) = torch.autograd.grad(f.sum(), point)
-        # The value of f, and its gradient through x without one through the weights: f's first-order expansion in x.
+        # The first-order expansion of f in x has its value and its gradient through x, and none through the weights.
         frozen = f.detach() + (slope * (last.x - point.detach())).flatten(1).sum(1)
         value = -last.mean(frozen)
         if self.entropy_weight > 0 and values.draws.neighbors is not None:
@@ -97,9 +124,9 @@ class KLTerm(Term):
 
 
 def log_distance(x: Tensor, others: Tensor) -> Tensor:
-    """The log of the Euclidean distance of each row of x to the nearest of the others, which stay where they are."""
+    """Return the log Euclidean distance of each row of x to the nearest of `others`, which are constants."""
     flat, fixed = x.flatten(1), others.detach().flatten(1)
     nearest = torch.cdist(flat.detach(), fixed).argmin(1)
     squares = ((flat - fixed[nearest]) ** 2).sum(1)
-    # Where two coincide there is no direction to push in, and no gradient.
+    # Coinciding points have no direction and get no gradient.
     return squares.clamp(min=torch.finfo(squares.dtype).tiny).log() / 2

@@ -1,4 +1,4 @@
-"""objectives: the likelihood terms log p(x), log p(y | x), log p(x, y), log p(x | y), for whatever is observed."""
+"""objectives: the likelihood terms log p(x), log p(y | x), log p(x, y) and log p(x | y), for observed parts of rows."""
 
 from __future__ import annotations
 
@@ -26,10 +26,23 @@ LabelWeights = tuple[tuple[float, ...], ...]
 
 @dataclass(frozen=True)
 class LikelihoodTerm(Term):
-    """The log of a ratio of two sums over states: with more given above (`over`) and with less below (`under`).
+    """Base class of log-likelihoods: the log ratio of two sums over states.
 
-    Each is named after what is given in it. Its gradient is the model's gradient at what completes a row, minus that at
-    the negatives; where the model can make a sum itself no draws of it are needed.
+        log sum over states that agree with `over`  -  log sum over states that agree with `under`
+
+    `over` and `under` name what is given in each sum. The gradient is that of f at completed rows minus that at the
+    negatives. No draws are needed for a sum that the model can compute.
+
+    Parameters
+    ----------
+    weight
+        The factor of the term.
+
+    Examples
+    --------
+    >>> from jointenergy.objectives import LikelihoodTerm, LogPX
+    >>> issubclass(LogPX, LikelihoodTerm), LogPX.over, LogPX.under
+    (True, 'given_x', 'negatives')
     """
 
     over: ClassVar[DrawName]
@@ -46,7 +59,7 @@ class LikelihoodTerm(Term):
 
     @abstractmethod
     def applies(self, values: Values) -> Tensor:
-        """The rows in which something is observed of what the term is about, bool `[n]`."""
+        """Return the rows that the term applies to, bool `[n]`."""
 
     def value(self, values: Values, terms: Sequence[Term]) -> Tensor:
         over, under = values.at(self.over), values.at(self.under)
@@ -57,7 +70,21 @@ class LikelihoodTerm(Term):
 @final
 @dataclass(frozen=True)
 class LogPX(LikelihoodTerm):
-    """log p(x), of every row: the labels are summed out even where they are known."""
+    """Maximize log p(x) of every row. Labels are summed out even where they are known.
+
+    Parameters
+    ----------
+    weight
+        The factor of the term.
+
+    Examples
+    --------
+    >>> import torch
+    >>> import jointenergy as je
+    >>> model = je.EnergyModel(torch.nn.Linear(3, 1), domain=je.Reals(1.0))
+    >>> sorted(je.objectives.LogPX().needs(model))
+    ['negatives']
+    """
 
     name: ClassVar[str] = "log_p_x"
     over: ClassVar[DrawName] = "given_x"
@@ -70,7 +97,21 @@ class LogPX(LikelihoodTerm):
 @final
 @dataclass(frozen=True)
 class LogPXY(LikelihoodTerm):
-    """log p(x, y) of what is observed: the joint density of a labeled row, log p(x) of one without labels."""
+    """Maximize log p of everything observed: log p(x, y) of a labeled row, log p(x) of an unlabeled one.
+
+    Parameters
+    ----------
+    weight
+        The factor of the term.
+
+    Examples
+    --------
+    >>> import torch
+    >>> import jointenergy as je
+    >>> model = je.LogitModel(torch.nn.Linear(3, 2), je.LabelSpace({"class": 2}), domain=je.Reals(1.0))
+    >>> sorted(je.objectives.LogPXY().needs(model, missing_labels=False))
+    ['negatives']
+    """
 
     name: ClassVar[str] = "log_p_xy"
     over: ClassVar[DrawName] = "given_xy"
@@ -83,9 +124,22 @@ class LogPXY(LikelihoodTerm):
 @final
 @dataclass(frozen=True)
 class LogPXGivenY(LikelihoodTerm):
-    """log p(x | the observed labels), of the rows that have labels; a model without labels has p(x) here.
+    """Maximize log p(x | observed labels) of labeled rows; for a model without labels, log p(x).
 
-    The negatives are each row's own: drawn given that row's labels.
+    The negatives of each row are drawn given that row's labels.
+
+    Parameters
+    ----------
+    weight
+        The factor of the term.
+
+    Examples
+    --------
+    >>> import torch
+    >>> import jointenergy as je
+    >>> model = je.LogitModel(torch.nn.Linear(3, 2), je.LabelSpace({"class": 2}), domain=je.Reals(1.0))
+    >>> sorted(je.objectives.LogPXGivenY().needs(model, missing_labels=False))
+    ['given_y']
     """
 
     name: ClassVar[str] = "log_p_x_given_y"
@@ -100,11 +154,28 @@ class LogPXGivenY(LikelihoodTerm):
 @final
 @dataclass(frozen=True)
 class LogPYGivenX(LikelihoodTerm):
-    """log p(the observed labels | x), of the rows that have labels: minus the cross-entropy of a logit model.
+    """Maximize log p(observed labels | x) of labeled rows: minus the cross-entropy of a classifier.
 
-    Beyond enumeration the negatives are labels drawn at the row's fixed x. `label_weights` weigh each log p(y_k | x)
-    by the value of y_k (see `frequency_weights`). `label_smoothing` s trains (1 - s) log p(y_k | x) plus s times the
-    mean of log p(value | x) over the values of y_k. Both need labels that are independent given x, and no masked x.
+    If the model cannot sum over labels, the negatives are labels drawn at the row's x. Label weights and smoothing need
+    labels that are independent given x, and complete x.
+
+    Parameters
+    ----------
+    weight
+        The factor of the term.
+    label_weights
+        A weight for each value of each label; see `frequency_weights`.
+    label_smoothing
+        Replaces log p(y_k | x) by (1 - s) log p(y_k | x) + s times the mean of log p(v | x) over the values v.
+
+    Examples
+    --------
+    >>> import torch
+    >>> import jointenergy as je
+    >>> model = je.LogitModel(torch.nn.Linear(3, 2), je.LabelSpace({"class": 2}))
+    >>> objective = je.objectives.Objective((je.objectives.LogPYGivenX(label_smoothing=0.1),))
+    >>> objective(model, je.objectives.Batch(torch.zeros(4, 3), torch.tensor([0, 1, 1, 0]))).total.shape
+    torch.Size([])
     """
 
     label_weights: LabelWeights | None = None
@@ -151,7 +222,7 @@ class LogPYGivenX(LikelihoodTerm):
     def value(self, values: Values, terms: Sequence[Term]) -> Tensor:
         if not (values.model.factorized and len(values.model.labels) and values.mask is None):
             return super().value(values, terms)
-        # Label by label: what does not depend on y cancels before it is rounded.
+        # Label by label, so that terms without y cancel before rounding.
         entries = values.log_sums(values.y) - values.all_log_sums
         if s := self.label_smoothing:
             even = values.mean_logits - values.all_log_sums
@@ -166,11 +237,28 @@ class LogPYGivenX(LikelihoodTerm):
 @final
 @dataclass(frozen=True)
 class LogPTargetsGivenRest(Term):
-    """log p(the first `n_targets` labels | x, the other labels), of the rows that have one of them.
+    """Maximize log p(targets | x, other labels), where the targets are the first `n_targets` labels.
 
-    It is what a table's classifier is asked: the other labels are discrete features. The sum over the targets is
-    exact. Where other labels or entries of x are missing it is averaged over the rows completed given all that is
-    observed of them: the mean of log p(targets | completed row), no likelihood of the observed part alone.
+    This is what a classifier of tables predicts: the other labels are discrete features. The sum over the targets is
+    exact. If other labels or entries of x are missing, the term is the mean of log p(targets | completed row) over rows
+    completed given everything observed. That mean is not the log-likelihood of the observed part.
+
+    Parameters
+    ----------
+    weight
+        The factor of the term.
+    n_targets
+        The number of target labels.
+
+    Examples
+    --------
+    >>> import torch
+    >>> import jointenergy as je
+    >>> labels = je.LabelSpace({"species": 3, "island": 2})
+    >>> model = je.PairModel(je.Concat(torch.nn.Linear(9, 1)), labels)
+    >>> objective = je.objectives.Objective((je.objectives.LogPTargetsGivenRest(),))
+    >>> objective(model, je.objectives.Batch(torch.zeros(4, 4), torch.zeros(4, 2, dtype=torch.int64))).total.shape
+    torch.Size([])
     """
 
     n_targets: int = 1
@@ -196,10 +284,22 @@ class LogPTargetsGivenRest(Term):
 
 
 def frequency_weights(y: Tensor, labels: LabelSpace) -> LabelWeights:
-    """Weights that let each value of a label count alike however rare it is: inverse frequencies, 1 on average.
+    """Compute label weights that balance rare and frequent values: inverse frequencies with mean 1 over the data.
 
-    `LogPYGivenX(label_weights=frequency_weights(train_y, labels))`. Missing entries are left out; a value that never
-    occurs has weight 1.
+    Parameters
+    ----------
+    y
+        Labels of the training data, int64 `[n, L]`. Missing entries are left out.
+    labels
+        The label space. A value that never occurs gets weight 1.
+
+    Examples
+    --------
+    >>> import torch
+    >>> import jointenergy as je
+    >>> labels = je.LabelSpace({"class": 2})
+    >>> je.objectives.frequency_weights(torch.tensor([0, 0, 0, 1]), labels)
+    ((0.6666666666666666, 2.0),)
     """
     y = labels.check(y)
     weights = []
@@ -212,5 +312,5 @@ def frequency_weights(y: Tensor, labels: LabelSpace) -> LabelWeights:
 
 @functools.lru_cache(maxsize=64)
 def _weights(values: tuple[float, ...], dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Made once for each device: a copy from the host in every step would stall a GPU."""
+    """Cache the tensor per device: a copy from the host in every step would stall a GPU."""
     return torch.tensor(values, dtype=dtype, device=device)

@@ -1,4 +1,4 @@
-"""objectives: the log-densities that the terms of an objective share, each computed once, exact or from draws."""
+"""objectives: log-densities that the terms of an objective share, each computed once, exact or from draws."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from jointenergy.objectives.base import Batch, DrawName, Draws, Samples
 
 
 def needs_draws(model: JointModel, name: DrawName, *, missing_labels: bool, masked_x: bool) -> bool:
-    """Whether the log of the sum over what `name` leaves free has to be estimated from draws."""
+    """Tell whether the log-sum over the free part of `name` has to be estimated from draws."""
     if name in ("given_x", "given_xy"):
         open_labels = missing_labels or name == "given_x"
         return masked_x or (open_labels and not model.can_sum())
@@ -23,7 +23,7 @@ def needs_draws(model: JointModel, name: DrawName, *, missing_labels: bool, mask
 
 
 class Evaluated(NamedTuple):
-    """Log-densities of states, and the mean of a function of them: over all states, or over those of each row."""
+    """Log-densities of states, and a function that averages over all states or over those of each row."""
 
     log_density: Tensor
     mean: Callable[[Tensor], Tensor]
@@ -31,11 +31,22 @@ class Evaluated(NamedTuple):
 
 @final
 class Values:
-    """A batch and its draws under a model. `at(name)` has the gradient of log of the sum over what `name` leaves free.
+    """Evaluate a batch and its draws under a model, for all terms.
 
-    Where that sum is exact it is the log-density itself, missing labels summed out; elsewhere its gradient is the mean
-    of the gradients at draws of the free part given the rest. A row without any label, at a name in `labeled_only`, is
-    used by no term: its labels are set to zero, so that nothing is summed for it.
+    `at(name)` has the gradient of the log-sum over the states that agree with what `name` gives. If the model can sum,
+    it is the log-density with missing labels summed out; otherwise its gradient is the mean of the gradients at the
+    draws. Rows without labels are used by no term for names in `labeled_only`: their labels are set to zero to skip the
+    sum.
+
+    Examples
+    --------
+    >>> import torch
+    >>> import jointenergy as je
+    >>> from jointenergy.objectives import Batch, Draws, Values
+    >>> model = je.LogitModel(torch.nn.Linear(3, 2), je.LabelSpace({"class": 2}))
+    >>> values = Values(model, Batch(torch.zeros(4, 3), torch.zeros(4, 1, dtype=torch.int64)), Draws())
+    >>> torch.equal(values.at("given_x").log_density, model.log_density(torch.zeros(4, 3)))
+    True
     """
 
     def __init__(
@@ -51,29 +62,29 @@ class Values:
 
     @functools.cached_property
     def with_x(self) -> Tensor:
-        """The rows with at least one observed entry of x."""
+        """Rows with at least one observed entry of x."""
         return torch.ones_like(self.labeled) if self.mask is None else self.mask.flatten(1).any(1)
 
     def total(self, values: Tensor) -> Tensor:
-        """The sum of values `[n, ...]`, each as often as its row counts."""
+        """Sum values `[n, ...]` with the rows' weights."""
         if self.weight is None:
             return values.sum()
         return (self.weight.to(values.dtype).view(-1, *(1,) * (values.ndim - 1)) * values).sum()
 
     def labels_of(self, states: Batch | Samples) -> Tensor:
-        """The labels of states, MISSING where there are none."""
+        """Return the labels of states, MISSING where there are none."""
         if states.y is None:
             return self.model.labels.given(None, len(states.x), states.x.device)
         return states.y
 
     def exact(self, name: DrawName) -> bool:
-        """Whether the sum at `name` is made by the model. A row's few missing labels are summed if no draws came."""
+        """Tell whether the model computes the sum at `name`. Without draws, a row's few missing labels are summed."""
         return not needs_draws(
             self.model, name, missing_labels=self.draws.given_xy is not None, masked_x=self.mask is not None
         )
 
     def states(self, name: DrawName) -> tuple[Tensor, Tensor]:
-        """The states x, y at which the log-densities for `name` are taken."""
+        """Return the states x, y at which the log-densities for `name` are evaluated."""
         if self.exact(name):
             x, y = self.x, self.y if name == "given_xy" else torch.full_like(self.y, MISSING)
         else:
@@ -85,18 +96,18 @@ class Values:
         return x, y
 
     def samples(self, name: DrawName) -> Samples:
-        """The draws called `name`."""
+        """Return the draws called `name`."""
         samples = getattr(self.draws, name)
         assert isinstance(samples, Samples)
         return samples
 
     def rows(self, name: DrawName) -> Tensor:
-        """The row of the batch that each state of the draws belongs to."""
+        """Return the row of the batch that each drawn state belongs to."""
         row = self.samples(name).row
         return torch.arange(self.n, device=self.x.device) if row is None else row
 
     def at(self, name: DrawName) -> Evaluated:
-        """The log-densities for `name`."""
+        """Return the log-densities for `name`, computed once."""
         if name not in self._at:
             self._at[name] = self._exact_at(name) if self.exact(name) else self._drawn_at(name)
         return self._at[name]
@@ -124,25 +135,25 @@ class Values:
         return Evaluated(value, samples.mean if name == "negatives" else by_row)
 
     def alike(self, name: DrawName, negatives: DrawName) -> Evaluated:
-        """The log-densities for `name`, with the labels of the rows summed out where those of the negatives are."""
+        """Return the log-densities for `name`, with labels summed out if the negatives have none."""
         summed = name == "given_xy" and self.samples(negatives).y is None
         return self.summed_out if summed and self.exact(name) and self.model.can_sum() else self.at(name)
 
     @functools.cached_property
     def summed_out(self) -> Evaluated:
-        """The log-densities of the batch with every label of every row summed out."""
+        """The log-densities of the batch with all labels summed out."""
         if not self.model.factorized:
             return Evaluated(self.model.log_density_of_x(self.x), _as_it_is)
         return Evaluated(self.closed.bias + self.all_log_sums.sum(1), _as_it_is)
 
     @functools.cached_property
     def closed(self) -> LabelLogits:
-        """The closed form of a factorized model at the batch: one pass through its network serves all terms."""
+        """The closed form of a factorized model at the batch: one forward pass serves all terms."""
         return self.model.label_logits(self.x)
 
     @functools.cached_property
     def all_log_sums(self) -> Tensor:
-        """The log of each label's sum over all its values, `[n, L]`."""
+        """The log-sum-exp of each label over all its values, `[n, L]`."""
         return self.log_sums(None)
 
     @functools.cached_property
@@ -152,7 +163,7 @@ class Values:
         return torch.stack([block.mean(1) for block in blocks], dim=1)
 
     def log_sums(self, y: Tensor | None) -> Tensor:
-        """The log of each label's sum over the values that y leaves open, `[n, L]`; no `y`: over all."""
+        """Return the log-sum-exp of each label over the values that y allows, `[n, L]`; over all without `y`."""
         labels, logits = self.model.labels, self.closed.logits
         if y is not None and self.complete:  # sums of one value each
             return logits.gather(1, y + constant(labels.offsets, y.device))

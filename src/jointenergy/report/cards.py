@@ -31,25 +31,38 @@ FAMILIES = {
 }
 
 
-def card(run: Run, result: Result | None = None, weights: Weights | None = None) -> str:
-    """The card of a run as Markdown; `result` has the figures of its recipe, `weights` those of its published file."""
+def card(
+    run: Run,
+    result: Result | None = None,
+    weights: Weights | None = None,
+    *,
+    figures: Mapping[str, float | None] | None = None,
+    file: str | None = None,
+) -> str:
+    """Write the model card of a run as Markdown.
+
+    `result` has the figures of all seeds of its recipe, `weights` those of a published file; of a `file` of your own,
+    which the card then names, they are in `figures`.
+    """
     recipe = run.recipe
     name = run.origin.name if recipe is None else recipe.name
+    own: Mapping[str, float | None] = (figures or {}) if weights is None else weights.figures
+    license_ = "" if weights is None else "license: apache-2.0\n"
     parts = [
-        "---\nlicense: apache-2.0\nlibrary_name: jointenergy\ntags:\n- energy-based-model\n---\n",
+        f"---\n{license_}library_name: jointenergy\ntags:\n- energy-based-model\n---\n",
         f"# {name}\n",
         recipe.description if recipe else "A network of your own, read as a joint energy-based model.",
         _what(run),
         "\n## Use\n",
-        _use(run, name),
+        _use(run, file or name),
         "\n## Data\n",
         _data(run),
         "\n## Training\n",
         _training(run, result, weights),
         "\n## Figures\n",
-        _figures(result, weights),
+        _figures(result, own),
         "\n## Health\n",
-        _health(result, weights),
+        _health(result, own),
         "\n## Not for\n",
         _limits(run),
     ]
@@ -77,7 +90,7 @@ def _use(run: Run, name: str) -> str:
         if len(run.labels)
         else ""
     )
-    opened = f"je.load({json.dumps(name)})" if run.recipe else 'je.load("weights.safetensors", network=net)'
+    opened = f"je.load({json.dumps(name)}{'' if run.recipe else ', network=net'})"
     lines = [
         "import jointenergy as je\n",
         f"run = {opened}",
@@ -117,25 +130,30 @@ def _training(run: Run, result: Result | None, weights: Weights | None) -> str:
     return " ".join(said)
 
 
-def _figures(result: Result | None, weights: Weights | None) -> str:
-    own = {} if weights is None else weights.figures
+def _figures(result: Result | None, own: Mapping[str, float | None]) -> str:
     published: Mapping[str, Metric] = {} if result is None else result.metrics
-    names = [n for n in (*FIRST, *(k for k in published if k.startswith(LAST))) if n in own or n in published]
+    names = [
+        n for n in (*FIRST, *(k for k in {**published, **own} if k.startswith(LAST))) if n in own or n in published
+    ]
     if not names:
-        return "None were published: `jointenergy evaluate` measures a run on its test rows."
+        return "None: `jointenergy evaluate` measures a run on its test rows."
     seeds = "" if result is None else f"mean of {plural(len(result.seeds), 'seed')}"
     lines = [f"| metric, test rows | this file | {seeds} | standard deviation |", "|---|---|---|---|"]
+    if result is None:
+        lines = ["| metric, test rows | this file |", "|---|---|"]
     for name in names:
-        mean, std = (f"{published[name].mean:.3f}", f"{published[name].std:.3f}") if name in published else ("", "")
-        lines.append(f"| {name} | {f'{own[name]:.3f}' if name in own else ''} | {mean} | {std} |")
+        cells = [name, "" if (value := own.get(name)) is None else f"{value:.3f}"]
+        if result is not None:
+            seen = published.get(name)
+            cells += ["", ""] if seen is None else [f"{seen.mean:.3f}", f"{seen.std:.3f}"]
+        lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
 
-def _health(result: Result | None, weights: Weights | None) -> str:
+def _health(result: Result | None, own: Mapping[str, float | None]) -> str:
     said = []
-    if weights is not None and "healthy" in weights.figures:
-        verdict = "healthy" if weights.figures["healthy"] else "not healthy"
-        said.append(f"The chains of this file are {verdict}, judged on held-out rows.")
+    if (healthy := own.get("healthy")) is not None:
+        said.append(f"The chains of this file are {'' if healthy else 'not '}healthy, judged on held-out rows.")
     if result is not None and "healthy" in result.metrics:
         n = sum(bool(v) for v in result.metrics["healthy"].values)
         said.append(f"{n} of {plural(len(result.seeds), 'seed')} ended healthy.")

@@ -33,7 +33,7 @@ from jointenergy.kernels import BlockGibbs, ExactGibbs, GibbsWithGradients, Kern
 from jointenergy.labels import MISSING, LabelSpace
 from jointenergy.models import Box, JointModel
 from jointenergy.recipes.schema import Recipe
-from jointenergy.runs import portable
+from jointenergy.runs import onnx, portable
 from jointenergy.runs.arrays import Array, Labels, given_of, rows_of, shaped_mask, tensor_of
 from jointenergy.runs.origin import Origin, Sampling
 from jointenergy.runs.thresholds import Thresholds
@@ -551,31 +551,52 @@ class Run:
         return check(plan, self.model, self.buffer if kept else None)
 
     def export(self, path: Path | str, *, half: bool = False) -> Path:
-        """Write weights, labels and what was fitted to validation rows to one safetensors file.
+        """Write the run to one file: `.safetensors` for `jointenergy.load`, or `.onnx` for other programs.
 
-        `half` rounds weights to float16, for a file of half the size; what was fitted is fitted again to the rounded
-        ones.
+        A safetensors file holds weights, labels and what was fitted to validation rows. `load(path)` opens a run of a
+        recipe; a run of your own network, by `fit` or `wrap`, also needs `network=` as it was given there. `half`
+        rounds weights to float16, for a file of half the size; what was fitted is fitted again to the rounded weights.
 
-        `jointenergy.load` opens it: a run of a recipe, which the file holds, by itself; a run of your own network, by
-        `fit` or `wrap`, with `network=` as it was given there.
+        An ONNX graph (extra `onnx`) takes x, `[n, *event_shape]` between the bounds, and returns `logits`,
+        `log_density` and `max_probability`. If labels are not independent given x, or have unknown constants, it takes
+        x and complete labels y, int64 `[n, L]`, and returns `log_density`. Labels, bounds, temperature and thresholds
+        are in its metadata.
         """
         if self.model.assumptions:
             raise InputError(
                 "a run with assumed constants cannot be exported: export the original run, assume them after loading"
             )
-        if half:
-            return self._rounded()._write(Path(path), half=True)
-        return self._write(Path(path))
+        path = Path(path)
+        if path.suffix == onnx.ENDING:
+            if half:
+                raise InputError("an .onnx file keeps float32 weights: leave out half, or export a .safetensors file")
+            return self._write_onnx(path)
+        return self._rounded()._write(path, half=True) if half else self._write(path)
 
-    def _write(self, path: Path, *, half: bool = False) -> Path:
-        for score in (*SCORES, CONFIDENCE) if self.origin.read_data is not None else ():
+    def _write_onnx(self, path: Path) -> Path:
+        self._fit_all()
+        metadata: dict[str, object] = {
+            "labels": dict(zip(self.labels.names, self.labels.values, strict=True)),
+            "bounds": tuple(self.bounds),
+            "fitted": self.thresholds.plain(),
+            "notes": self.notes,
+        }
+        return onnx.write(self.model, self.event_shape, metadata, path)
+
+    def _fit_all(self) -> None:
+        """Fit thresholds, temperature and prediction sets to the held-out rows, where there are any."""
+        if self.origin.read_data is None:
+            return
+        for score in (*SCORES, CONFIDENCE):
             with suppress(InputError):  # the data are unavailable, or the model lacks this score
                 self.threshold(score)
-        if self.origin.read_data is not None:
-            with suppress(InputError):
-                self._temperature()
-            with suppress(InputError):
-                self.predict_set(self.data.x_held[:1])
+        with suppress(InputError):
+            self._temperature()
+        with suppress(InputError):
+            self.predict_set(self.data.x_held[:1])
+
+    def _write(self, path: Path, *, half: bool = False) -> Path:
+        self._fit_all()
         return portable.write(
             self.model, self.origin, self.sampling, self.bounds, self.thresholds, self.notes, path, half=half
         )

@@ -1,4 +1,4 @@
-"""studio: trained runs in the browser: watch chains, ask, complete, convert, attack, compare, and see a run train.
+"""studio: trained runs in the browser: watch chains, predict, inpaint, convert, attack, compare, and follow training.
 
 It needs the extra `studio`. Everything is computed by `jointenergy.runs`; this room parses, calls and shows.
 """

@@ -1,7 +1,7 @@
-"""studio: the server: who may ask, what is asked, and answers as a stream of events.
+"""studio: the server: checks requests, and answers tasks as a stream of events.
 
-Only this machine's own names are taken as hosts, against DNS rebinding, and only the page itself as an origin. Bodies
-are bounded before they are parsed. Nothing is written but what the runs keep in their own folders.
+It accepts only local host names, against DNS rebinding, and only its own page as origin. Bodies are bounded before they
+are parsed. Nothing is written except what runs keep in their own folders.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ Next = Callable[[Request], Awaitable[Response]]
 
 
 def app_of(desk: Sequence[OpenRun], pool: Pool | None = None) -> FastAPI:
-    """The server of these runs."""
+    """Build the server of these runs."""
     pool = pool or Pool()
     places = list(desk)
 
@@ -110,23 +110,23 @@ def app_of(desk: Sequence[OpenRun], pool: Pool | None = None) -> FastAPI:
 
 
 def _refused(request: Request) -> str:
-    """Why a request is not answered: another host's name, or another origin; empty where it is."""
+    """Return why a request is refused, another host name or another origin; "" if it is accepted."""
     host = request.headers.get("host", "")
     name = host.rpartition(":")[0] if host.rpartition(":")[2].isdigit() else host
     if name not in HOSTS:
-        return f"the studio answers on {HOSTS[0]} and {HOSTS[1]} alone, got the host {host[:100]!r}"
+        return f"the studio answers only on {HOSTS[0]} and {HOSTS[1]}, got the host {host[:100]!r}"
     origin = request.headers.get("origin")
     if origin is not None and urlsplit(origin).netloc != host:
-        return f"the studio answers its own page alone, got the origin {origin[:100]!r}"
+        return f"the studio answers only its own page, got the origin {origin[:100]!r}"
     if request.headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
-        return "the studio answers its own page alone, and another site asked"
+        return "the studio answers only its own page, and the request came from another site"
     return ""
 
 
 async def _body(request: Request) -> bytes:
-    """The body, as JSON of a bounded size; a form of another site has no such type."""
+    """Read the body as JSON of bounded size; forms of other sites cannot send this type."""
     if request.headers.get("content-type", "").partition(";")[0] != "application/json":
-        raise InputError("a task is asked for by JSON: send Content-Type: application/json")
+        raise InputError("a task takes JSON: send Content-Type: application/json")
     content = bytearray()
     async for part in request.stream():
         content += part
@@ -143,7 +143,7 @@ async def _events(job: Job) -> AsyncIterator[str]:
 def _folder(places: Sequence[OpenRun], number: int) -> Path:
     place = place_of(list(places), number)
     if place.folder is None or not place.trains:
-        raise InputError(f"{place.name} is no run folder: there is no training to watch")
+        raise InputError(f"{place.name} is not a run folder: there is no training to watch")
     return place.folder
 
 

@@ -1,4 +1,4 @@
-"""studio: the runs that lie open, a copy of each model for each worker, and what the page must know of them."""
+"""studio: the open runs, a copy of each model for each worker, and their descriptions for the page."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from jointenergy.recipes.data import dataset_of
 from jointenergy.runs import Run
 from jointenergy.runs.loading import open_run
 
-TABLES = ("csv",)  # data sets whose rows are columns of a table, whatever their number
+TABLES = ("csv",)  # data sets that are shown as tables, whatever their number of columns
 
 
 @dataclass(frozen=True, eq=False)
 class OpenRun:
-    """A run on the desk: the run, or why it cannot be opened, and its folder where it has one."""
+    """Hold an open run, or why it cannot be opened, and its folder if it has one."""
 
     name: str
     run: Run | None
@@ -37,7 +37,7 @@ class OpenRun:
     lock: threading.Lock = field(default_factory=threading.Lock)
 
     def of(self, worker: int) -> Run:
-        """The run for one worker alone: chains hold what they make of weights in the model."""
+        """Return the copy of the run for one worker: chains cache values in the model."""
         if self.run is None:
             raise InputError(self.trouble)
         if worker not in self.copies:
@@ -49,14 +49,14 @@ class OpenRun:
 
     @property
     def opened(self) -> Run:
-        """The run, or one sentence."""
+        """Return the run, or raise InputError."""
         if self.run is None:
             raise InputError(self.trouble)
         return self.run
 
     @property
     def kind(self) -> str:
-        """What x is to the page: an image, points of a plane or a row of a table."""
+        """Return how the page shows x: as an image, points of a plane or a row of a table."""
         run = self.opened
         if run.recipe is not None and run.recipe.data.name in TABLES:
             return "table"
@@ -66,12 +66,12 @@ class OpenRun:
 
     @property
     def form(self) -> Form | None:
-        """Channels, height and width of an image."""
+        """Return channels, height and width of an image."""
         return image_form(self.opened.event_shape)
 
     @functools.cached_property
     def columns(self) -> tuple[str, ...]:
-        """The names of a table's columns, numbers where its file does not tell them."""
+        """Return the names of a table's columns, numbers if its file has none."""
         run = self.opened
         n = run.event_shape[0]
         folder = run.origin.data_folder
@@ -87,7 +87,7 @@ class OpenRun:
 
     @functools.cached_property
     def test(self) -> Dataset:
-        """Rows to pick from: the test rows of its data set, else those that it held out."""
+        """Return rows to pick from: the test rows of its data set, else its held-out rows."""
         run = self.opened
         if run.recipe is None:
             data = run.data
@@ -96,12 +96,12 @@ class OpenRun:
 
     @functools.cached_property
     def typical(self) -> Tensor:
-        """log p(x) of held-out rows, whose histogram stands behind every answer."""
+        """Return log p(x) of held-out rows, for the histogram."""
         run = self.opened
         return run.score(run.data.x_held[:5000]).double().cpu()
 
     def about(self, number: int) -> dict[str, Any]:
-        """What the page is told of the run."""
+        """Describe the run for the page."""
         told: dict[str, Any] = {"id": number, "name": self.name, "trouble": self.trouble, "trains": self.trains}
         if self.run is None:
             return told
@@ -128,12 +128,12 @@ class OpenRun:
 
     @property
     def trains(self) -> bool:
-        """Whether there is a folder whose training can be watched."""
+        """Return whether there is a folder whose training can be watched."""
         return self.folder is not None and (self.folder / run_folder.ABOUT).is_file()
 
 
 def placed(path: Path | str, data: Path | None = None, device: str = "cpu") -> OpenRun:
-    """A run on the desk; a folder whose run cannot be opened yet can be watched all the same."""
+    """Open a run; a folder whose run cannot be opened yet can still be watched."""
     folder = Path(path) if Path(path).is_dir() else None
     try:
         run = open_run(path, data=data, device=device)
@@ -150,7 +150,7 @@ def _shown(path: Path | str) -> str:
 
 
 def values_of(run: Run, x: Tensor) -> Tensor:
-    """Rows of a table in the units of its file."""
+    """Convert rows of a table to the units of its file."""
     if run.recipe is None:
         return x
     options, values = run.recipe.data.options, x.detach().cpu().double()
@@ -160,6 +160,6 @@ def values_of(run: Run, x: Tensor) -> Tensor:
 
 
 def rows_of_values(run: Run, values: Tensor) -> Tensor:
-    """Rows of a table as the run takes them; NaN stays NaN."""
+    """Convert rows in the units of the file to what the run takes; NaN stays NaN."""
     rows = values.float()
     return rows if run.recipe is None else torch.from_numpy(run.recipe.data.options.standardized(rows.numpy()))

@@ -1,6 +1,6 @@
-"""studio: a fixed number of workers behind a short queue: work is refused when it is full, and stops when nobody waits.
+"""studio: a fixed number of workers behind a short queue: a full queue refuses work, and abandoned work stops.
 
-A worker is a thread. Status is answered beside them, so that work never holds it up.
+A worker is a thread. Status is answered by another one, so that work never delays it.
 """
 
 from __future__ import annotations
@@ -19,28 +19,28 @@ import torch
 from jointenergy.errors import InputError
 
 WORKERS = 2
-WAITING = 32  # requests beyond those at work; more are refused
+WAITING = 32  # queued requests; more are refused
 AHEAD = 64  # events that a worker may be ahead of its reader
-LONGEST = 120.0  # seconds of one request
+LONGEST = 120.0  # seconds per request
 
 Emit = Callable[[str, dict[str, Any]], None]
-"""Sends an event to whoever asked. It stops the work where nobody waits for it any more, or where it took too long."""
+"""Sends an event to the client; stops the work if the client is gone or the work took too long."""
 Work = Callable[[int, Emit], None]
-"""What is to be done, told the number of its worker."""
+"""Work to do, given the number of its worker."""
 Event = tuple[str, dict[str, Any]]
 
 
 class BusyError(InputError):
-    """The queue is full."""
+    """Raised when the queue is full."""
 
 
 class Stopped(Exception):  # noqa: N818 (no error: the reader has gone)
-    """Nobody waits for the work."""
+    """Raised in work that nobody waits for."""
 
 
 @dataclass
 class Job:
-    """One request: its work, its events, and whether somebody waits for them."""
+    """Represent one request: its work, its events, and whether the client still waits."""
 
     work: Work
     loop: asyncio.AbstractEventLoop
@@ -50,18 +50,18 @@ class Job:
     began: float = 0.0
 
     def emit(self, name: str, values: dict[str, Any]) -> None:
-        """Send an event; wait for room where the reader is slow."""
+        """Send an event; wait if the reader is slow."""
         self.check()
         while not self.room.acquire(timeout=0.2):
             self.check()
         self._put(name, values)
 
     def end(self, name: str, values: dict[str, Any]) -> None:
-        """Send the last event, for which there is always room."""
+        """Send the last event without waiting."""
         self._put(name, values)
 
     def check(self) -> None:
-        """Stop where nobody waits, or where it took too long."""
+        """Stop if nobody waits or the work took too long."""
         if self.gone.is_set():
             raise Stopped
         if time.monotonic() - self.began > LONGEST:
@@ -74,7 +74,7 @@ class Job:
             raise Stopped from None
 
     async def read(self) -> AsyncIterator[Event]:
-        """The events up to the last one. Leaving early stops the work."""
+        """Yield the events up to the last one. Leaving early stops the work."""
         try:
             while True:
                 event = await self.events.get()
@@ -87,7 +87,7 @@ class Job:
 
 
 class Pool:
-    """The workers and their queue."""
+    """Manage the workers and their queue."""
 
     def __init__(self, workers: int = WORKERS, waiting: int = WAITING) -> None:
         self.waiting = waiting
@@ -110,7 +110,7 @@ class Pool:
         return job
 
     def status(self) -> dict[str, int]:
-        """How much there is to do."""
+        """Return the number of running and waiting requests."""
         return {
             "workers": len(self.threads),
             "busy": self.busy,
@@ -119,12 +119,12 @@ class Pool:
         }
 
     def close(self) -> None:
-        """End the workers, each after its present work."""
+        """End the workers, each after its current work."""
         for _ in self.threads:
             self.jobs.put(None)
 
     def _serve(self, number: int) -> None:
-        torch.set_num_threads(1)  # of this thread: workers share the cores
+        torch.set_num_threads(1)  # for this thread: workers share the cores
         while (job := self.jobs.get()) is not None:
             if job.gone.is_set():
                 continue
@@ -138,7 +138,7 @@ class Pool:
             except InputError as error:
                 self._end(job, {"says": str(error)})
             except Exception as error:  # one request must not end a worker
-                self._end(job, {"says": f"this should not happen ({type(error).__name__}: {str(error)[:200]})"})
+                self._end(job, {"says": f"internal error ({type(error).__name__}: {str(error)[:200]})"})
             finally:
                 with self._lock:
                     self.busy -= 1

@@ -1,4 +1,4 @@
-"""studio: what a worker does for the page: each task is checked, calls the run, and sends pictures and numbers."""
+"""studio: the tasks of a worker: each checks its request, calls the run, and sends pictures and numbers."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ from jointenergy.studio.desk import OpenRun, rows_of_values, values_of
 from jointenergy.studio.pool import Emit
 
 MOST_CHAINS, MOST_STEPS, MOST_FRAMES = 64, 2000, 240
-MOST_VALUES = 1_000_000  # of one frame
+MOST_VALUES = 1_000_000  # per frame
 BINS = 40
 NEAREST = 6
-SPREAD = 4.0  # how far beyond held-out rows the histogram reaches, in widths of their middle half
+SPREAD = 4.0  # reach of the histogram beyond held-out rows, in interquartile ranges
 Chains = Annotated[int, Field(ge=1, le=MOST_CHAINS)]
 Steps = Annotated[int, Field(ge=1, le=MOST_STEPS)]
 Text = Annotated[str, Field(max_length=24_000_000)]
 
 
 class TaskAsked(BaseModel):
-    """What every task takes: the run, by its number, and a seed."""
+    """Fields of every task: the run, by its number, and a seed."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -46,7 +46,7 @@ class TaskAsked(BaseModel):
 
 
 class Input(BaseModel):
-    """One x: a test row of a run, an image file, or the values of a table's row, None where they are missing."""
+    """One input: a test row of a run, an image file, or the values of a table's row, None where missing."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
@@ -61,7 +61,7 @@ Given = Annotated[dict[str, str], Field(max_length=1000)]
 
 
 class SampleAsked(TaskAsked):
-    """Chains, live or as a film."""
+    """Request for chains, live or as an animation."""
 
     given: Given = {}
     chains: Chains = 16
@@ -71,13 +71,13 @@ class SampleAsked(TaskAsked):
 
 
 class InputAsked(TaskAsked):
-    """A question about one x."""
+    """Request about one input."""
 
     input: Input
 
 
 class CompleteAsked(InputAsked):
-    """An x with a region to fill in; `hidden` are the numbers of its pixels."""
+    """Request to inpaint a region of an input; `hidden` are the indices of its pixels."""
 
     hidden: Annotated[list[Annotated[int, Field(ge=0)]], Field(max_length=100_000)] = []
     chains: Chains = 8
@@ -86,14 +86,14 @@ class CompleteAsked(InputAsked):
 
 
 class ConvertAsked(InputAsked):
-    """An x and its new labels."""
+    """Request to convert an input to new labels."""
 
     to: Given
     steps: Steps = 100
 
 
 class AttackAsked(InputAsked):
-    """An x to be attacked; the radius is a share of the range of x."""
+    """Request to attack an input; the radius is a share of the range of x."""
 
     radius: Annotated[float, Field(gt=0, le=1)] = 0.1
     steps: Annotated[int, Field(ge=1, le=100)] = 20
@@ -101,7 +101,7 @@ class AttackAsked(InputAsked):
 
 
 class RowsAsked(TaskAsked):
-    """Test rows to pick from."""
+    """Request for test rows to pick from."""
 
     begin: Annotated[int, Field(ge=0, lt=10_000_000)] = 0
     n: Annotated[int, Field(ge=1, le=64)] = 24
@@ -110,11 +110,11 @@ class RowsAsked(TaskAsked):
 Desk = list[OpenRun]
 
 
-# Pictures and numbers as the page takes them.
+# Pictures and numbers for the page.
 
 
 def pixels(run: Run, x: Tensor) -> str:
-    """Images as bytes in base64, row after row, channels last."""
+    """Encode images as base64 bytes, rows first, channels last."""
     form = x.view(len(x), 1, *_side(x)) if x.ndim == 2 else x[:, None] if x.ndim == 3 else x
     unit = View.of(run.bounds).unit(form.detach().cpu().float())
     levels = (unit.nan_to_num(0.5) * 255).round().clamp(0, 255).byte()
@@ -127,14 +127,14 @@ def _side(x: Tensor) -> tuple[int, int]:
 
 
 def shown(place: OpenRun, run: Run, x: Tensor) -> dict[str, Any]:
-    """Rows as the page draws them."""
+    """Convert rows for display."""
     if place.kind == "image":
         return {"n": len(x), "pixels": pixels(run, x)}
     return {"n": len(x), "values": [[_number(v) for v in row] for row in values_of(run, x).flatten(1).tolist()]}
 
 
 def _number(value: float) -> float | None:
-    """JSON knows no NaN and no infinity."""
+    """Return None for NaN and infinity, which JSON does not have."""
     return round(value, 6) if math.isfinite(value) else None
 
 
@@ -142,11 +142,11 @@ def _numbers(values: Tensor) -> list[float | None]:
     return [_number(v) for v in values.detach().double().cpu().flatten().tolist()]
 
 
-# What the page hands in.
+# Inputs from the page.
 
 
 def x_of(desk: Desk, place: OpenRun, run: Run, asked: Input) -> Tensor:
-    """One x, `[1, *event]`, as the run takes it."""
+    """Return one input, `[1, *event]`, as the run takes it."""
     given = [name for name in ("row", "image", "values") if getattr(asked, name) is not None]
     if len(given) != 1:
         raise InputError(f"an input is a test row, an image or values, one of them; got {', '.join(given) or 'none'}")
@@ -171,14 +171,14 @@ def x_of(desk: Desk, place: OpenRun, run: Run, asked: Input) -> Tensor:
 
 
 def _image(place: OpenRun, run: Run, text: str, invert: bool) -> Tensor:
-    """An uploaded image, read as every other file of a stranger is, in the form of x."""
+    """Read an uploaded image, as carefully as any untrusted file, in the shape of x."""
     form = place.form
     if form is None or place.kind != "image":
-        raise InputError(f"{place.name} takes rows of numbers, and no images")
+        raise InputError(f"{place.name} takes rows of numbers, not images")
     try:
         content = base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
-        raise InputError("the image is no base64") from None
+        raise InputError("the image is not valid base64") from None
     found = tensor_of(decode(content, "of the page", "RGB" if form[0] == 3 else "L", None), "the image").float()
     found = 255.0 - found if invert else found
     x = fitted(found[None], form)[0].round().clamp(0, 255).byte()
@@ -186,7 +186,7 @@ def _image(place: OpenRun, run: Run, text: str, invert: bool) -> Tensor:
 
 
 def place_of(desk: Desk, number: int) -> OpenRun:
-    """The run of a number."""
+    """Return the run with this number."""
     if not 0 <= number < len(desk):
         raise InputError(f"there is no run {number}: {len(desk)} are open")
     return desk[number]
@@ -200,11 +200,11 @@ def _labels(run: Run, y: Tensor) -> list[dict[str, Any]]:
     return [dict(row) for row in run.labels.decode(y)] if len(run.labels) else [{} for _ in y]
 
 
-# Tasks. Each takes the desk, what was asked, the number of its worker and where to send events.
+# Tasks. Each takes the open runs, the request, the number of its worker and where to send events.
 
 
 def sample(desk: Desk, asked: SampleAsked, worker: int, emit: Emit) -> None:
-    """Chains as they move, with the energy of each."""
+    """Stream chains as they move, with the energy of each."""
     place = place_of(desk, asked.run)
     run = _warmed(place.of(worker), asked.temperature)
     _check_size(run, asked.chains)
@@ -218,7 +218,7 @@ def sample(desk: Desk, asked: SampleAsked, worker: int, emit: Emit) -> None:
 
 
 def film(desk: Desk, asked: SampleAsked, worker: int, emit: Emit) -> None:
-    """The same chains as an animated GIF."""
+    """Draw the same chains as an animated GIF."""
     run = _warmed(place_of(desk, asked.run).of(worker), asked.temperature)
     _check_size(run, asked.chains)
     reel = Film(asked.steps)
@@ -232,7 +232,7 @@ def film(desk: Desk, asked: SampleAsked, worker: int, emit: Emit) -> None:
 
 
 def ask(desk: Desk, asked: InputAsked, worker: int, emit: Emit) -> None:
-    """All that a run says about one x."""
+    """Predict labels, set and score of one input."""
     place = place_of(desk, asked.run)
     run = place.of(worker)
     x = x_of(desk, place, run, asked.input)
@@ -248,7 +248,7 @@ def ask(desk: Desk, asked: InputAsked, worker: int, emit: Emit) -> None:
 
 
 def complete(desk: Desk, asked: CompleteAsked, worker: int, emit: Emit) -> None:
-    """Several chains that fill in a region, live, then their mean and spread."""
+    """Inpaint a region with several chains, live; then send their mean and spread."""
     place = place_of(desk, asked.run)
     run = place.of(worker)
     _check_size(run, asked.chains)
@@ -278,7 +278,7 @@ def complete(desk: Desk, asked: CompleteAsked, worker: int, emit: Emit) -> None:
 
 
 def convert(desk: Desk, asked: ConvertAsked, worker: int, emit: Emit) -> None:
-    """The way of one x to other labels."""
+    """Convert one input to other labels, step by step."""
     place = place_of(desk, asked.run)
     run = place.of(worker)
     x = x_of(desk, place, run, asked.input)
@@ -306,7 +306,7 @@ def convert(desk: Desk, asked: ConvertAsked, worker: int, emit: Emit) -> None:
 
 
 def attack(desk: Desk, asked: AttackAsked, worker: int, emit: Emit) -> None:
-    """A small PGD attack, and what is predicted before it, after it and after refinement."""
+    """Attack an input by PGD; send the predictions before, after, and after refinement."""
     place = place_of(desk, asked.run)
     run = place.of(worker)
     x = x_of(desk, place, run, asked.input)
@@ -327,7 +327,7 @@ def attack(desk: Desk, asked: AttackAsked, worker: int, emit: Emit) -> None:
 
 
 def rows(desk: Desk, asked: RowsAsked, worker: int, emit: Emit) -> None:
-    """Test rows to pick from, with their labels."""
+    """Send test rows to pick from, with their labels."""
     place = place_of(desk, asked.run)
     run = place.of(worker)
     test = place.test
@@ -351,7 +351,7 @@ TASKS: dict[str, tuple[type[TaskAsked], Callable[[Desk, Any, int, Emit], None]]]
 
 
 def _told(notes: list[str], part: Callable[[], Any]) -> Any:  # noqa: ANN401 (JSON)
-    """A part of an answer, or None and the library's own sentence on why there is none."""
+    """Return a part of an answer, or None and the library's error message."""
     try:
         return part()
     except InputError as error:
@@ -360,7 +360,7 @@ def _told(notes: list[str], part: Callable[[], Any]) -> Any:  # noqa: ANN401 (JS
 
 
 def _probabilities(run: Run, x: Tensor, notes: list[str]) -> dict[str, list[float | None]] | None:
-    """p(label | x), averaged over rows."""
+    """Return p(label | x), averaged over rows."""
     if not len(run.labels):
         return None
     found: dict[str, list[float | None]] | None = _told(
@@ -370,7 +370,7 @@ def _probabilities(run: Run, x: Tensor, notes: list[str]) -> dict[str, list[floa
 
 
 def _score(place: OpenRun, run: Run, x: Tensor) -> dict[str, Any]:
-    """log p(x), averaged over rows, with the threshold and the histogram of held-out rows."""
+    """Return log p(x), averaged over rows, with the threshold and the histogram of held-out rows."""
     value = float(run.score(x).double().mean())
     threshold, typical = run.threshold(), place.typical
     quarter = torch.quantile(typical, torch.tensor([0.25, 0.75], dtype=torch.float64))
@@ -398,7 +398,7 @@ def _neighbors(place: OpenRun, run: Run, x: Tensor) -> dict[str, Any]:
 
 
 def _true(desk: Desk, place: OpenRun, asked: Input) -> dict[str, Any] | None:
-    """The labels of a test row."""
+    """Return the labels of a test row."""
     if asked.row is None:
         return None
     source = place if asked.of is None else place_of(desk, asked.of)
@@ -407,18 +407,18 @@ def _true(desk: Desk, place: OpenRun, asked: Input) -> dict[str, Any] | None:
 
 
 def _mask(place: OpenRun, run: Run, hidden: list[int]) -> Tensor:
-    """True where x is known; a hidden pixel is hidden in all its channels."""
+    """Return a mask, True where x is known; a hidden pixel is hidden in all channels."""
     form = place.form if place.kind == "image" else None
     channels, n = (1, math.prod(run.event_shape)) if form is None else (form[0], form[1] * form[2])
     if hidden and max(hidden) >= n:
-        raise InputError(f"x has {n:,} places to hide, and no place {max(hidden):,}")
+        raise InputError(f"x has {n:,} pixels to hide, and no pixel {max(hidden):,}")
     known = torch.ones(channels, n, dtype=torch.bool)
     known[:, hidden] = False
     return known.view(run.event_shape)
 
 
 def _frames(place: OpenRun, run: Run, steps: int, given: dict[str, str], emit: Emit) -> Callable[[int, State], None]:
-    """Send the chains as they move, not more often than a film has frames."""
+    """Return a callback that sends the chains as they move, at most at the frame rate of a film."""
     every = max(1, math.ceil(steps / MOST_FRAMES))
     held = _given(given)
 
@@ -434,7 +434,7 @@ def _frames(place: OpenRun, run: Run, steps: int, given: dict[str, str], emit: E
 
 
 def _warmed(run: Run, temperature: float | None) -> Run:
-    """The run whose chains have another temperature."""
+    """Return the run with chains at another temperature."""
     kernel = run.sampling.x_kernel
     if temperature is None or math.isclose(temperature, run.sampling.temperature, rel_tol=1e-6):
         return run

@@ -1,4 +1,4 @@
-"""studio: a run folder while it trains: curves, checks, events of the guard and the newest samples."""
+"""studio: a run folder during training: curves, checks, events of the guard and the newest samples."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from jointenergy.recipes.schema import read
 from jointenergy.training.journal import EVENTS, read_events
 
 SAMPLES = "samples"
-MOST_POINTS = 400  # of a curve
+MOST_POINTS = 400  # per curve
 MOST_EVENTS = 100
 MOST_BYTES = 64 * MIB
 CURVES = ("loss", "f_data", "f_samples", "gap", "gradient_norm")
 
 
 def watched(folder: Path) -> dict[str, Any]:
-    """What the folder says now."""
+    """Read the current state of the folder."""
     metrics, checks = _table(folder / "metrics.csv"), _table(folder / "checks.csv")
     samples = sorted(p.name for p in (folder / SAMPLES).glob("iteration-*.png"))
     at = [row["iteration"] for row in metrics]
@@ -44,7 +44,7 @@ def watched(folder: Path) -> dict[str, Any]:
 
 
 def sample_picture(folder: Path, name: str) -> bytes:
-    """A picture of samples of the run, by its file's name alone."""
+    """Return a picture of samples of the run, by file name."""
     known = {p.name: p for p in (folder / SAMPLES).glob("iteration-*.png")}
     if name not in known:
         raise InputError(f"the run has no picture of samples {name!r}")
@@ -52,7 +52,7 @@ def sample_picture(folder: Path, name: str) -> bytes:
 
 
 def _table(path: Path) -> list[dict[str, float | None]]:
-    """Rows of numbers, evenly left out where they are many; a line that is being written is not read."""
+    """Read rows of numbers, thinned evenly if there are many; an incomplete last line is skipped."""
     if not path.is_file():
         return []
     text = content_of(path, MOST_BYTES).decode("utf-8", errors="replace")

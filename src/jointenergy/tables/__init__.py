@@ -1,4 +1,4 @@
-"""tables: the scikit-learn face: estimators for tables, the same engine and guard underneath."""
+"""tables: scikit-learn estimators for tables, trained by the same engine and guard as all models."""
 
 from jointenergy.tables.classifier import JointEnergyClassifier
 from jointenergy.tables.conditional import Conditional

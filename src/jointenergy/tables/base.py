@@ -1,4 +1,4 @@
-"""tables: what the classifier and the detector share: training, densities, samples, imputations."""
+"""tables: the base class of the estimators: training, densities, samples, imputations."""
 
 from __future__ import annotations
 
@@ -41,19 +41,19 @@ from jointenergy.tables.training import (
 )
 from jointenergy.training.callbacks import Printed
 
-LEAST, MOST, PASSES = 100, 500, 5  # iterations and passes over the rows, where max_iter leaves them to the rows
-WEIGHT_DECAY, MANY = 0.5, 10  # of tables with few features; with more it grows as their root does
-NOISE, MOST_NOISE = 0.1, 0.5  # of rows for the classifier, of two features and of many: these lie further apart
-FEW_PIXELS = 64  # above which images are learned more slowly and blurred more, or chains do not follow
-SMALL = 1000  # rows below which the network is narrow and batches are small
-LOOKS = 40  # of early stopping in a whole fit
+LEAST, MOST, PASSES = 100, 500, 5  # bounds of the default max_iter: iterations, and passes over the rows
+WEIGHT_DECAY, MANY = 0.5, 10  # up to MANY features; beyond, it grows with the square root of their number
+NOISE, MOST_NOISE = 0.1, 0.5  # noise on the classifier's rows: with two features, and at most
+FEW_PIXELS = 64  # larger images need a lower learning rate and more noise, or chains fall behind
+SMALL = 1000  # below this many rows the network is narrow and batches are small
+LOOKS = 40  # evaluations of early stopping in a whole fit
 SAMPLE_STEPS = 100
-SCORED = 2000  # rows learned from whose log-densities are kept
+SCORED = 2000  # training rows whose log-densities are kept
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class TableEstimator(BaseEstimator):  # type: ignore[misc]
-    """Settings and methods of both estimators; the settings are described there."""
+    """Hold the settings and methods that all estimators share; JointEnergyClassifier documents the settings."""
 
     max_iter: int | None = None
     hidden_layer_sizes: Sequence[int] | int | None = None
@@ -71,7 +71,7 @@ class TableEstimator(BaseEstimator):  # type: ignore[misc]
     # Fitting.
 
     def _prepare(self, X: Any, sample_weight: Any, *, reset: bool = True) -> tuple[InputTable, Floats]:
-        """The table and how much each row counts, with settings that have been checked."""
+        """Check the settings; return the table and the weight of each row."""
         parameters.check(self)
         table = read(self, X, reset=reset)
         weight = np.ones(table.n_rows)
@@ -79,11 +79,11 @@ class TableEstimator(BaseEstimator):  # type: ignore[misc]
             like = np.zeros((table.n_rows, 1))
             weight = np.asarray(_check_sample_weight(sample_weight, like, dtype=np.float64, ensure_non_negative=True))
             if not (weight > 0).any():
-                raise InputError("sample_weight is zero for all rows: at least one must count")
+                raise InputError("sample_weight is zero for all rows: give at least one row a positive weight")
         if self.image_shape is not None:
             shape = parameters.image_of(self.image_shape)
             if "category" in table.kinds or table.left_out or int(np.prod(shape)) != len(table.columns):
-                raise InputError(f"image_shape={shape} needs {int(np.prod(shape))} number columns, X has others")
+                raise InputError(f"image_shape={shape} needs {int(np.prod(shape))} numeric columns and no others in X")
         return table, weight
 
     def _train(
@@ -96,11 +96,11 @@ class TableEstimator(BaseEstimator):  # type: ignore[misc]
         before: TableDensity | None = None,
         decay: bool = True,
     ) -> TrainingState:
-        """Train on the rows that count; `before` is a density to go on from, with its columns and reference.
+        """Train on the rows with positive weight, from the density `before` where one is given.
 
-        Without `decay` it is one of many passes: at one learning rate, with nothing held out.
+        Without `decay` this is one of many passes: at a constant learning rate, without a validation split.
         """
-        # A row that occurs twice is one row of twice the weight: to repeat rows and to weigh them are then the same.
+        # Merge equal rows and add their weights, so that repeating a row equals doubling its weight.
         counts = np.flatnonzero(weight > 0)
         cells = np.hstack((table.cells()[counts], targets.numpy()[counts]))
         first, summed, n_rows = merged(cells, weight[counts])
@@ -161,18 +161,18 @@ class TableEstimator(BaseEstimator):  # type: ignore[misc]
         return result.progress
 
     def _held_out_score(self, data: TrainingData, n_targets: int, reference: gaussians.Gaussians) -> Score:
-        """What early stopping looks at."""
+        """Return the score that early stopping monitors."""
         return score_of(data, n_targets)
 
     def _fit_density(self, X: Any, sample_weight: Any) -> None:
-        """Learn a density without labels."""
+        """Fit a density without labels."""
         table, weight = self._prepare(X, sample_weight)
         if table.n_rows < 2:
-            raise InputError("a density of one sample is none: n_samples=1, give at least 2")
+            raise InputError("a density needs at least 2 rows, got n_samples=1")
         self._train(table, torch.empty(table.n_rows, 0, dtype=torch.int64), {}, weight)
 
     def _own_scores(self, table: InputTable, weight: Floats, seed: int) -> Floats:
-        """Log-densities of rows learned from, some of them where they are many, and their weights: `[2, n]`."""
+        """Return log-densities of training rows, a random subset of many, and their weights: `[2, n]`."""
         counts = np.flatnonzero(weight > 0)
         gaps = any((c == None).any() if c.dtype == object else np.isnan(c).any() for c in table.columns)  # noqa: E711
         most = SCORED // 5 if gaps else SCORED  # each completion of a row with gaps is scored
@@ -192,7 +192,7 @@ class TableEstimator(BaseEstimator):  # type: ignore[misc]
         whole = min(max(5 * n_labeled // 4, LEAST), max(MOST, PASSES * n_rows // size))
         chosen = (64, 64) if small else (128, 128)
         hidden = parameters.hidden_of(self.hidden_layer_sizes)
-        # The more directions there are, the sooner rows are learned by heart: more weight decay, more noise.
+        # More features make rows easier to memorize: more weight decay, more noise.
         image = self.image_shape is not None
         few = FEW_PIXELS / max(n_features, 1)
         return FitSettings(
@@ -209,10 +209,10 @@ class TableEstimator(BaseEstimator):  # type: ignore[misc]
         )
 
     def _target_place(self) -> int | None:
-        """Which number a regressor is asked for."""
+        """Return the position of a regressor's target among the numbers."""
         return None
 
-    # Questions.
+    # Queries.
 
     def _encoded(self, table: InputTable, targets: Tensor | None = None) -> tuple[Tensor, Tensor]:
         x, discrete = self._columns.encode(table)
@@ -221,7 +221,7 @@ class TableEstimator(BaseEstimator):  # type: ignore[misc]
         return x, torch.cat((targets, discrete), dim=1)
 
     def _generator(self, random_state: Any = None) -> torch.Generator:
-        """Seeded by the argument, or by the estimator's own; answers are the same at every call."""
+        """Return a generator seeded by the argument or by the estimator, so that repeated calls agree."""
         state = self.random_state if random_state is None else random_state
         if isinstance(state, np.random.RandomState) and random_state is None:
             state = 0  # drawing from it at prediction would change the estimator
@@ -229,19 +229,19 @@ class TableEstimator(BaseEstimator):  # type: ignore[misc]
         return torch.Generator().manual_seed(seed)
 
     def _one_key(self, n: int) -> Tensor:
-        """The same for all rows: what is found of a row then depends on nothing beside it."""
+        """Return the same key for all rows, so that the answer for a row does not depend on other rows."""
         return streams.chain_keys(1, generator=self._generator()).expand(n)
 
     def _log_density(self, table: InputTable, targets: Tensor | None = None, *, completed: bool = False) -> Floats:
-        """log p(what is known of each row), exact for complete rows, an estimate for others; features in own units.
+        """Return log p(known entries) of each row in the columns' own units: exact for complete rows, else estimated.
 
-        `completed`: the mean of log p(row) over completions of the row instead. That is a density of all features, so
-        that rows that miss different ones compare, in any units.
+        With `completed` return the mean of log p(row) over completions of the row instead: a density of all features,
+        so that rows with different missing entries are comparable, whatever the units.
         """
         x, y = self._encoded(table, targets)
         density, columns, keys = self._density, self._columns, self._one_key(len(x))
         found = density.expected_log_density(x, y, keys) if completed else density.log_known(x, y, keys)
-        # Standardized features are denser by their scales; those that are not known have no density.
+        # Change of variables from standardized features; missing ones have no density.
         volume = np.zeros(table.n_rows)
         if columns.numbers:
             wider = columns.scaling.log_volume(table.numbers(columns.numbers))
@@ -253,22 +253,36 @@ class TableEstimator(BaseEstimator):  # type: ignore[misc]
         return read(self, X, reset=False)
 
     def score_samples(self, X: Any) -> Floats:
-        """log p(x) of each row, labels summed out, at temperature 1, up to one constant of the fitted model.
+        """Return log p(x) of each row, labels summed out, up to one constant of the fitted model.
 
-        Of a row with missing features it is the log-density of what is known of it, estimated by weighted draws; rows
-        that miss different features have densities of different features, which are not comparable. A category that was
-        never seen counts as one row in n + 1, of the n rows learned from.
+        For a row with missing features it is the log-density of the known ones, estimated by importance sampling.
+        Rows that miss different features are not comparable, since their densities are over different features; use
+        JointEnergyDetector for those. A category not seen in training has probability 1 / (n + 1) with n training rows.
         """
         return self._log_density(self._read(X))
 
     def impute(
         self, X: Any, y: Any = None, *, n_draws: int = 50, level: float = 0.9, steps: int = 50, random_state: Any = None
     ) -> Imputed:
-        """What is missing in X, drawn from p(missing | known, y) at temperature 1: NaN, and categories that are missing
-        or were never seen.
+        """Draw the missing entries of X from p(missing | known, y) at temperature 1.
 
-        `y` names the classes where they are known. A row's draws start at draws of the class Gaussians given what is
-        known, chosen by their weight, and make `steps` steps of an exact kernel.
+        Missing are NaN, None, and categories not seen in training. Draws start from the class Gaussians given the
+        known entries, resampled by importance weights, and are moved by `steps` steps of MALA.
+
+        Parameters
+        ----------
+        X : array or data frame
+            Rows to complete.
+        y : array, optional
+            Labels, where they are known. Only for classifiers.
+        n_draws : int, default=50
+            Completions of each row. Use more for smoother means and intervals.
+        level : float, default=0.9
+            Coverage of the intervals.
+        steps : int, default=50
+            Chain steps of each draw. Use more where the density is far from Gaussian.
+        random_state : int, RandomState or None, default=None
+            Seed of the draws; None uses the estimator's.
         """
         table = self._read(X)
         check_count("n_draws", n_draws, least=2)
@@ -282,7 +296,7 @@ class TableEstimator(BaseEstimator):  # type: ignore[misc]
         generator = self._generator(random_state)
         rng = np.random.default_rng(generator.initial_seed())
         if bool(open_rows.any()):
-            # A key for each row of the table, so that rows without gaps do not shift the others'.
+            # One key per row of the table, so that complete rows do not shift the keys of the others.
             keys = streams.chain_keys(len(x), generator=generator)[open_rows]
             drawn = self._density.complete_rows(x[open_rows], labels[open_rows], keys, n_draws=n_draws, steps=steps)
             all_x[:, open_rows], all_y[:, open_rows] = drawn
@@ -290,7 +304,7 @@ class TableEstimator(BaseEstimator):  # type: ignore[misc]
         return imputed(self._columns, X, table, x, all_x, discrete, level, rng)
 
     def _drawn(self, n: int, targets: Tensor | None, random_state: Any) -> tuple[Any, Tensor]:
-        """New rows of the model as a table, and their targets; `targets` is one row of them, MISSING where free."""
+        """Draw rows as a table, and their targets; `targets` is one row of given targets, MISSING where free."""
         check_count("n, the number of samples,", n)
         x = torch.full((n, self._columns.n_features), torch.nan, dtype=torch.float64)
         y = torch.full((n, len(self._density.model.labels)), MISSING)
@@ -304,18 +318,18 @@ class TableEstimator(BaseEstimator):  # type: ignore[misc]
         return self._columns.table(self._columns.decode(x, y[:, n_targets:], rng)), y[:, :n_targets]
 
     def conditional(self, columns: Any, given: Any = None, *, y: Any = None) -> Conditional:
-        """p(columns | given, y): samples and densities of some columns given values of others.
+        """Return p(columns | given, y): an object with `sample`, `density` and `log_density`.
 
-        `columns` are names or numbers, `given` maps others to values, and `y` is a class, or a row of y, where there
-        are labels. Whatever is neither asked nor given is summed out.
+        `columns` are names or positions, `given` maps other columns to values, and `y` is a class or one row of y.
+        All other columns and labels are summed out.
         """
         check_is_fitted(self)
         return Conditional.of(self, columns, given, self._given_targets(y))
 
     def explain(self, X: Any, y: Any = None) -> Explanation:
-        """Which entries make each row unusual: how surprising each is given the others, in nats, with a plot.
+        """Explain which entries make each row unusual: the surprise of each entry given the others, in nats.
 
-        With `y` the rows are judged together with their labels.
+        With `y` the entries are conditioned on the labels too.
         """
         table = self._read(X)
         targets = None
@@ -329,11 +343,11 @@ class TableEstimator(BaseEstimator):  # type: ignore[misc]
     def plot_density(
         self, columns: Any, given: Any = None, *, y: Any = None, ax: Any = None, label: str | None = None
     ) -> Any:
-        """Draw p(columns | given, y): a curve or bars of one column, a map of two columns of numbers."""
+        """Plot p(columns | given, y): a curve or bars for one column, a heat map for two numeric columns."""
         return plots.plot_density(self.conditional(columns, given, y=y), ax=ax, label=label)
 
     def _given_targets(self, y: Any) -> Tensor:
-        """One row of labels, MISSING where `y` does not say."""
+        """Return one row of labels, MISSING where `y` gives none."""
         if y is None:
             return torch.full((1, self._density.n_targets), MISSING)
         if not hasattr(self, "_targets"):
@@ -345,15 +359,15 @@ class TableEstimator(BaseEstimator):  # type: ignore[misc]
     def save(self, path: str | Path) -> Path:
         """Save the fitted estimator in one safetensors file, without pickle; `load` opens it.
 
-        Where training stands is left out: `partial_fit` and `warm_start` then go on with a new optimizer. A pickle
-        keeps it.
+        The optimizer's state is not saved: after `load`, `partial_fit` and `warm_start` continue with a new optimizer.
+        A pickle keeps it.
         """
         check_is_fitted(self)
         return saving.save(self, Path(path))
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
-        """An estimator that `save` has written."""
+        """Load an estimator that `save` wrote."""
         return saving.load(cls, Path(path))
 
     def __sklearn_tags__(self) -> Any:

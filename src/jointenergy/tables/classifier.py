@@ -1,4 +1,4 @@
-"""tables: JointEnergyClassifier, a joint density of a table and its labels as a scikit-learn classifier."""
+"""tables: JointEnergyClassifier, a scikit-learn classifier with a joint density of features and labels."""
 
 from __future__ import annotations
 
@@ -30,58 +30,90 @@ AnyArray = npt.NDArray[Any]
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class JointEnergyClassifier(ClassifierMixin, TableEstimator):  # type: ignore[misc]
-    """A classifier that is a density too: one density p(x, y) of features and labels, trained by chains under a guard.
+    """Classify rows with a joint density p(x, y) of features and labels.
 
-    From the one density come class probabilities, a log-density that knows what is unlike the data, samples, and
-    imputations of whatever is missing. Rows without a label are learned from. All of it is at temperature 1.
+    One fitted density gives class probabilities, log-densities for outlier detection, samples, and imputations of
+    missing entries, all at temperature 1. Features may be missing (NaN, None), and rows without a label still train
+    the density.
 
     Parameters
     ----------
     max_iter : int or None, default=None
-        The most iterations: one batch and a few steps of the chains each. None: five for every four labeled rows
-        (of a detector, rows), at least 100, and at most 500 or five passes over all rows, whichever is more.
+        Largest number of training iterations. None chooses it: five for every four labeled rows, at least 100, at
+        most 500 or five passes over the rows, whichever is more. Raise it when `fit` warns that it did not converge.
     hidden_layer_sizes : int, sequence of int or None, default=None
-        The network's hidden layers; None chooses them.
+        Widths of the hidden layers, after the convolutions for images. None chooses two layers by the number of rows.
     label_weight : float, default=100
-        The weight of log p(y | x) beside that of log p(x), which is 1. At 1, the least, the sum is the joint
-        likelihood.
+        Weight of log p(y | x) relative to log p(x), at least 1. Lower it when densities, samples and imputations
+        matter more than accuracy; 1 is the joint likelihood.
     missing_label : default=-1
-        What marks a row without a label in `y`, beside NaN and None; None: nothing does, not even those. A `y` of -1
-        and +1 alone has two classes.
+        Value of `y` that marks a row without a label; NaN and None mark one too. Pass None when -1 is a class. A `y`
+        of -1 and +1 alone is read as two classes.
     early_stopping : bool or "auto", default="auto"
-        Whether rows are held out to stop where log p(y | x), weighed as the rows are, gets worse; "auto": where at
-        least 30 would be held out. Without any row to hold out a fit does not stop early.
+        Whether to hold out rows and stop when their log p(y | x) gets worse. "auto" does so when at least 30 rows
+        would be held out. Set it to False to train on all rows of a small table.
     validation_fraction : float, default=0.1
-        The share that is held out of the rows with all labels and numbers that miss few categories: up to 128
-        combinations are summed out.
+        Share of rows that early stopping holds out, taken from rows with all labels and numbers.
     n_iter_no_change : int, default=10
-        Looks at the held-out rows, of 40 in a whole fit, that may be worse than the best by more than its standard
-        error, one after the other, before it stops. The newest weights that are not worse are kept.
+        Number of consecutive evaluations, of 40 in a whole fit, that may be worse than the best by more than its
+        standard error before training stops. The newest weights that are not worse are kept.
     batch_size : int or "auto", default="auto"
+        Rows per iteration. "auto" takes 32 to 64 for fewer than 1000 rows, else 128.
     learning_rate_init : float, default=0.004
+        Initial learning rate. Lower it when the loss in `loss_curve_` is unstable.
     categorical_features : "from_dtype", None or a sequence of columns, default="from_dtype"
-        Columns that are discrete variables, by number, name or mask; "from_dtype": those of a frame that hold
-        categories, strings, objects or booleans.
+        Columns to treat as categories, by position, name or mask. "from_dtype" takes the columns of a data frame
+        that hold categories, strings, objects or booleans. Name columns when X is an array, or when integers are codes.
     image_shape : tuple or None, default=None
-        (height, width) or (channels, height, width) of rows that are images: a convolutional network then.
+        (height, width) or (channels, height, width) when rows are images; a convolutional network is then used.
     warm_start : bool, default=False
-        Whether `fit` goes on from where the training of the last fit stands.
+        Whether `fit` continues training from the previous call.
     class_weight : None, "balanced" or dict, default=None
-        Weights of the classes of one output, which multiply `sample_weight`: "balanced" counts all classes alike.
-        Probabilities and densities are then those of data with such classes. Take it where rare classes matter more.
+        Class weights, multiplied by `sample_weight`, for a single output. Use "balanced" when rare classes matter as
+        much as frequent ones; probabilities and densities then follow the reweighted data.
     device : str, default="cpu"
-        Where it is trained; answers are always computed on the CPU, in float64.
+        Device for training. Predictions always run on the CPU in float64.
     random_state : int, RandomState or None, default=None
+        Seed. Pass an integer for reproducible fits and draws.
     verbose : int, default=0
+        Whether to print progress.
 
     Attributes
     ----------
-    classes_ : of one output its classes, of binary labels their numbers, of several outputs a list.
-    health_ : whether the chains are healthy, in numbers and, by `complaints`, in sentences.
-    transduction_ : the labels of the rows learned from, the missing ones predicted.
-    n_iter_, loss_curve_ : iterations made, and the loss of each.
-    validation_scores_ : held-out log p(y | x) at each look of early stopping, None without.
-    n_features_in_, feature_names_in_ : of the table.
+    classes_ : ndarray or list
+        Classes of a single output, label indices for binary labels, a list of class arrays for several outputs.
+    health_ : Health
+        Verdict on the chains: `health_.healthy`, its measures, and `health_.complaints` in sentences.
+    transduction_ : ndarray
+        Labels of the training rows, missing ones predicted.
+    n_iter_ : int
+        Iterations made.
+    loss_curve_ : list of float
+        Loss of each iteration.
+    validation_scores_ : list of float or None
+        Held-out log p(y | x) at each evaluation of early stopping, None without early stopping.
+    n_features_in_ : int
+        Number of columns of X.
+    feature_names_in_ : ndarray
+        Column names, when X had string names.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sklearn.datasets import load_iris
+    >>> from jointenergy.tables import JointEnergyClassifier
+    >>> X, y = load_iris(return_X_y=True)
+    >>> model = JointEnergyClassifier(max_iter=100, random_state=0).fit(X, y)
+    >>> model.predict([[5.1, 3.5, np.nan, 0.2]])  # one measurement is missing
+    array([0])
+    >>> usual, unusual = model.score_samples([[5.1, 3.5, 1.4, 0.2], [9.0, 9.0, 9.0, 9.0]])
+    >>> bool(usual > unusual)
+    True
+    >>> model.impute([[5.1, 3.5, np.nan, 0.2]]).X.shape
+    (1, 4)
+    >>> rows, labels = model.sample(3, given=2)
+    >>> labels
+    array([2, 2, 2])
     """
 
     label_weight: float = 100.0
@@ -90,7 +122,7 @@ class JointEnergyClassifier(ClassifierMixin, TableEstimator):  # type: ignore[mi
     class_weight: Any = None
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
-        """Learn the model of rows and labels; what is missing of either is summed out."""
+        """Fit the joint density of rows and labels; missing entries of either are summed out."""
         before = getattr(self, "_density", None) if self.warm_start else None
         table, weight = self._prepare(X, sample_weight, reset=before is None)
         check_consistent_length(np.empty(table.n_rows), y if y is None or hasattr(y, "shape") else np.asarray(y))
@@ -100,11 +132,13 @@ class JointEnergyClassifier(ClassifierMixin, TableEstimator):  # type: ignore[mi
         return self
 
     def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> Self:
-        """One pass over these rows, on from where training stands, at one learning rate and with nothing held out; the
-        first call needs all `classes` where its rows do not have them all, and learns from its rows how columns are
-        scaled and where the model begins."""
+        """Continue training with one pass over these rows, at a constant learning rate, without a validation split.
+
+        The first call fits the column scaling and the initial density from its rows. Pass all `classes` to it when
+        its rows do not show every class.
+        """
         if self.class_weight is not None:
-            raise InputError("partial_fit sees a piece at a time and cannot weigh classes: pass sample_weight")
+            raise InputError("partial_fit sees only part of the rows and cannot weigh classes: pass sample_weight")
         before = getattr(self, "_density", None)
         table, weight = self._prepare(X, sample_weight, reset=before is None)
         if before is None:
@@ -113,12 +147,12 @@ class JointEnergyClassifier(ClassifierMixin, TableEstimator):  # type: ignore[mi
         return self
 
     def _class_weights(self, y: Any, weight: Floats) -> Floats:
-        """The weight of each row's class; 1 where it has none."""
+        """Return the class weight of each row, 1 for unlabeled rows."""
         found = np.ones(len(weight))
         if self.class_weight is None:
             return found
         if self._targets.kind != "one":
-            raise InputError("class_weight weighs the classes of one output, and y has several: pass sample_weight")
+            raise InputError("class_weight needs a single output, and y has several: pass sample_weight")
         counts = weight > 0
         codes = np.full(len(weight), MISSING)
         codes[counts] = self._targets.encode(rows_of(y, counts), int(counts.sum()))[:, 0].numpy()
@@ -140,7 +174,7 @@ class JointEnergyClassifier(ClassifierMixin, TableEstimator):  # type: ignore[mi
     def _learn(
         self, table: InputTable, y: Any, weight: Floats, before: TableDensity | None, *, decay: bool = True
     ) -> None:
-        # Labels of rows that do not count are not looked at: they may hold classes that no other row has.
+        # Skip the labels of rows with weight zero: they may hold classes that no other row has.
         counts = weight > 0
         labels = torch.full((table.n_rows, len(self._targets.classes)), MISSING)
         labels[torch.from_numpy(counts)] = self._targets.encode(rows_of(y, counts), int(counts.sum()))
@@ -153,25 +187,32 @@ class JointEnergyClassifier(ClassifierMixin, TableEstimator):  # type: ignore[mi
         self.transduction_ = self._targets.decode(labels)
 
     def predict_proba(self, X: Any) -> Any:
-        """p(class | x): `[n, classes]`; `[n, labels]`, the probability of each, for binary labels; a list for several
-        outputs. Missing features are averaged over draws from the model, the same at every call; where these are
-        chains, a probability near a half has an error of up to 0.1."""
+        """Return p(class | x), missing features averaged over draws from the model.
+
+        The draws are the same at every call. When they come from chains, a probability near 0.5 has an error of up
+        to 0.1.
+
+        Returns
+        -------
+        ndarray or list of ndarray
+            `[n, classes]` for one output, `[n, labels]` for binary labels, a list for several outputs.
+        """
         probs = self._probs(self._read(X))
         return self._targets.shaped([p.numpy() for p in probs])
 
     def predict_log_proba(self, X: Any) -> Any:
-        """The logarithms of `predict_proba`."""
+        """Return the logarithm of `predict_proba`."""
         probs = self.predict_proba(X)
         with np.errstate(divide="ignore"):
             return [np.log(p) for p in probs] if isinstance(probs, list) else np.log(probs)
 
     def predict(self, X: Any) -> AnyArray:
-        """The most probable class of each row, output by output."""
+        """Return the most probable class of each row, for each output."""
         probs = self._probs(self._read(X))
         return self._targets.decode(torch.stack([p.argmax(1) for p in probs], dim=1))
 
     def decision_function(self, X: Any) -> Any:
-        """The log-odds of each class against the others; of two classes, and of binary labels, those of the second."""
+        """Return the log-odds of each class against the rest; of the second class only when there are two."""
         probs = self._probs(self._read(X))
         odds = [_log_odds(p).numpy() for p in probs]
         if self._targets.kind == "one":
@@ -179,7 +220,7 @@ class JointEnergyClassifier(ClassifierMixin, TableEstimator):  # type: ignore[mi
         return self._targets.shaped(odds)
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
-        """The share of rows that are predicted right, in all outputs at once where there are several."""
+        """Return the accuracy; with several outputs a row counts when all of them are right."""
         said, truth = self.predict(X), np.asarray(y)
         if self._targets.kind == "one":
             truth = column_or_1d(truth, warn=True)
@@ -190,26 +231,27 @@ class JointEnergyClassifier(ClassifierMixin, TableEstimator):  # type: ignore[mi
         return float(np.average(right if right.ndim == 1 else right.all(1), weights=sample_weight))
 
     def joint_log_density(self, X: Any, y: Any) -> Floats:
-        """log p(x, y) of each row, up to the same constant as `score_samples`; labels that are missing are summed
-        out."""
+        """Return log p(x, y) of each row, up to the same constant as `score_samples`; missing labels are summed out."""
         table = self._read(X)
         return self._log_density(table, self._targets.encode(y, table.n_rows))
 
     def sample(self, n: int = 1, given: Any = None, random_state: Any = None) -> tuple[Any, AnyArray]:
-        """Draw `n` rows, a frame where one was learned from, and their labels; `given` is a class, or a row of y,
-        missing where free."""
+        """Draw `n` rows and their labels; rows are a data frame when the model was fitted to one.
+
+        `given` fixes the label: a class, or one row of y with missing entries left free.
+        """
         check_is_fitted(self)
         x, y = self._drawn(n, self._given_targets(given), random_state)
         return x, self._targets.decode(y)
 
     def partial_dependence(self, column: Any, values: Any = None, *, given: Any = None) -> PartialDependence:
-        """p(class | column = value, given) over values of a column, the other columns summed out given that value.
+        """Compute p(class | column = value, given) over values of a column, the other columns summed out.
 
-        Without `values`: all categories, or 40 numbers over the range that was seen.
+        Without `values`: all categories, or 40 numbers over the range of the training data.
         """
         check_is_fitted(self)
         if self._targets.kind != "one":
-            raise InputError("partial_dependence is of one output, and y had several")
+            raise InputError("partial_dependence needs a model with a single output, and y had several")
         columns = self._columns
         k = columns.place(column)
         chosen = plots.grid(columns, k, 40) if values is None else list(values)
@@ -234,6 +276,6 @@ class JointEnergyClassifier(ClassifierMixin, TableEstimator):  # type: ignore[mi
 def _log_odds(probs: Tensor) -> Tensor:
     tiny = torch.finfo(probs.dtype).tiny
     rest = (probs.sum(1, keepdim=True) - probs).clamp(min=tiny)
-    if probs.shape[1] == 2:  # exactly opposite to each other
+    if probs.shape[1] == 2:  # so that the two log-odds are exact opposites
         rest = probs.flip(1).clamp(min=tiny)
     return probs.clamp(min=tiny).log() - rest.log()

@@ -1,4 +1,4 @@
-"""tables: the columns of a table: which are part of the model, how numbers are scaled, categories coded and written."""
+"""tables: the columns of a table: which enter the model, how numbers are scaled and categories encoded."""
 
 from __future__ import annotations
 
@@ -20,43 +20,43 @@ from jointenergy.tables.reading import InputTable
 
 Floats = npt.NDArray[np.float64]
 
-MOST_VALUES = 32  # of a category column that have a state of their own; the rarer ones share one
-HEAVY = 12.0  # standard deviations of a Gaussian as wide as the middle half, beyond which tails are bent
-RESOLUTIONS = (86400.0, 3600.0, 60.0, 1.0, 1e-3, 1e-6)  # seconds: a column of days has days in its draws
+MOST_VALUES = 32  # categories of a column with a state of their own; rarer ones share one state
+HEAVY = 12.0  # a column with values this many robust standard deviations from its center gets a log-like scale
+RESOLUTIONS = (86400.0, 3600.0, 60.0, 1.0, 1e-3, 1e-6)  # in seconds; a column of days has whole days in its draws
 
 
 @dataclass(frozen=True, eq=False)
 class Columns:
-    """Which columns are numbers and which categories, how the numbers are scaled and what the categories are called.
+    """Encode a table: which columns are numbers and which categories, the scaling, the names of the categories.
 
-    A table without numbers has one column of zeros in their place, so that there is an x. A column with one value is
-    no part of the model, and comes back as that value. Columns that are `left_out` come back as they came.
+    A table without numbers gets one column of zeros, so that there is an x. A constant column is not part of the model
+    and is decoded as its value. Columns that are `left_out` are passed through.
     """
 
     kinds: tuple[Kind, ...]
     numbers: tuple[int, ...]
     categories: dict[int, list[Any]]
-    """The values of each category column, in order, and the one value of each constant column."""
+    """Ordered values of each category column, and the value of each constant column."""
     rare: dict[int, dict[Any, float]]
-    """The values that share the last state of a category column, with the weight of each."""
+    """Rare values that share the last state of a category column, with their weights."""
     left_out: tuple[int, ...]
     scaling: Scaling
     n_rows: int
-    """That were learned from."""
+    """Training rows."""
     names: tuple[str, ...] | None = None
     like: Any = field(default=None, compare=False)
-    """A frame without rows, where a frame was learned from."""
+    """An empty data frame like the training data, when that was a data frame."""
 
     @classmethod
     def fit(cls, table: InputTable, weight: Floats, *, n_rows: int, shared: bool = False) -> Columns:
-        """From the table that is learned from: means and scales by weight, NaN left out; `shared` by all columns."""
+        """Fit to the training table: weighted means and scales without NaN, one for all columns with `shared`."""
         values, rare, numbers = {}, {}, []
         for k in range(len(table.columns)):
             if k in table.left_out:
                 continue
             found = table.values(k)
             if not found:
-                raise InputError(f"column {table.called(k)} has no value at all: leave it out")
+                raise InputError(f"column {table.called(k)} has no value at all: drop it")
             if table.kinds[k] == "category":
                 values[k], rare[k] = _kept(found, table.columns[k], weight)
             elif len(found) == 1 and not shared:
@@ -85,7 +85,7 @@ class Columns:
 
     @property
     def discrete(self) -> tuple[int, ...]:
-        """The category columns that are a part of the model."""
+        """Category columns that are part of the model."""
         return tuple(k for k, values in self.categories.items() if len(values) > 1)
 
     @property
@@ -96,7 +96,7 @@ class Columns:
         return f"{k}" if self.names is None else f"{self.names[k]!r}"
 
     def place(self, column: Any) -> int:
-        """The number of a column that is named, or the number itself."""
+        """Return the position of a column, given by name or position."""
         names = [] if self.names is None else list(self.names)
         if isinstance(column, str) and column in names:
             return names.index(column)
@@ -106,7 +106,7 @@ class Columns:
         raise InputError(f"there is no column {column!r}: name {known}")
 
     def label_space(self, targets: dict[str, list[str]]) -> LabelSpace:
-        """The targets first, then the discrete columns, as label variables."""
+        """Return the label variables: the targets first, then the category columns."""
         own = {}
         for k in self.discrete:
             states = [f"{i}: {v}" for i, v in enumerate(self.categories[k])]
@@ -114,7 +114,7 @@ class Columns:
         return LabelSpace({**targets, **own})
 
     def encode(self, table: InputTable) -> tuple[Tensor, Tensor]:
-        """Standardized numbers `[n, D]`, NaN where not known, and the categories as labels `[n, C]`, or MISSING."""
+        """Return standardized numbers `[n, D]`, NaN where missing, and categories as labels `[n, C]`, or MISSING."""
         x = self.scaling.scaled(table.numbers(self.numbers)) if self.numbers else np.zeros((table.n_rows, 1))
         labels = np.full((table.n_rows, len(self.discrete)), MISSING, dtype=np.int64)
         for place, k in enumerate(self.discrete):
@@ -124,8 +124,8 @@ class Columns:
         return torch.from_numpy(x), torch.from_numpy(labels)
 
     def log_shares(self, table: InputTable) -> Floats:
-        """log p(value | its shared state), added up over the rare values of each row; and log 1 / (n + 1) for each
-        value that none of the rows learned from had: it is as rare as one row more would make it."""
+        """Return, summed over each row, log p(value | its shared state) of rare values and log 1 / (n + 1) of values
+        that no training row had."""
         found, strange = np.zeros(table.n_rows), -np.log(self.n_rows + 1)
         for k, values in self.categories.items():
             counts = self.rare.get(k, {})
@@ -138,9 +138,9 @@ class Columns:
     def decode(
         self, x: Tensor, labels: Tensor, rng: np.random.Generator, origin: InputTable | None = None
     ) -> list[npt.NDArray[Any]]:
-        """Rows `[..., D]` and `[..., C]` column by column, `[...]`: numbers, or cells of categories.
+        """Decode rows `[..., D]` and `[..., C]` into columns `[...]` of numbers or categories.
 
-        A rare value is drawn by how often it occurs. Columns that were left out are those of `origin`, or missing.
+        Rare values are drawn by their frequency. Columns that were left out come from `origin`, or are missing.
         """
         form = tuple(x.shape[:-1])
         numbers = self.scaling.restored(x.numpy()) if self.numbers else np.zeros((*form, 0))
@@ -171,15 +171,14 @@ class Columns:
         return cells
 
     def most_frequent(self, k: int, codes: npt.NDArray[np.int64]) -> list[Any]:
-        """The values of codes, the most frequent one of a shared state."""
+        """Decode codes, a shared state as its most frequent value."""
         listed = list(self.categories[k])
         if k in self.rare:
             listed.append(max(self.rare[k], key=lambda value: self.rare[k][value]))
         return [listed[i] for i in codes.tolist()]
 
     def table(self, columns: Sequence[npt.NDArray[Any]], index: Any = None) -> Any:
-        """Columns of rows as a frame like the one learned from; without one as an array, of objects where there are
-        categories."""
+        """Return columns as a data frame like the training data; else as an array, of objects with categories."""
         if self.like is not None:
             return frames.written(self.like, self.kinds, columns, index)
         kind: type = object if "category" in self.kinds else np.float64
@@ -187,7 +186,7 @@ class Columns:
 
 
 def _kept(values: list[Any], cells: npt.NDArray[Any], weight: Floats) -> tuple[list[Any], dict[Any, float]]:
-    """The values that have a state of their own, in order, and the rarer ones with their weights."""
+    """Return the ordered values with a state of their own, and the rarer ones with their weights."""
     if len(values) <= MOST_VALUES:
         return values, {}
     counts = dict.fromkeys(values, 0.0)
@@ -202,10 +201,10 @@ def _kept(values: list[Any], cells: npt.NDArray[Any], weight: Floats) -> tuple[l
 
 @dataclass(frozen=True, eq=False)
 class Scaling:
-    """Numbers as the model has them: tails bent where they are heavy, then standardized.
+    """Transform numbers for the model: arsinh for heavy tails, then standardization.
 
-    A column with a `bend` b > 0 is arsinh((x - center) / b): linear in the middle, logarithmic in its tails. What is
-    read back is rounded to multiples of `unit` and kept between `low` and `high`, where a unit is known.
+    A column with a `bend` b > 0 becomes arsinh((x - center) / b): linear in the middle, logarithmic in the tails. The
+    inverse rounds to multiples of `unit` and clips to `low` and `high` where a unit is known.
     """
 
     mean: Floats
@@ -232,7 +231,7 @@ class Scaling:
         count = (known * weight[:, None]).sum(0)
         mean = np.where(known, bent * weight[:, None], 0.0).sum(0) / count
         variance = np.where(known, (bent - mean) ** 2 * weight[:, None], 0.0).sum(0) / count
-        if shared and len(numbers):  # the mean and the spread of all pixels together
+        if shared and len(numbers):  # one mean and scale for all pixels
             variance = np.full_like(mean, (variance + mean**2).mean() - mean.mean() ** 2)
             mean = np.full_like(mean, mean.mean())
         scale = np.sqrt(variance)
@@ -249,7 +248,7 @@ class Scaling:
         return found
 
     def restored(self, x: Floats) -> Floats:
-        """In their own units again, `[..., D]`."""
+        """Invert the transform, `[..., D]`."""
         bent = x * self.scale + self.mean
         curved = self.center + self.bend * np.sinh(np.clip(bent, -300, 300) * (self.bend > 0))
         values = np.where(self.bend > 0, curved, bent)
@@ -259,7 +258,7 @@ class Scaling:
         return found
 
     def log_volume(self, values: Floats) -> Floats:
-        """The log of how much wider each number is in its own units, `[n, D]`; at the center where it is missing."""
+        """Return the log-derivative of the inverse transform, `[n, D]`; at the center for missing numbers."""
         away = np.where(np.isnan(values), 0.0, values - self.center) / np.where(self.bend > 0, self.bend, 1.0)
         curved = np.where(self.bend > 0, np.log(np.maximum(self.bend, 1e-300)) + 0.5 * np.log1p(away**2), 0.0)
         found: Floats = np.log(self.scale) + curved
@@ -272,17 +271,17 @@ def _bent(values: Floats, center: Floats, bend: Floats) -> Floats:
 
 
 def _bend(known: Floats) -> tuple[float, float]:
-    """Center and width of a heavy-tailed column, or zeros."""
+    """Return the center and width of a heavy-tailed column, or zeros."""
     low, center, high = np.quantile(known, [0.25, 0.5, 0.75])
     away = np.abs(known - center)
-    width = (high - low) / 1.349  # of a Gaussian with that middle half
+    width = (high - low) / 1.349  # standard deviation of a Gaussian with these quartiles
     if width == 0 and (away > 0).any():
         width = float(np.median(away[away > 0]))
     return (float(center), float(width)) if away.max() > HEAVY * width > 0 else (0.0, 0.0)
 
 
 def _unit(table: InputTable, k: int) -> float:
-    """What all values of a column are multiples of: 1 for whole numbers, days or less for dates; 0: nothing."""
+    """Return the unit that all values are multiples of: 1 for integers, a day or less for dates; 0 for none."""
     kind = table.kinds[k]
     if kind == "whole":
         return 1.0

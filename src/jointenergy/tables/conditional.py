@@ -1,4 +1,4 @@
-"""tables: p(some columns | others): samples and densities of whatever is asked, given whatever is known."""
+"""tables: conditional distributions of some columns given others: samples and densities."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from jointenergy.tables.reading import InputTable
 if TYPE_CHECKING:
     from jointenergy.tables.base import TableEstimator
 
-STEPS = 100  # of the chains of a sample
+STEPS = 100  # chain steps of a sample
 
 
 def asked_table(columns: Columns, cells: Mapping[int, Sequence[Any]], n: int) -> InputTable:
-    """A table of n rows in which only these columns are known."""
+    """Make a table of n rows in which only these columns are known."""
     made: list[npt.NDArray[Any]] = []
     for k, kind in enumerate(columns.kinds):
         category = kind == "category"
@@ -36,10 +36,10 @@ def asked_table(columns: Columns, cells: Mapping[int, Sequence[Any]], n: int) ->
 
 
 def _cell(columns: Columns, k: int, value: Any) -> Any:
-    """One value of a column as the table has it, or one sentence about why it is none."""
+    """Convert one value to the column's type, or raise InputError."""
     kind, name, value = columns.kinds[k], columns.called(k), frames.plain(value)
     if k in columns.left_out:
-        raise InputError(f"column {name} was left out of the model: it can be neither asked nor given")
+        raise InputError(f"column {name} is not part of the model: it can be neither asked for nor given")
     if kind == "category":
         known = [*columns.categories[k], *columns.rare.get(k, {})]
         if value is not None and value not in known:
@@ -60,13 +60,13 @@ def _cell(columns: Columns, k: int, value: Any) -> Any:
 
 @dataclass(frozen=True, eq=False)
 class Conditional:
-    """p(columns | given, y) of a fitted estimator, all other columns and labels summed out, at temperature 1."""
+    """Represent p(columns | given, y) of a fitted estimator, all other columns and labels summed out."""
 
     estimator: TableEstimator
     columns: tuple[int, ...]
     given: Mapping[int, Any]
     targets: Tensor
-    """One row of labels, MISSING where they are summed out."""
+    """One row of labels, MISSING where summed out."""
 
     @classmethod
     def of(
@@ -84,13 +84,13 @@ class Conditional:
         for k in asked:
             if k in known.left_out:
                 raise InputError(
-                    f"column {known.called(k)} was left out of the model: it can be neither asked nor given"
+                    f"column {known.called(k)} is not part of the model: it can be neither asked for nor given"
                 )
-        asked_table(known, {k: [v] for k, v in held.items()}, 1)  # one sentence for what cannot be given
+        asked_table(known, {k: [v] for k, v in held.items()}, 1)  # raises InputError for values that cannot be given
         return cls(estimator, asked, held, targets)
 
     def sample(self, n: int = 1, random_state: Any = None) -> Any:
-        """`n` draws of the columns that were asked for: a frame like the one learned from, or an array."""
+        """Draw the columns `n` times: a data frame like the training data, or an array."""
         check_count("n, the number of samples,", n)
         own, columns = self.estimator, self.estimator._columns
         generator = own._generator(random_state)
@@ -107,10 +107,14 @@ class Conditional:
         )
 
     def log_density(self, values: Any) -> Floats:
-        """log p(values | given) of each row of values, normalized: in the columns' own units, and per value of a
-        category. Estimated by the same draws of the reference for all rows, so that curves are smooth.
+        """Return log p(values | given) of each row of values, normalized, in the columns' own units.
 
-        `values` has one entry for each column in a row: a frame, a mapping, an array, or a plain list for one column.
+        It is estimated with the same reference draws for all rows, so that curves are smooth.
+
+        Parameters
+        ----------
+        values : data frame, mapping, array or list
+            Rows with one entry for each column; a plain list for a single column.
         """
         cells = self._cells(values)
         n = len(cells[self.columns[0]])
@@ -120,7 +124,7 @@ class Conditional:
         return np.asarray(above - below)
 
     def density(self, values: Any) -> Floats:
-        """p(values | given): the exponential of `log_density`."""
+        """Return p(values | given), the exponential of `log_density`."""
         return np.exp(self.log_density(values))
 
     def _cells(self, values: Any) -> dict[int, Sequence[Any]]:

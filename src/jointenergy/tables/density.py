@@ -1,7 +1,7 @@
-"""tables: the joint density of a fitted table, at temperature 1: log-densities, probabilities, completions, in tensors.
+"""tables: the joint density of a fitted table at temperature 1: log-densities, probabilities and completions.
 
-Rows are standardized features x, `[n, D]`, with NaN where not known, and labels y, `[n, L]`, the targets first, then
-the discrete features, MISSING where not known. What is known never moves.
+Rows are standardized features x, `[n, D]`, NaN where missing, and labels y, `[n, L]`, the targets first, then the
+discrete features, MISSING where missing. Known entries never move.
 """
 
 from __future__ import annotations
@@ -20,22 +20,22 @@ from jointenergy.labels import MISSING, LabelSpace
 from jointenergy.models import TiltedGaussianModel
 from jointenergy.tables.gaussians import ConditionalGaussian, Gaussians, known_code
 
-CANDIDATES = 128  # draws of the reference that compete for the starts of a row's chains
-WITNESSES = 512  # such draws where a mean over them is asked for
-ENOUGH = 64.0  # of these, counted by their weights, that answer for a row without chains
-DRAWS, STEPS = 32, 20  # of a row's chains, where fewer do
-FEW_STATES = 128  # label states up to which all labels are drawn at once, exactly
+CANDIDATES = 128  # reference draws per row from which the starts of its chains are resampled
+WITNESSES = 512  # reference draws per row for an importance-sampled mean
+ENOUGH = 64.0  # effective sample size of these above which a row needs no chains
+DRAWS, STEPS = 32, 20  # chains of a row, and their steps, below it
+FEW_STATES = 128  # label states up to which all labels are drawn jointly and exactly
 X_STEPS = 3  # moves of x for each such draw, which costs as much as several of them
-AT_ONCE = 8192  # rows or chains that are looked at together
+AT_ONCE = 8192  # rows or chains per batch
 
 
-Question = Callable[[Tensor, Tensor], Tensor]  # of complete rows x and labels y, one or several numbers of each
+Question = Callable[[Tensor, Tensor], Tensor]  # from complete rows x and labels y to one or several numbers per row
 
 
 @dataclass(frozen=True, eq=False)
 class Candidates:
-    """Rows completed by the reference, x `[m, n, D]` and y `[m, n, L]`, with their log weights and the model's
-    log-densities, `[n, m]`."""
+    """Hold rows completed by the reference, x `[m, n, D]` and y `[m, n, L]`, their log importance weights and the
+    model's log-densities, `[n, m]`."""
 
     x: Tensor
     y: Tensor
@@ -48,7 +48,7 @@ class Candidates:
 
 @dataclass(frozen=True, eq=False)
 class TableDensity:
-    """The model in float64 with its reference, the step size of its chains, and the chains themselves at the last."""
+    """Hold the model in float64 with its reference, the step size of its chains, and their last states."""
 
     model: TiltedGaussianModel
     gaussians: Gaussians
@@ -62,13 +62,13 @@ class TableDensity:
 
     @torch.no_grad()
     def log_density(self, x: Tensor, y: Tensor) -> Tensor:
-        """log p(x, y) of complete rows up to the model's constant, missing targets summed out."""
+        """Return log p(x, y) of complete rows up to the model's constant, missing targets summed out."""
         pieces = zip(self._shaped(x).split(AT_ONCE), y.split(AT_ONCE), strict=True)
         return torch.cat([self.model.log_density_unchecked(a, b) for a, b in pieces])
 
     @torch.no_grad()
     def target_probs(self, x: Tensor, y: Tensor) -> Tensor:
-        """p(target | x, the other labels) of complete rows, the targets side by side: `[n, n_codes of the targets]`."""
+        """Return p(target | x, other labels) of complete rows, targets concatenated: `[n, n_codes of the targets]`."""
         found = []
         for a, b in zip(self._shaped(x).split(AT_ONCE), y.split(AT_ONCE), strict=True):
             probs = self.model.label_probs(a, b)
@@ -76,15 +76,15 @@ class TableDensity:
         return torch.cat(found)
 
     def incomplete(self, x: Tensor, y: Tensor) -> Tensor:
-        """Which rows miss features; targets may be missing in any."""
+        """Return which rows have missing features; missing targets do not count."""
         return x.isnan().any(1) | (y[:, self.n_targets :] == MISSING).any(1)
 
     @torch.no_grad()
     def complete_rows(self, x: Tensor, y: Tensor, keys: Tensor, *, n_draws: int, steps: int) -> tuple[Tensor, Tensor]:
         """Draw `n_draws` completions of each row, x `[m, n, D]` and y `[m, n, L]`.
 
-        Draws of the reference given what is known are chosen by their weight under the model, then moved by `steps`
-        steps of an exact kernel. A row's completions are a function of the row and its key.
+        Reference draws given the known entries are resampled by their importance weights, then moved by `steps` steps
+        of an exact kernel. A row's completions depend on the row and its key alone.
         """
         size = max(1, AT_ONCE // max(CANDIDATES, n_draws))
         pieces = zip(x.split(size), y.split(size), keys.split(size), strict=True)
@@ -93,14 +93,14 @@ class TableDensity:
 
     @torch.no_grad()
     def log_known(self, x: Tensor, y: Tensor, keys: Tensor) -> Tensor:
-        """log p(what is known of each row) up to the model's constant: exact for complete rows, for others estimated by
-        draws of the reference."""
+        """Return log p(known entries) of each row up to the model's constant: exact for complete rows, else estimated
+        by importance sampling from the reference."""
         return self._answers(self.log_density, lambda a, b, k: self._candidates(a, b, k, WITNESSES)[1], x, y, keys)
 
     @torch.no_grad()
     def expected_log_density(self, x: Tensor, y: Tensor, keys: Tensor) -> Tensor:
-        """The mean of log p over the completions of each row, by weighted draws of the reference: what `expected` gives
-        of `log_density` without chains, at half the cost."""
+        """Return the mean of log p over the completions of each row, by importance sampling from the reference: as
+        `expected(log_density)` without chains, at half the cost."""
 
         def mean(x: Tensor, y: Tensor, keys: Tensor) -> Tensor:
             drawn, _ = self._candidates(x, y, keys, WITNESSES)
@@ -110,10 +110,10 @@ class TableDensity:
 
     @torch.no_grad()
     def expected(self, of: Question, x: Tensor, y: Tensor, keys: Tensor, *, chains: bool) -> Tensor:
-        """The means of `of`, `[n, V]`, over the completions of each row with targets missing; complete rows have one.
+        """Return the mean of `of`, `[n, V]`, over the completions of each row, targets missing.
 
-        Over draws of the reference by their weights, where these are many; else, if `chains`, over where chains end.
-        One key for all rows makes a row's answer its own, whichever rows stand beside it.
+        Importance sampling from the reference where the effective sample size suffices; else, with `chains`, the mean
+        over chain ends. With one key for all rows, a row's answer does not depend on other rows.
         """
 
         def asked(x: Tensor, y: Tensor) -> Tensor:
@@ -150,7 +150,7 @@ class TableDensity:
         return _by_rows(self.incomplete(x, y), others, lambda rows: of_complete(x[rows], y[rows]))
 
     def _candidates(self, x: Tensor, y: Tensor, keys: Tensor, count: int) -> tuple[Candidates, Tensor]:
-        """`count` draws of the reference for each row, and by their weights log p(what is known) of each row."""
+        """Draw `count` completions per row from the reference; estimate log p(known entries) from their weights."""
         drawn_x, drawn_y, log_known = self._reference_draws(x, y, count, streams.split(keys, 3)[0])
         flat_x, flat_y = drawn_x.flatten(0, 1), drawn_y.flatten(0, 1)
         code = self.model.others.code_of(flat_y[:, self.n_targets :], x.dtype)
@@ -163,10 +163,10 @@ class TableDensity:
     def _moved(
         self, drawn: Candidates, x: Tensor, y: Tensor, keys: Tensor, *, n_draws: int, steps: int
     ) -> tuple[Tensor, Tensor]:
-        """Where chains end that start at candidates, chosen by their weights."""
+        """Run chains from candidates resampled by weight; return where they end."""
         n = len(x)
         _, choice, walks = streams.split(keys, 3)
-        # Evenly spaced through the sums of the weights: a candidate comes as often as it weighs, to within one.
+        # Systematic resampling: the count of each candidate is its expected count, up to one.
         below = drawn.weights.softmax(1).cumsum(1)
         places = (torch.arange(n_draws) + streams.uniform(choice, 1, torch.float64)) / n_draws
         chosen = torch.searchsorted(below, places * below[:, -1:], right=True).clamp_(max=len(drawn.x) - 1).mT
@@ -175,7 +175,7 @@ class TableDensity:
         given, mask = y.repeat(n_draws, 1), (~x.isnan()).repeat(n_draws, 1)
         keys = torch.cat(streams.split(walks, n_draws))
         kernel = x_kernel(self.model, self.step_size)
-        # Rows that miss discrete features walk apart from the others, whose chains must not depend on them.
+        # Rows with missing discrete features run separately: the chains of the others must not depend on them.
         lacks = (given[:, self.n_targets :] == MISSING).any(1)
         for rows, mover in ((lacks, mover_of(self.model.labels, kernel)), (~lacks, Mover(kernel, None, 1))):
             if not bool(rows.any()):
@@ -194,7 +194,7 @@ class TableDensity:
         return end_x.view(n_draws, n, -1), end_y.view(n_draws, n, -1)
 
     def _reference_draws(self, x: Tensor, y: Tensor, n_draws: int, keys: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Rows completed by the reference, x `[m, n, D]` and y `[m, n, L]`, and its log p(what is known), `[n]`.
+        """Complete rows by the reference, x `[m, n, D]` and y `[m, n, L]`; return its log p(known entries), `[n]`, too.
 
         Targets stay as they are: the model sums them out.
         """
@@ -229,18 +229,18 @@ class TableDensity:
         return torch.where(mask, held, drawn), labels, log_density
 
     def _open_classes(self, y: Tensor) -> Tensor:
-        """Which classes of the reference a row may belong to."""
+        """Return which classes of the reference a row may belong to."""
         if len(self.gaussians.log_weights) == 1:
             return torch.ones(len(y), 1, dtype=torch.bool)
         return self.model.targets.allowed(y[:, : self.n_targets])
 
     def _shaped(self, x: Tensor) -> Tensor:
-        """In the shape that the model takes."""
+        """Reshape rows to the model's event shape."""
         return x.view(len(x), *(self.model.event_shape or ()))
 
 
 def _by_rows(chosen: Tensor, of_chosen: Callable[[Tensor], Tensor], of_others: Callable[[Tensor], Tensor]) -> Tensor:
-    """Answers for the rows of a mask by one function, and for the others by another."""
+    """Apply one function to the rows of a mask and another to the rest."""
     parts = [(rows, of(rows)) for rows, of in ((chosen, of_chosen), (~chosen, of_others)) if bool(rows.any())]
     found = parts[0][1].new_empty(len(chosen), *parts[0][1].shape[1:])
     for rows, values in parts:
@@ -249,11 +249,12 @@ def _by_rows(chosen: Tensor, of_chosen: Callable[[Tensor], Tensor], of_others: C
 
 
 def x_kernel(model: TiltedGaussianModel, step_size: float) -> Kernel:
-    """MALA in the coordinates in which the reference is round: exact at temperature 1."""
+    """Return MALA preconditioned by the reference's covariance: exact at temperature 1."""
     return PreconditionedMALA(step_size, Preconditioner(model.whitening @ model.whitening.mT))
 
 
 def mover_of(labels: LabelSpace, x_kernel: Kernel) -> Mover:
-    """Labels and x in turn: all labels at once where they have few states, else one at a time by gradients."""
+    """Return a kernel that moves labels and x in turn: labels jointly where they have few states, else one at a time by
+    Gibbs-With-Gradients."""
     exact = labels.n_states <= FEW_STATES
     return Mover(x_kernel, ExactGibbs(), X_STEPS) if exact else Mover(x_kernel, GibbsWithGradients(), 1)

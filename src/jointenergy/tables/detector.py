@@ -1,4 +1,4 @@
-"""tables: JointEnergyDetector, what is unlike the data by its density, in scikit-learn's manner."""
+"""tables: JointEnergyDetector, outlier detection by density, as a scikit-learn estimator."""
 
 from __future__ import annotations
 
@@ -18,29 +18,43 @@ from jointenergy.tables.classifier import JointEnergyClassifier
 from jointenergy.tables.columns import Floats
 from jointenergy.tables.rows import weighted_quantile
 
-RARE = 0.01  # share of the model's own draws below the limit of "auto"
+RARE = 0.01  # share of the model's own samples below the threshold of "auto"
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class JointEnergyDetector(OutlierMixin, TableEstimator):  # type: ignore[misc]
-    """Outliers by log p(x): a density of a table, trained by chains under a guard, at temperature 1.
+    """Detect outliers by log p(x), a density of the rows at temperature 1.
 
-    `JointEnergyDetector.of(classifier)` is made from a fitted JointEnergyClassifier, without training again: its
-    density has the labels summed out.
-
-    Parameters that are not listed are those of JointEnergyClassifier. Without labels nothing is held out unless
-    `early_stopping=True`: rows are then held out to stop at their best log-density.
+    Numbers and categories may be mixed and entries may be missing. `JointEnergyDetector.of(classifier)` reuses the
+    density of a fitted JointEnergyClassifier, with the labels summed out, and trains nothing.
 
     Parameters
     ----------
     contamination : float or "auto", default=0.05
-        The share of the training rows that `predict` calls outliers, above 0 and at most 0.5. "auto": outliers are
-        less probable than all but 1 % of what the model itself draws, so that clean data may have hardly any.
+        Share of the training rows that `predict` marks as outliers, above 0 and at most 0.5. Set it to the share that
+        you expect. "auto" marks rows below the 1 % quantile of the model's own samples; use it for clean training data.
+    **params
+        All other parameters of JointEnergyClassifier except `label_weight`, `missing_label`, `warm_start` and
+        `class_weight`. `early_stopping` is off by default; with True, training stops at the best held-out log-density.
 
     Attributes
     ----------
-    offset_ : the log-density that `decision_function` takes away.
-    health_, n_iter_, loss_curve_, n_features_in_, feature_names_in_ : as of the classifier.
+    offset_ : float
+        Log-density below which `predict` marks a row as an outlier.
+    health_, n_iter_, loss_curve_, validation_scores_, n_features_in_, feature_names_in_
+        As in JointEnergyClassifier.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> from jointenergy.tables import JointEnergyDetector
+    >>> X, _ = load_iris(return_X_y=True)
+    >>> detector = JointEnergyDetector(max_iter=100, random_state=0).fit(X)
+    >>> detector.predict([[5.0, 3.5, 1.4, 0.2], [50.0, 3.5, 1.4, 0.2]])
+    array([ 1, -1])
+    >>> column, surprise = detector.explain([[50.0, 3.5, 1.4, 0.2]]).top()[0]
+    >>> column  # the most surprising entry
+    'x0'
     """
 
     contamination: float | str = 0.05
@@ -49,9 +63,9 @@ class JointEnergyDetector(OutlierMixin, TableEstimator):  # type: ignore[misc]
 
     @classmethod
     def of(cls, classifier: JointEnergyClassifier, *, contamination: float | str = 0.05) -> Self:
-        """A detector that shares the model of a fitted classifier."""
+        """Make a detector from the density of a fitted classifier, without training."""
         if not isinstance(classifier, TableEstimator):
-            raise InputError(f"a detector is made of a JointEnergyClassifier, got a {type(classifier).__name__}")
+            raise InputError(f"of takes a fitted JointEnergyClassifier, got a {type(classifier).__name__}")
         check_is_fitted(classifier)
         own = {k: v for k, v in classifier.get_params().items() if k in cls().get_params()}
         own |= {"contamination": contamination, "early_stopping": classifier.early_stopping is True}
@@ -65,26 +79,26 @@ class JointEnergyDetector(OutlierMixin, TableEstimator):  # type: ignore[misc]
         return detector
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
-        """Learn the density of the rows; `y` is not looked at."""
+        """Fit the density of the rows; `y` is ignored."""
         self._check_contamination()
         self._fit_density(X, sample_weight)
         self._set_offset()
         return self
 
     def decision_function(self, X: Any) -> Floats:
-        """The log-density less `offset_`: negative for outliers.
+        """Return the log-density minus `offset_`: negative for outliers.
 
-        A row that misses features is judged by what it shows, beside complete rows: by the mean log-density of what it
-        may be, drawn from the model. What it does not show counts as usual, and no column's unit matters.
+        A row with missing features is scored by the mean log-density of its completions, drawn from the model, so that
+        it is comparable with complete rows.
         """
         return np.asarray(self._log_density(self._read(X), completed=True) - self.offset_)
 
     def predict(self, X: Any) -> npt.NDArray[np.int64]:
-        """+1 for rows like the data, -1 for outliers."""
+        """Return 1 for inliers and -1 for outliers."""
         return np.where(self.decision_function(X) >= 0, 1, -1)
 
     def sample(self, n: int = 1, random_state: Any = None) -> Any:
-        """`n` rows drawn from the model: a frame like the one learned from, or an array."""
+        """Draw `n` rows: a data frame like the training data, or an array."""
         check_is_fitted(self)
         return self._drawn(n, None, random_state)[0]
 
@@ -102,7 +116,7 @@ class JointEnergyDetector(OutlierMixin, TableEstimator):  # type: ignore[misc]
             self.offset_ = weighted_quantile(self._scores[0], self._scores[1], float(self.contamination))
 
     def _chain_scores(self) -> Floats:
-        """The log-densities of what the model itself draws, in the features' own units."""
+        """Return the log-densities of the model's own samples, in the columns' own units."""
         density, columns = self._density, self._columns
         x, y = density.chains_x.double().flatten(1), density.chains_y.clone()
         y[:, : density.n_targets] = MISSING

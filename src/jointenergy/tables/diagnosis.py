@@ -1,4 +1,4 @@
-"""tables: a fit that did not converge or is not healthy says so, with the likely cause."""
+"""tables: the warning of a fit that did not converge or is not healthy, with its likely cause."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from jointenergy.errors import plural
 from jointenergy.tables.columns import Columns
 from jointenergy.tables.training import FitResult, FitSettings
 
-FEW_ITERATIONS = 100  # below which no table has converged
+FEW_ITERATIONS = 100  # fewer iterations do not converge
 FEW_ROWS = 50
-SPIKE = 0.4  # share of rows with one and the same number: no density has that
-ALIKE = 0.999  # correlation of two columns that say the same
+SPIKE = 0.4  # share of rows with the same number, which no smooth density can fit
+ALIKE = 0.999  # correlation of redundant columns
 FAR = 10.0  # standard deviations from the mean
 
 
 def warn_of_trouble(estimator: Any, result: FitResult, settings: FitSettings, x: Tensor) -> None:
-    """One ConvergenceWarning, or none."""
+    """Issue one ConvergenceWarning if the fit did not converge or is not healthy."""
     health, name = result.health, type(estimator).__name__
     short = result.n_iter < FEW_ITERATIONS and not result.stopped and estimator.max_iter is not None
     if not short and health.healthy and not result.diverged:
@@ -43,9 +43,9 @@ def warn_of_trouble(estimator: Any, result: FitResult, settings: FitSettings, x:
 
 
 def likely_cause(columns: Columns, x: Tensor, *, short: bool) -> str:
-    """The first thing about the table or the settings that is known to spoil a fit."""
+    """Return the first known cause of bad fits that this table or these settings show."""
     if short:
-        return "max_iter is small: leave it out, or raise it to some hundreds"
+        return "max_iter is small: leave it out, or raise it to a few hundred"
     names = [columns.called(k) for k in columns.numbers]
     for k, name in enumerate(names):
         known = x[:, k][~x[:, k].isnan()]
@@ -54,25 +54,25 @@ def likely_cause(columns: Columns, x: Tensor, *, short: bool) -> str:
         if share > SPIKE and len(values) > 1:
             value = columns.scaling.restored(values[counts.argmax()].repeat(len(names)).numpy())[k]
             return (
-                f"{share:.0%} of column {name} are {value:g}, a spike that no density has; make it a category, or two "
-                "columns (whether, and how much)"
+                f"{share:.0%} of column {name} are {value:g}, a spike that no density can fit; make it a category, or "
+                "two columns (whether it is that value, and how much else)"
             )
     filled = x.nan_to_num(0.0)
     if len(names) > 1 and len(x) > 2:
         related = torch.corrcoef(filled.mT).abs().nan_to_num(0.0).fill_diagonal_(0.0)
         if float(related.max()) > ALIKE:
             a, b = divmod(int(related.argmax()), len(names))
-            return f"columns {names[a]} and {names[b]} say the same; drop one"
+            return f"columns {names[a]} and {names[b]} are nearly identical; drop one"
     if len(x) < FEW_ROWS:
         return f"there are only {plural(len(x), 'different row')}"
     if names:
         far = filled.abs().max(0).values
         if float(far.max()) > FAR:
             name = names[int(far.argmax())]
-            return f"column {name} has values {float(far.max()):.0f} standard deviations away; look for wrong entries"
+            return f"column {name} has values {float(far.max()):.0f} standard deviations away; check for wrong entries"
     few = [name for k, name in enumerate(names) if len(x[:, k][~x[:, k].isnan()].unique()) <= 5]
     if few:
-        return f"column {few[0]} holds few different numbers; make it a category"
+        return f"column {few[0]} holds only a few distinct numbers; make it a category"
     if len(x) < 10 * x.shape[1]:
-        return f"{plural(x.shape[1], 'column')} of numbers are many for {plural(len(x), 'row')}; take fewer"
-    return "columns of numbers with gaps or edges in their distribution; try more iterations by max_iter"
+        return f"{plural(x.shape[1], 'column')} of numbers are too many for {plural(len(x), 'row')}; select fewer"
+    return "columns of numbers with gaps or edges in their distribution; raise max_iter"

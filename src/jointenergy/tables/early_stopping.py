@@ -1,4 +1,4 @@
-"""tables: early stopping: which rows are held out, if any, and when what they say ends a fit."""
+"""tables: early stopping: the validation split, and when its score ends a fit."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from jointenergy.training.loop import Loop
 from jointenergy.training.trainer import Trainer
 
 Score = Callable[[Trainer], Tensor]
-"""A log-probability of each held-out row."""
+"""Log-probability of each held-out row."""
 
-LEAST = 30  # labeled rows that a validation split needs to say anything
-MOST = 500  # rows that a standard error is of
+LEAST = 30  # labeled rows that a useful validation split needs
+MOST = 500  # rows that a standard error is computed for, at most
 
 
 def held_out(
     y: Tensor, labels: LabelSpace, n_targets: int, mask: Tensor, asked: bool | str, fraction: float, seed: int
 ) -> tuple[Tensor, Tensor]:
-    """The rows of a validation split and the others; none where "auto" finds too few labeled rows for one.
+    """Split off validation rows; none if "auto" finds too few labeled rows.
 
-    Held-out rows have all their targets and numbers, and miss no more categories than can be summed out at each look;
-    every class keeps rows to learn from.
+    Held-out rows have all targets and numbers, and at most as many missing categories as can be summed out; every class
+    keeps training rows.
     """
     nothing, everything = torch.empty(0, dtype=torch.int64), torch.arange(len(y))
     sizes = torch.tensor(labels.cardinalities[n_targets:], dtype=torch.float64)
@@ -55,23 +55,23 @@ def held_out(
 
 @dataclass
 class EarlyStopping(Callback):
-    """Early stopping: keeps the newest weights that are within a standard error of the best, and says when to stop.
+    """Keep the newest weights within a standard error of the best score, and decide when to stop.
 
-    The newest, not the best: the density goes on learning where the classes have nothing left to learn.
+    The newest, not the best: the density still improves after the class probabilities have converged.
     """
 
     score: Callable[[Trainer], Tensor]
-    """The held-out log-probabilities, one for each row."""
+    """Held-out log-probabilities, one per row."""
     every: int
     patience: int
     weight: Tensor | None = None
-    """How much each row counts, 1 on average."""
+    """Row weights, 1 on average."""
     scores: list[float] = field(default_factory=list)
     kept: dict[str, Tensor] | None = None
     error: float = 0.0
-    """The standard error of the best score."""
+    """Standard error of the best score."""
     worse: int = 0
-    """Looks in a row that were worse than the best by more than that."""
+    """Consecutive evaluations worse than the best by more than that."""
 
     def before_step(self, loop: Loop) -> None:
         self.look(loop)
@@ -96,19 +96,18 @@ class EarlyStopping(Callback):
 
 
 def _mean_and_error(found: Tensor, weight: Tensor | None) -> tuple[float, float]:
-    """The mean of rows that count by their weights, 1 on average, and its standard error."""
+    """Return the weighted mean, with weights of mean 1, and its standard error."""
     mean, spread = found.mean(), found.std(correction=0)
     if weight is not None:
         weight = weight.to(found)
         mean = (weight * found).mean()
         spread = (weight * (found - mean)).square().mean().sqrt()
-    # Of many rows the error is smaller than what a step of training moves, which must not look like getting worse.
+    # With many rows the error would be smaller than the noise of training, which must not count as getting worse.
     return float(mean), float(spread) / math.sqrt(min(len(found), MOST))
 
 
 def score_of(data: TrainingData, n_targets: int) -> Callable[[Trainer], Tensor]:
-    """log p(targets | the rest) of each held-out row, categories that it misses summed out; without targets its
-    log-density."""
+    """Score held-out rows by log p(targets | the rest), missing categories summed out; without targets by density."""
     x, y = data.x_held, data.y_held
     rest = y.clone()
     rest[:, :n_targets] = MISSING

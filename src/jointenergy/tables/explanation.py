@@ -24,25 +24,25 @@ SHOWN = 12  # columns of a plot
 
 @dataclass(frozen=True, eq=False)
 class Explanation:
-    """How surprising each entry of each row is given the others, `[n, columns]`, in nats.
+    """Hold the surprise of each entry given the others, `[n, columns]`, in nats.
 
-    It is the mean of log p(row) over what the entry may be, drawn given the rest of the row, less log p(row) as it is:
-    above 0 for an entry less probable than usual, 0 for one that is missing. No unit and no spread of a column matters.
+    The surprise is the mean of log p(row) with the entry redrawn given the rest of the row, minus log p(row): above 0
+    for an entry less probable than usual, 0 for a missing one. It does not depend on a column's unit or spread.
     """
 
     surprise: Floats
     names: tuple[str, ...]
     cells: list[list[Any]]
     log_density: Floats
-    """log p(row), as `score_samples` has it."""
+    """log p(row), as in `score_samples`."""
 
     def top(self, row: int = 0, n: int = 3) -> list[tuple[str, float]]:
-        """The columns of a row that surprise most."""
+        """Return the most surprising columns of a row with their surprise."""
         order = np.argsort(-self.surprise[row], kind="stable")[:n]
         return [(self.names[k], float(self.surprise[row, k])) for k in order]
 
     def plot(self, row: int = 0, *, ax: Axes | None = None) -> Axes:
-        """Bars of a row's entries, the most surprising on top."""
+        """Plot the surprise of a row's entries as bars, the largest on top."""
         import matplotlib.pyplot as plt
 
         if not 0 <= row < len(self.surprise):
@@ -69,7 +69,7 @@ def _shown(value: Any) -> str:
 def explained(
     estimator: TableEstimator, table: InputTable, cells: list[list[Any]], targets: Tensor | None
 ) -> Explanation:
-    """One pass for each column, with the entry hidden."""
+    """Compute the surprise of all entries, with one pass per column."""
     density, columns = estimator._density, estimator._columns
     x, y = estimator._encoded(table, targets)
     keys = estimator._one_key(len(x))
@@ -87,7 +87,7 @@ def explained(
         open_y[:, at] = MISSING
         usual = density.expected_log_density(x, open_y, keys)
         surprise[:, k] = torch.where(known, usual - whole, 0.0).numpy()
-    # A value that no row had is as strange as one row more would make it.
+    # A value that no training row had counts as one in n + 1 rows.
     for k, values in columns.categories.items():
         seen = {None, *values, *columns.rare.get(k, {})}
         new = np.array([v is not None and v == v and v not in seen for v in table.columns[k]])

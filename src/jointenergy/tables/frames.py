@@ -1,4 +1,4 @@
-"""tables: frames of pandas, polars and others: read column by column, and written as they came."""
+"""tables: data frames of pandas, polars and others: read by column, and written with the same types."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import numpy.typing as npt
 from jointenergy.errors import InputError
 
 Kind = Literal["number", "whole", "date", "span", "category"]
-"""What a column holds: numbers, whole numbers, points in time, spans of time, or one of several values."""
+"""What a column holds: numbers, integers, dates, durations, or categories."""
 MICRO = 1e6  # microseconds in a second, the unit in which dates are numbers
 EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
@@ -24,7 +24,7 @@ def is_frame(X: object) -> bool:
 
 
 def series_of(X: Any) -> list[nw.Series[Any]]:
-    """The columns of a frame; each must have a name of its own."""
+    """Return the columns of a data frame; their names must be unique."""
     names = list(X.columns)
     twice = [name for k, name in enumerate(names) if name in names[:k]]
     if twice:
@@ -33,7 +33,7 @@ def series_of(X: Any) -> list[nw.Series[Any]]:
 
 
 def kind_of(series: nw.Series[Any]) -> Kind:
-    """By the column's type; of objects, by what they are."""
+    """Return what a column holds, by its type; for objects, by their values."""
     dtype = series.dtype
     if dtype.is_integer():
         return "whole"
@@ -53,7 +53,7 @@ def kind_of(series: nw.Series[Any]) -> Kind:
 
 
 def cells_of(series: nw.Series[Any]) -> npt.NDArray[Any]:
-    """Plain values, None where missing."""
+    """Return the cells as plain Python values, None where missing."""
     values = series.to_list()
     cells = np.empty(len(values), dtype=object)
     cells[:] = [plain(v) for v in values]
@@ -61,14 +61,14 @@ def cells_of(series: nw.Series[Any]) -> npt.NDArray[Any]:
 
 
 def plain(value: object) -> object:
-    """A cell as a plain Python value, None where it is not known."""
+    """Return a cell as a plain Python value, None where missing."""
     value = value.item() if isinstance(value, np.generic) else value
     missing = value is None or type(value).__name__ in ("NAType", "NaTType")
     return None if missing or (isinstance(value, float) and math.isnan(value)) else value
 
 
 def numbers_of(series: nw.Series[Any], kind: Kind) -> npt.NDArray[np.float64]:
-    """A column as floats, NaN where missing: dates as seconds since 1970, spans as seconds."""
+    """Return a column as floats, NaN where missing: dates as seconds since 1970, durations as seconds."""
     dtype = series.dtype
     if kind in ("date", "span") and dtype in (nw.Datetime, nw.Date, nw.Duration):
         if dtype == nw.Date:
@@ -84,7 +84,7 @@ def numbers_of(series: nw.Series[Any], kind: Kind) -> npt.NDArray[np.float64]:
 
 
 def seconds_of(value: Any) -> float:
-    """A date or a span of time, of Python, numpy or pandas, or a date as ISO text: in seconds."""
+    """Return a date or duration of Python, numpy or pandas, or a date as ISO text, in seconds."""
     if isinstance(value, str):
         value = datetime.datetime.fromisoformat(value)
     if isinstance(value, int | float):
@@ -107,7 +107,7 @@ def _as_float(value: Any, kind: Kind) -> float:
 
 
 def written(like: Any, kinds: Sequence[Kind], columns: Sequence[npt.NDArray[Any]], index: Any = None) -> Any:
-    """A frame of the library and with the names and types of `like`; numbers and cells as they are read."""
+    """Write columns as a data frame of the library, names and types of `like`."""
     space = nw.get_native_namespace(like)
     if space.__name__ == "pandas":
         made = {
@@ -124,7 +124,7 @@ def written(like: Any, kinds: Sequence[Kind], columns: Sequence[npt.NDArray[Any]
 
 
 def _moments(values: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
-    """Microseconds, the smallest integer where missing: numpy's not-a-time."""
+    """Convert seconds to microseconds, the smallest integer where missing: numpy's not-a-time."""
     seconds = values.astype(np.float64)
     missing = np.isnan(seconds)
     ticks = np.rint(np.where(missing, 0.0, seconds) * MICRO).astype(np.int64)
@@ -132,7 +132,7 @@ def _moments(values: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
 
 
 def _pandas(pd: Any, dtype: Any, kind: Kind, values: npt.NDArray[Any], index: Any) -> Any:
-    """A column of a pandas type; where it has no room for missing values, of one that has."""
+    """Return a column of a pandas type; of a nullable one where the type cannot hold missing values."""
     if kind in ("date", "span"):
         ticks = _moments(values).view("datetime64[us]" if kind == "date" else "timedelta64[us]")
         made = pd.Series(ticks, index=index)
@@ -172,11 +172,11 @@ def _series(name: str, dtype: Any, kind: Kind, values: npt.NDArray[Any], space: 
     return nw.new_series(name, cells, nw.Float64, backend=space).cast(dtype)
 
 
-# A frame without rows, as plain values: what a file holds of it.
+# An empty data frame as plain values, for saved files.
 
 
 def described(like: Any) -> dict[str, Any]:
-    """The library, and of each column its name and type, with the values of a category type."""
+    """Describe a data frame: its library, and each column's name, type and categories."""
     space = nw.get_native_namespace(like).__name__
     if space == "pandas":
         types: list[list[Any]] = []
@@ -198,7 +198,7 @@ LIBRARIES = ("pandas", "polars", "pyarrow")
 
 
 def empty(form: dict[str, Any]) -> Any:
-    """The frame without rows of a description."""
+    """Build the empty data frame of a description."""
     library, types = form["library"], form["types"]
     if library not in LIBRARIES:
         raise ValueError("frames of another library")
@@ -207,7 +207,7 @@ def empty(form: dict[str, Any]) -> Any:
     try:
         space = importlib.import_module(library)
     except ModuleNotFoundError:
-        raise InputError(f"the estimator was fitted to a frame of {library}: install {library} to load it") from None
+        raise InputError(f"the estimator was fitted to a {library} data frame: install {library} to load it") from None
     if library == "pandas":
         columns = {}
         for name, dtype, listed, ordered in types:

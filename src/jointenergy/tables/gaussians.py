@@ -1,7 +1,7 @@
-"""tables: Gaussian classes of one covariance, the reference of a table's model: where training starts.
+"""tables: Gaussian classes with a shared covariance, the reference density that training of a table starts from.
 
-All in standardized features and float64. Beside the features each class has the frequencies of the discrete ones. The
-joint density of class, features and discrete features is normalized, and can be sampled and conditioned on any part.
+Features are standardized, in float64. Discrete features have frequencies in each class. The joint density of class,
+features and discrete features is normalized, and can be sampled and conditioned on any part.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from torch import Tensor
 from jointenergy.data.covariances import shrinkage
 from jointenergy.labels import MISSING, LabelSpace
 
-NEIGHBORS = 7  # of a row, along which labels spread
-ROUNDS = 10  # of expectation and maximization, where features are missing
-CLASS_ROUNDS = 2  # where classes are: more drive classes that are no Gaussians away from their labels
+NEIGHBORS = 7  # nearest neighbors per row, for label spreading
+ROUNDS = 10  # EM iterations where features are missing
+CLASS_ROUNDS = 2  # EM iterations where classes are missing: more move non-Gaussian classes away from their labels
 
 
 @dataclass(frozen=True, eq=False)
 class Gaussians:
-    """Classes k with weights, means and one covariance, and p(value of a discrete feature | k), as `log_values`."""
+    """Hold classes k with weights, means, one covariance, and log p(value of a discrete feature | k)."""
 
     log_weights: Tensor  # [K]
     means: Tensor  # [K, D]
@@ -38,17 +38,17 @@ class Gaussians:
 
     @property
     def whitening(self) -> Tensor:
-        """What makes the classes round: z = x @ whitening."""
+        """Return the matrix that gives classes unit covariance: z = x @ whitening."""
         found: Tensor = torch.linalg.cholesky(self.precision)
         return found
 
     def log_joint(self, x: Tensor, code: Tensor) -> Tensor:
-        """log p(k, x, discrete features), `[n, K]`, up to a constant; a discrete feature without code is summed out."""
+        """Return log p(k, x, discrete features), `[n, K]`, up to a constant; features with zero code are summed out."""
         z, m = x @ self.whitening, self.means @ self.whitening
         return self.log_weights - 0.5 * torch.cdist(z, m).square() + code @ self.log_values.mT
 
     def filled(self, x: Tensor) -> Tensor:
-        """Where chains that complete rows begin: NaN at its mean under the classes together."""
+        """Replace NaN by its mean under the mixture of classes: where chains that complete rows start."""
         mask = ~x.isnan()
         if bool(mask.all()):
             return x
@@ -60,10 +60,10 @@ class Gaussians:
 def fit(
     x: Tensor, mask: Tensor, classes: Tensor, values: Tensor, weight: Tensor, *, n_classes: int, space: LabelSpace
 ) -> Gaussians:
-    """By maximum likelihood with shrinkage; features that are masked out by EM.
+    """Fit by maximum likelihood with shrinkage; by EM where `mask` is False.
 
-    Rows whose class is MISSING begin with their neighbors' classes, and a few rounds of EM follow.
-    `x` holds anything where `mask` is False. `values` are the discrete features as labels of `space`.
+    Rows whose class is MISSING start with the classes of their neighbors; a few EM iterations follow. Entries of `x`
+    with `mask` False are ignored. `values` are the discrete features as labels of `space`.
     """
     x, loss = _filled_by_em(x, mask, weight)
     known = classes != MISSING
@@ -79,17 +79,17 @@ def fit(
 
 
 def known_code(values: Tensor, space: LabelSpace, dtype: torch.dtype) -> Tensor:
-    """The one-hot code of discrete features, zero in the blocks of those that are missing."""
+    """Return the one-hot code of discrete features, zero in the blocks of missing ones."""
     return (values[:, list(space.variable_of_code)] == torch.tensor(space.value_of_code)).to(dtype)
 
 
 def spread(x: Tensor, classes: Tensor, n_classes: int) -> Tensor:
-    """Shares of the classes in each row, `[n, K]`, spread along nearest neighbors; zero where none reaches."""
-    if not bool((classes >= 0).any()):  # the first piece of many may have no label
+    """Return class shares of each row, `[n, K]`, by label spreading along nearest neighbors; zero where none reach."""
+    if not bool((classes >= 0).any()):  # the first call of partial_fit may have no label
         return x.new_full((len(x), n_classes), 1 / n_classes)
     spreading = LabelSpreading(kernel="knn", n_neighbors=min(NEIGHBORS, len(x)))
     with warnings.catch_warnings():
-        # Shares are a beginning: where they stand after scikit-learn's rounds is near enough.
+        # Shares only initialize EM: they need not have converged.
         warnings.simplefilter("ignore", ConvergenceWarning)
         spreading.fit(x.numpy(), classes.numpy())
     shares = x.new_zeros(len(x), n_classes)
@@ -98,7 +98,7 @@ def spread(x: Tensor, classes: Tensor, n_classes: int) -> Tensor:
 
 
 def _maximize(x: Tensor, share: Tensor, loss: Tensor, code: Tensor, space: LabelSpace) -> Gaussians:
-    """The classes of rows that belong to them by shares `[n, K]`; `loss` is the covariance that filling in took."""
+    """Return the Gaussians of rows with class shares `[n, K]`; `loss` is the covariance lost by filling in means."""
     total = share.sum(0)
     means = (share.mT @ x) / total.clamp(min=1e-9)[:, None]
     away = x[:, None, :] - means
@@ -109,7 +109,7 @@ def _maximize(x: Tensor, share: Tensor, loss: Tensor, code: Tensor, space: Label
     covariance = scatter + loss
     level = covariance.diagonal().mean().clamp(min=1e-3)
     covariance = (1 - share_round) * covariance + share_round * level * torch.eye(x.shape[1], dtype=x.dtype)
-    # One row more of each value: a value that a class has not shown is rare, not impossible.
+    # Add one row of each value: values unseen in a class are rare, not impossible.
     counts = share.mT @ code + 1.0 / max(space.n_codes, 1)
     logs = [(b / b.sum(1, keepdim=True)).log() for b in counts.split(space.cardinalities, dim=1)] if len(space) else []
     log_values = torch.cat(logs, dim=1) if logs else counts[:, :0]
@@ -118,7 +118,7 @@ def _maximize(x: Tensor, share: Tensor, loss: Tensor, code: Tensor, space: Label
 
 
 def _filled_by_em(x: Tensor, mask: Tensor, weight: Tensor) -> tuple[Tensor, Tensor]:
-    """Rows with what is masked out at its mean given the rest, and the covariance that this takes away: EM."""
+    """Fill masked entries with their conditional means by EM; return the covariance that this loses, too."""
     n_features = x.shape[1]
     nothing = x.new_zeros(n_features, n_features)
     if bool(mask.all()):
@@ -141,7 +141,7 @@ def _filled_by_em(x: Tensor, mask: Tensor, weight: Tensor) -> tuple[Tensor, Tens
 
 @dataclass(frozen=True, eq=False)
 class ConditionalGaussian:
-    """Each row's free entries given its held ones, under a Gaussian of mean zero: matrices `[n, D, D]`.
+    """Condition each row's free entries on its held ones under a zero-mean Gaussian: matrices `[n, D, D]`.
 
     Rows with the same mask share the work.
     """
@@ -164,11 +164,11 @@ class ConditionalGaussian:
         return (self.roots @ self.roots.mT)[self.pattern]
 
     def mean(self, held: Tensor) -> Tensor:
-        """The means of the free entries, zero elsewhere; `held` is zero where x is free."""
+        """Return the conditional means of the free entries, zero elsewhere; `held` is zero where x is free."""
         pull = -(held @ self.precision)[:, :, None]
         roots = self.roots[self.pattern]
         return (roots @ (roots.mT @ pull))[:, :, 0]
 
     def spread(self, noise: Tensor) -> Tensor:
-        """Standard noise `[m, n, D]` as noise of the conditional covariance."""
+        """Turn standard noise `[m, n, D]` into noise with the conditional covariance."""
         return (noise.transpose(0, 1) @ self.roots[self.pattern].mT).transpose(0, 1)

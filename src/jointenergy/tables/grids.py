@@ -1,4 +1,4 @@
-"""tables: p(one number | the rest of a row) on a grid: its normalizer, in training and in answers."""
+"""tables: p(one number | the rest of a row), normalized on a grid, for training and prediction."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from jointenergy.objectives import DrawName, Term
 from jointenergy.objectives.values import Values, needs_draws
 from jointenergy.tables.gaussians import Gaussians
 
-POINTS, REACH = 48, 6.0  # of a training row's grid, and how far it goes, in the reference's conditional deviations
+POINTS, REACH = 48, 6.0  # grid points of a training row, and its half-width in conditional standard deviations
 
 
 @dataclass(frozen=True, eq=False)
 class TargetGrid:
-    """Where the number is looked for: around its mean given the rest under the reference, a Gaussian."""
+    """Hold a grid around the number's conditional mean under the Gaussian reference."""
 
     place: int
     slope: Tensor  # [D], zero at the place itself
@@ -37,14 +37,14 @@ class TargetGrid:
         return cls(place, slope, offset, float(row[place]) ** -0.5)
 
     def points(self, x: Tensor, n: int, shift: Tensor | float = 0.5, *, reach: float = REACH) -> tuple[Tensor, float]:
-        """`n` evenly spaced values for each row of x, `[rows, n]`, and their distance."""
+        """Return `n` evenly spaced values for each row of x, `[rows, n]`, and their spacing."""
         center = x @ self.slope.to(x) + self.offset
         width = 2 * reach * self.deviation / n
         steps = (torch.arange(n, dtype=x.dtype, device=x.device) + shift) * width
         return center[:, None] - reach * self.deviation + steps, width
 
     def filled(self, x: Tensor, points: Tensor) -> Tensor:
-        """Rows with the number at each of the points, `[rows, n, D]`."""
+        """Return rows with the number set to each of the points, `[rows, n, D]`."""
         wide = x[:, None, :].repeat(1, points.shape[1], 1)
         wide[:, :, self.place] = points
         return wide
@@ -53,10 +53,10 @@ class TargetGrid:
 @final
 @dataclass(frozen=True)
 class LogPNumberGivenRest(Term):
-    """log p(one number | the other numbers and labels), of the rows that have it; its normalizer is a sum over a grid.
+    """Compute log p(one number | other numbers and labels) of rows that have it, normalized by a sum over a grid.
 
-    The grid is shifted anew for each row, so that no narrow peak can hide between its points. Where other entries are
-    missing it is averaged over the rows completed given all that is observed of them.
+    The grid is shifted randomly for each row, so that no narrow peak stays between its points. Where other entries are
+    missing, the term is averaged over completions given all observed entries.
     """
 
     grid: TargetGrid | None = None
@@ -73,7 +73,7 @@ class LogPNumberGivenRest(Term):
         assert self.grid is not None
         x, y = values.states("given_xy")
         samples = None if values.exact("given_xy") else values.samples("given_xy")
-        # From the rows themselves, which are noised anew each time: no random state is touched.
+        # The shift comes from the rows, which carry fresh noise each time: no random state is touched.
         shift = (1e4 * x.detach().sum(1, keepdim=True)).frac().abs()
         gap = log_conditional(values.model, self.grid, x, y, shift)
         gap = gap if samples is None else samples.mean_by_row(gap, values.n)
@@ -83,12 +83,12 @@ class LogPNumberGivenRest(Term):
 
 
 def log_conditional(model: JointModel, grid: TargetGrid, x: Tensor, y: Tensor, shift: Tensor | float) -> Tensor:
-    """log p(number | rest) of complete rows, per standardized unit."""
+    """Return log p(number | rest) of complete rows, per standardized unit."""
     points, width = grid.points(x, POINTS, shift)
     own = model.log_density_unchecked(x, y)
     wide = grid.filled(x, points)
     around = model.log_density_unchecked(wide.flatten(0, 1), y.repeat_interleave(POINTS, dim=0))
     around = around.view(len(x), POINTS)
-    # The row's own value is one more point: a number outside the grid then has a low probability and not a high one.
+    # Include the row's own value in the sum, so that a number outside the grid gets a low probability.
     total = torch.cat((around, own[:, None]), dim=1).logsumexp(1) + math.log(width)
     return own - total

@@ -1,4 +1,4 @@
-"""tables: tables filled in, with their draws and intervals."""
+"""tables: completed tables with their draws and intervals."""
 
 from __future__ import annotations
 
@@ -16,12 +16,18 @@ from jointenergy.tables.reading import InputTable
 
 @dataclass(frozen=True, eq=False)
 class Imputed:
-    """A table with what was missing filled in, from p(missing | known).
+    """Hold a table completed from p(missing | known).
 
-    `X` has the means of the draws in number columns and the most frequent draws in category columns. It has the types
-    of what came: a frame stays a frame with its columns' types, and whole numbers are whole. `draws` are whole tables:
-    a list of frames, or an array `[n_draws, n, columns]`. Between `low` and `high`, `[n, columns]`, lies the missing
-    number with probability `level` (dates in seconds since 1970); both are NaN in category columns.
+    Attributes
+    ----------
+    X : data frame or array
+        The completed table: means of the draws for numbers, the most frequent draw for categories. It has the types of
+        the input: a data frame keeps its column types, and integers stay integers.
+    draws : list of data frames or array
+        Completed tables, one per draw; an array is `[n_draws, n, columns]`.
+    low, high : array
+        Bounds, `[n, columns]`, between which a missing number lies with probability `level`; dates in seconds since
+        1970, NaN in category columns.
     """
 
     X: Any
@@ -50,7 +56,7 @@ def imputed(
         rows[k][:, known[:, place]] = table.columns[k][known[:, place]]
         ordered = np.sort(rows[k], axis=0)
         for ends, q in ((low, (1 - level) / 2), (high, (1 + level) / 2)):
-            # At the places q (n + 1): a further draw then lies between them with just that probability.
+            # Order statistics at q (n + 1): a further draw lies between them with exactly that probability.
             at = min(max(q * (n_draws + 1) - 1, 0.0), n_draws - 1.0)
             below = min(int(at + 1e-9), n_draws - 2)
             ends[:, k] = ordered[below] + (at - below) * (ordered[below + 1] - ordered[below])
@@ -61,7 +67,7 @@ def imputed(
     for place, k in enumerate(columns.discrete):
         most = torch.mode(all_y[:, :, place], dim=0).values.numpy()
         filled[k] = np.array([*columns.most_frequent(k, most), None], dtype=object)[:-1]
-        # What is known is what it was, also one of several rare values.
+        # Known cells are copied, since rare values share a state.
         seen = np.array([v in columns.rare.get(k, {}) for v in table.columns[k]], dtype=bool)
         filled[k][seen] = table.columns[k][seen]
         rows[k][:, seen] = table.columns[k][seen]

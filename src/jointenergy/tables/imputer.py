@@ -1,4 +1,4 @@
-"""tables: JointEnergyImputer, missing entries filled in from a joint density, as a scikit-learn transformer."""
+"""tables: JointEnergyImputer, a scikit-learn transformer that fills in missing entries from a joint density."""
 
 from __future__ import annotations
 
@@ -15,24 +15,40 @@ from jointenergy.tables.base import TableEstimator
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class JointEnergyImputer(TransformerMixin, TableEstimator):  # type: ignore[misc]
-    """Fill in what is missing from p(missing | known), of numbers and categories, in the types that came.
+    """Fill in missing numbers and categories from p(missing | known).
 
-    `transform` gives one table; `impute` gives many draws of it, and intervals. Columns that are left out of the model,
-    such as ids, pass through as they are.
-
-    Parameters that are not listed are those of JointEnergyClassifier. Nothing is held out unless `early_stopping=True`.
+    `transform` returns one completed table with the column types of the input; `impute` returns many draws and
+    intervals. Columns that are left out of the model, such as ids, pass through unchanged.
 
     Parameters
     ----------
     n_draws : int, default=50
-        Draws whose mean, or most frequent value, `transform` fills in. More make the means less noisy, and take longer.
+        Draws per missing entry. `transform` fills in their mean, or the most frequent category. Raise it for less
+        noisy means; the time grows in proportion.
     sample_posterior : bool, default=False
-        Whether `transform` fills in one draw in place of means. Take True for multiple imputation, with another
-        `random_state` for each table: draws keep the spread of the data, which means shrink.
+        Whether `transform` fills in a single draw instead of the mean. Use True for multiple imputation, with another
+        `random_state` for each table: single draws keep the spread of the data, means shrink it.
+    **params
+        All other parameters of JointEnergyClassifier except `label_weight`, `missing_label`, `warm_start` and
+        `class_weight`. `early_stopping` is off by default.
 
     Attributes
     ----------
-    health_, n_iter_, loss_curve_, n_features_in_, feature_names_in_ : as of the classifier.
+    health_, n_iter_, loss_curve_, validation_scores_, n_features_in_, feature_names_in_
+        As in JointEnergyClassifier.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from sklearn.datasets import load_iris
+    >>> from jointenergy.tables import JointEnergyImputer
+    >>> X, _ = load_iris(return_X_y=True)
+    >>> imputer = JointEnergyImputer(max_iter=100, random_state=0).fit(X)
+    >>> row = imputer.transform([[5.1, 3.5, np.nan, 0.2]])  # a small flower: its petal is short
+    >>> bool(1.0 < row[0, 2] < 2.0)
+    True
+    >>> imputer.impute([[5.1, 3.5, np.nan, 0.2]], n_draws=20).draws.shape
+    (20, 1, 4)
     """
 
     n_draws: int = 50
@@ -41,12 +57,12 @@ class JointEnergyImputer(TransformerMixin, TableEstimator):  # type: ignore[misc
     label_weight: ClassVar[float] = 1.0  # there are no labels
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
-        """Learn the density of the rows, of what is known of them; `y` is not looked at."""
+        """Fit the density of the rows from their known entries; `y` is ignored."""
         self._fit_density(X, sample_weight)
         return self
 
     def transform(self, X: Any) -> Any:
-        """X with what is missing filled in: a frame like the one learned from, or an array of floats."""
+        """Return X with missing entries filled in: a data frame like the training data, or an array of floats."""
         found = self.impute(X, n_draws=max(2, self.n_draws))
         if not self.sample_posterior:
             return found.X
@@ -54,6 +70,6 @@ class JointEnergyImputer(TransformerMixin, TableEstimator):  # type: ignore[misc
         return draw.astype(np.float64) if isinstance(draw, np.ndarray) else draw
 
     def get_feature_names_out(self, input_features: Any = None) -> npt.NDArray[Any]:
-        """The names of the columns, which stay what they are."""
+        """Return the column names, which `transform` leaves unchanged."""
         check_is_fitted(self)
         return np.asarray(_check_feature_names_in(self, input_features))

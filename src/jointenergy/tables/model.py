@@ -1,4 +1,4 @@
-"""tables: the model of a table, a class-Gaussian reference corrected by a network, and where its chains start."""
+"""tables: the model of a table, a class-Gaussian reference corrected by a network, and the start of its chains."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from jointenergy.networks import MLP, ImageCNN
 from jointenergy.starts import FrequencyLabels
 from jointenergy.tables.gaussians import Gaussians
 
-TRUST = 0.5  # in the log-odds of Gaussian classes
+TRUST = 0.5  # factor of the log-odds of the Gaussian classes
 
 
 @dataclass(frozen=True, eq=False)
 class GaussianStart:
-    """Fresh chains begin at draws of the reference, of the class that they have, if they have one."""
+    """Start fresh chains at draws of the reference, given their class if they have one."""
 
     gaussians: Gaussians
     event_shape: tuple[int, ...]
@@ -42,7 +42,7 @@ class GaussianStart:
 def tilted_model(
     gaussians: Gaussians, data: TrainingData, n_targets: int, hidden: tuple[int, ...]
 ) -> TiltedGaussianModel:
-    """The Gaussians as slope and offset, and a network that is zero at first."""
+    """Build a model of the Gaussians, as slope and offset, and a network that starts at zero."""
     labels = data.labels
     model = empty_model(hidden, data.event_shape, labels, n_targets, trust=TRUST if n_targets == 1 else 1.0)
     center = gaussians.log_weights.exp() @ gaussians.means
@@ -52,7 +52,7 @@ def tilted_model(
         offset = gaussians.log_weights - 0.5 * white.square().sum(1)
     else:
         slope = torch.zeros_like(model.slope)
-        # Each target's block is read once, so that the first alone has the discrete features' frequencies.
+        # Each target's block is read once, so only the first holds the discrete features' frequencies.
         first = labels.cardinalities[0] if n_targets else 1
         slope[:first, white.shape[1] :] = gaussians.log_values[0].float()
         shares = FrequencyLabels.fit(data.y, labels).frequencies
@@ -65,7 +65,7 @@ def tilted_model(
 def empty_model(
     hidden: tuple[int, ...], shape: tuple[int, ...], labels: LabelSpace, n_targets: int, *, trust: float = 1.0
 ) -> TiltedGaussianModel:
-    """A model whose Gaussians are still to come, and a network that is zero everywhere: its last layers are."""
+    """Build a model with empty Gaussians and a network whose last layers, and so its outputs, are zero."""
     n_x, n_outputs = math.prod(shape), max(sum(labels.cardinalities[:n_targets]), 1)
     n_in = n_x + sum(labels.cardinalities[n_targets:])
     parts = [
@@ -90,10 +90,9 @@ def empty_model(
 
 
 class Corrections(nn.Module):
-    """A network of logits and one of a value that all logits share: f(x, y) = logits(x)[y] + shared(x).
+    """Add a network of logits and a network of a shared value: f(x, y) = logits(x)[y] + shared(x).
 
-    What all logits share has no part in p(y | x). So however much that weighs in an objective, the shared network
-    learns the density at its own pace.
+    The shared value cancels in p(y | x). So it learns the density at its own pace, whatever the weight of log p(y | x).
     """
 
     def __init__(self, logits: nn.Module, shared: nn.Module) -> None:

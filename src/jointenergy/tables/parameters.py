@@ -1,4 +1,4 @@
-"""tables: the settings of an estimator, checked when it is fitted, since its constructor only stores them."""
+"""tables: checks of an estimator's settings, run by `fit`, since constructors only store them."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from jointenergy.inputs import check_count, is_integer, is_number
 
 
 def check(estimator: Any) -> None:
-    """One sentence for the first setting that nothing can be fitted with."""
+    """Raise InputError for the first invalid setting."""
     rate, weight, share = estimator.learning_rate_init, estimator.label_weight, estimator.validation_fraction
     if not is_number(rate) or not 0 < rate < math.inf:
         raise InputError(f"learning_rate_init must be a positive number, got {rate!r}")
-    # Below 1 log p(y | x) would count less than the joint likelihood itself has of it.
+    # Below 1, log p(y | x) would weigh less than in the joint likelihood.
     if not is_number(weight) or not 1 <= weight < math.inf:
         raise InputError(f"label_weight must be a number of at least 1, got {weight!r}: 1 is the joint likelihood")
     check_share("validation_fraction", share)
@@ -36,14 +36,14 @@ def check(estimator: Any) -> None:
 
 
 def check_share(name: str, value: float) -> float:
-    """The share itself, between 0 and 1."""
+    """Return the value if it lies between 0 and 1."""
     if not is_number(value) or not 0 < value < 1:
         raise InputError(f"{name} must lie between 0 and 1, got {value!r}")
     return float(value)
 
 
 def hidden_of(sizes: Any) -> tuple[int, ...] | None:
-    """The hidden layers; one number is one layer."""
+    """Return the widths of the hidden layers; a single number is one layer."""
     if sizes is None:
         return None
     listed = [sizes] if is_integer(sizes) else sizes
@@ -53,7 +53,7 @@ def hidden_of(sizes: Any) -> tuple[int, ...] | None:
 
 
 def image_of(shape: Any) -> tuple[int, ...]:
-    """Channels, height and width."""
+    """Return channels, height and width."""
     sizes = tuple(shape) if np.iterable(shape) else ()
     if len(sizes) not in (2, 3) or not all(is_integer(s) and s > 0 for s in sizes):
         raise InputError(f"image_shape must be (height, width) or (channels, height, width), got {shape!r}")
@@ -73,7 +73,7 @@ def device_of(name: Any) -> torch.device:
 
 
 def seed_of(random_state: Any) -> int:
-    """A seed drawn from a random state; None is fresh entropy, and leaves numpy's own state alone."""
+    """Draw a seed from a random state; None takes fresh entropy and leaves numpy's global state alone."""
     most = np.iinfo(np.int32).max
     if random_state is None:
         return int(np.random.default_rng().integers(most))

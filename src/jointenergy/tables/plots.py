@@ -1,4 +1,4 @@
-"""tables: drawings of a fitted density: of one or two columns, and of the classes by one column."""
+"""tables: plots of a fitted density over one or two columns, and of class probabilities over one column."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from jointenergy.tables.conditional import Conditional
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-CURVE, MAP = 200, 50  # points along a column, alone and of a plane
+CURVE, MAP = 200, 50  # points along a column: in a curve, in a heat map
 
 
 def grid(columns: Columns, k: int, n: int) -> list[Any]:
-    """Values of a column: all categories, or numbers between the smallest and the largest that were seen."""
+    """Return values of a column: all categories, or numbers over the range of the training data."""
     if k in columns.left_out:
-        raise InputError(f"column {columns.called(k)} was left out of the model")
+        raise InputError(f"column {columns.called(k)} is not part of the model")
     if k not in columns.numbers:
         return list(columns.categories[k])
     place = columns.numbers.index(k)
     low, high = columns.scaling.low[place], columns.scaling.high[place]
     if columns.kinds[k] == "whole" and high - low < n:
         return list(np.arange(low, high + 1).tolist())
-    # Evenly spaced where the model sees them: heavy tails are then not most of it.
+    # Evenly spaced on the transformed scale, so that heavy tails do not fill the plot.
     first, last = columns.scaling.scaled(np.stack((columns.scaling.low, columns.scaling.high)))[:, place].tolist()
     line = np.zeros((n, len(columns.numbers)))
     line[:, place] = np.linspace(first, last, n)
@@ -36,19 +36,19 @@ def grid(columns: Columns, k: int, n: int) -> list[Any]:
 
 
 def axis_values(columns: Columns, k: int, values: list[Any]) -> npt.NDArray[Any]:
-    """Values as matplotlib draws them: dates as dates."""
+    """Convert values for matplotlib: dates as dates."""
     if columns.kinds[k] == "date":
         return np.asarray(np.array(values) * 1e6, dtype="int64").view("datetime64[us]")
     return np.asarray(values)
 
 
 def plot_density(of: Conditional, *, ax: Axes | None = None, label: str | None = None) -> Axes:
-    """p(column | given) as a curve or bars; of two columns of numbers as a map."""
+    """Plot p(column | given) as a curve or bars; for two numeric columns as a heat map."""
     import matplotlib.pyplot as plt
 
     columns = of.estimator._columns
     if len(of.columns) > 2:
-        raise InputError(f"plot_density draws one or two columns, got {len(of.columns)}")
+        raise InputError(f"plot_density takes one or two columns, got {len(of.columns)}")
     if ax is None:
         _, ax = plt.subplots(figsize=(5, 3.5), layout="constrained")
     k = of.columns[0]
@@ -65,7 +65,7 @@ def plot_density(of: Conditional, *, ax: Axes | None = None, label: str | None =
         return ax
     other = of.columns[1]
     if not {k, other} <= set(columns.numbers):
-        raise InputError("plot_density draws two columns of numbers, or one column of any kind")
+        raise InputError("plot_density takes one column of any kind, or two columns of numbers")
     across, up = grid(columns, k, MAP), grid(columns, other, MAP)
     points = {k: np.tile(across, len(up)).tolist(), other: np.repeat(up, len(across)).tolist()}
     found = of.log_density(points).reshape(len(up), len(across))
@@ -81,9 +81,10 @@ def plot_density(of: Conditional, *, ax: Axes | None = None, label: str | None =
 
 @dataclass(frozen=True, eq=False)
 class PartialDependence:
-    """p(class | column = value), the other columns averaged over what they are given that value: `[values, classes]`.
+    """Hold p(class | column = value), the other columns averaged given that value: `[values, classes]`.
 
-    Shuffling a column, as is usual, asks the model about rows that do not exist; conditioning does not.
+    The usual partial dependence replaces the column in all rows, and so asks about rows that cannot occur; conditioning
+    does not.
     """
 
     column: str
@@ -92,7 +93,7 @@ class PartialDependence:
     classes: npt.NDArray[Any]
 
     def plot(self, *, ax: Axes | None = None) -> Axes:
-        """A line for each class, or groups of bars for categories."""
+        """Plot a line for each class, or grouped bars for categories."""
         import matplotlib.pyplot as plt
 
         if ax is None:

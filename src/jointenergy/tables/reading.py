@@ -1,4 +1,4 @@
-"""tables: input read and checked: arrays and frames, column by column; ids are found, text is refused."""
+"""tables: reading and checking input by column: arrays and data frames; ids are left out, free text is refused."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from jointenergy.tables.frames import Kind, is_frame
 
 Floats = npt.NDArray[np.float64]
 
-ENOUGH = 20  # values, from which on a column with another value in each row is taken for an id
-NEARLY_ALL = 0.9  # share of different values from which on texts are taken for names
-WORDS = 4  # of a value on average, from which on a column holds text
-DIFFERENT = 0.5  # share of different values of a column of text
+ENOUGH = 20  # from this many values on, a column with a different value in each row is an id
+NEARLY_ALL = 0.9  # share of distinct values above which strings are names
+WORDS = 4  # words per value above which a column is free text
+DIFFERENT = 0.5  # share of distinct values above which a column is free text
 ID_NAME = re.compile(r"(^|[_\s.-])(id|uuid|guid|key|index|row)([_\s.-]?(nr|no|num|number))?$|[a-z](Id|ID)$", re.ASCII)
 
 
 @dataclass(frozen=True, eq=False)
 class InputTable:
-    """Checked input, column by column: floats with NaN, or objects with None."""
+    """Hold checked input by column: floats with NaN, or objects with None."""
 
     columns: Sequence[npt.NDArray[Any]]
     kinds: tuple[Kind, ...]
@@ -45,12 +45,12 @@ class InputTable:
         return np.stack([self.columns[k] for k in which], axis=1)
 
     def rows(self, chosen: npt.NDArray[Any]) -> InputTable:
-        """Some rows, by a mask or their numbers."""
+        """Select rows by mask or index."""
         n_rows = int(chosen.sum()) if chosen.dtype == bool else len(chosen)
         return replace(self, columns=[c[chosen] for c in self.columns], n_rows=n_rows)
 
     def cells(self) -> Floats:
-        """All that is not left out as numbers, the same for the same cells, `[n, columns]`."""
+        """Return all columns of the model as numbers, equal for equal cells, `[n, columns]`."""
         found = []
         for k, column in enumerate(self.columns):
             if k not in self.left_out and column.dtype == object:
@@ -61,7 +61,7 @@ class InputTable:
         return np.stack(found, axis=1)
 
     def values(self, k: int) -> list[Any]:
-        """The values of a column in order: by size where they can be compared, else by their text."""
+        """Return the sorted values of a column: by size if comparable, else by their text."""
         column = self.columns[k]
         if column.dtype != object:
             return list(np.unique(column[~np.isnan(column)]).tolist())
@@ -70,8 +70,8 @@ class InputTable:
         except TypeError:
             kind = next(type(v).__name__ for v in column if v is not None)
             raise InputError(
-                f"column {self.called(k)} holds {kind} values, which are no categories: make columns of numbers or "
-                "categories of them, or drop it"
+                f"column {self.called(k)} holds {kind} values, which are not categories: convert it to "
+                "columns of numbers or categories, or drop it"
             ) from None
         try:
             return sorted(found)
@@ -80,7 +80,7 @@ class InputTable:
 
 
 def read(estimator: Any, X: Any, *, reset: bool) -> InputTable:
-    """Check X: a frame column by column, anything else as an array of floats, NaN allowed."""
+    """Read X: a data frame by column, anything else as an array of floats, NaN allowed."""
     if hasattr(X, "collect") and hasattr(X, "lazy"):
         raise InputError("X is a lazy frame: pass X.collect()")
     if is_frame(X):
@@ -91,7 +91,7 @@ def read(estimator: Any, X: Any, *, reset: bool) -> InputTable:
     columns = list(array.T)
     if not reset:
         known = estimator._columns
-        kinds = known.kinds[: len(columns)]  # a target comes after the features
+        kinds = known.kinds[: len(columns)]  # without the target, which comes last
         for k, kind in enumerate(kinds):
             if kind == "category":
                 columns[k] = _cells(columns[k])
@@ -128,14 +128,14 @@ def _read_frame(estimator: Any, X: Any, *, reset: bool) -> InputTable:
     columns = [_column(s, kind) for s, kind in zip(series, kinds, strict=True)]
     for k, (kind, column) in enumerate(zip(kinds, columns, strict=True)):
         if kind == "number" and series[k].dtype.is_float() and _whole(column):
-            kinds[k] = "whole"  # of integers with gaps pandas makes floats
+            kinds[k] = "whole"  # pandas turns integers with missing values into floats
     table = InputTable(columns, tuple(kinds), len(X), called, (), X[:0])
     asked = () if named is None else named
     reasons = {k: why for k in range(len(kinds)) if k not in asked and (why := _id_or_text(table, k))}
     for k, why in reasons.items():
         warnings.warn(f"column {called[k]!r} {why}: it is left out of the model", UserWarning, stacklevel=5)
     if len(reasons) == len(kinds):
-        raise InputError("X has no column to learn from: all of them are left out")
+        raise InputError("X has no column to learn from: all were left out")
     return replace(table, left_out=tuple(reasons))
 
 
@@ -147,14 +147,14 @@ def _column(series: Any, kind: Kind) -> npt.NDArray[Any]:
     except (TypeError, ValueError):
         held = {"date": "dates", "span": "spans of time"}.get(kind, "numbers")
         remedy = f"convert it to {held}" if held != "numbers" else "make it a category column"
-        raise InputError(f"column {series.name!r} holds {series.dtype} values that are no {held}: {remedy}") from None
+        raise InputError(f"column {series.name!r} holds {series.dtype} values that are not {held}: {remedy}") from None
     if np.isinf(values).any():
         raise InputError(f"Input X contains infinity in column {series.name!r}: numbers must be finite, or NaN")
     return values
 
 
 def _number_kind(kind: Kind) -> Kind:
-    """What a column is read as where the categories are named, and it is none of them."""
+    """Return how to read a column that is not among the named categories."""
     return "number" if kind == "category" else kind
 
 
@@ -164,7 +164,7 @@ def _whole(column: Floats) -> bool:
 
 
 def _id_or_text(table: InputTable, k: int) -> str:
-    """Why a column says nothing of other rows, if so; a column of text is refused."""
+    """Return why a column is an id, or None; refuse free text."""
     kind, column, name = table.kinds[k], table.columns[k], (table.names or ())[k]
     known = [v for v in column if v is not None] if kind == "category" else column[~np.isnan(column)]
     n = len(known)
@@ -180,14 +180,14 @@ def _id_or_text(table: InputTable, k: int) -> str:
         words = float(np.mean([len(v.split()) for v in known]))
         if words >= WORDS:
             raise InputError(
-                f"column {name!r} holds text ({words:.0f} words a row, most rows different), which is no category: "
-                "make numbers of it, as by TfidfVectorizer and TruncatedSVD, or drop it"
+                f"column {name!r} holds text ({words:.0f} words a row, most rows different), which is not a category: "
+                "convert it to numbers, for example with TfidfVectorizer and TruncatedSVD, or drop it"
             )
     return each if n_different >= NEARLY_ALL * n else ""
 
 
 def _named(asked: Any, n: int, names: tuple[str, ...] | None) -> tuple[int, ...] | None:
-    """The numbers of the category columns that were named; None: the types say."""
+    """Return the positions of the named category columns; None if the types decide."""
     if asked is None:
         return ()
     if isinstance(asked, str):

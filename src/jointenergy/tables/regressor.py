@@ -1,4 +1,4 @@
-"""tables: JointEnergyRegressor: a number as one more variable of a joint density, with its whole distribution."""
+"""tables: JointEnergyRegressor, a scikit-learn regressor that predicts the whole distribution of its target."""
 
 from __future__ import annotations
 
@@ -24,36 +24,47 @@ from jointenergy.tables.reading import InputTable
 from jointenergy.training.trainer import Trainer
 
 TARGET = "target"
-FINE = 256  # points of the grid of an answer
-COMPLETIONS, STEPS = 32, 20  # of a row with gaps
-AT_ONCE = 512  # rows that are answered together
+FINE = 256  # grid points of a predictive distribution
+COMPLETIONS, STEPS = 32, 20  # draws and chain steps for a row with missing entries
+AT_ONCE = 512  # rows per batch of predictions
 
 
 @dataclass(kw_only=True, eq=False, repr=False)
 class JointEnergyRegressor(RegressorMixin, TableEstimator):  # type: ignore[misc]
-    """A regressor that knows the whole law of its target: one density p(x, y), in which y is one more number.
+    """Predict the distribution of a number from a joint density p(x, y).
 
-    `predict` gives means, `predict_quantiles` quantiles, `predict_draws` draws of y given each row, all of one
-    distribution on a fine grid. Rows may miss features, and rows to learn from may miss the target (NaN). Densities,
-    imputations and conditions are those of the joint table, in which the target is the last column, called "target".
-
-    Parameters that are not listed are those of JointEnergyClassifier.
+    `predict` returns the mean, `predict_quantiles` quantiles and `predict_draws` samples of p(y | x), all from one
+    distribution on a fine grid. Features may be missing, and training rows may lack the target (NaN). Densities,
+    imputations and conditionals are those of the table with the target as its last column, "target".
 
     Parameters
     ----------
     label_weight : float, default=10
-        The weight of log p(y | x) beside that of log p(x). Raise it where only predictions count; 1 is the joint
-        likelihood, for densities and imputations.
+        Weight of log p(y | x) relative to log p(x), at least 1. Raise it when only predictions matter; 1 is the joint
+        likelihood, best for densities and imputations.
+    **params
+        All other parameters of JointEnergyClassifier except `missing_label`, `warm_start` and `class_weight`.
 
     Attributes
     ----------
-    health_, n_iter_, loss_curve_, validation_scores_, n_features_in_, feature_names_in_ : as of the classifier.
+    health_, n_iter_, loss_curve_, validation_scores_, n_features_in_, feature_names_in_
+        As in JointEnergyClassifier.
+
+    Examples
+    --------
+    >>> from sklearn.datasets import load_iris
+    >>> from jointenergy.tables import JointEnergyRegressor
+    >>> X, _ = load_iris(return_X_y=True)
+    >>> model = JointEnergyRegressor(max_iter=100, random_state=0).fit(X[:, :3], X[:, 3])  # the width of the petal
+    >>> low, median, high = model.predict_quantiles(X[:1, :3], [0.05, 0.5, 0.95])[0]
+    >>> bool(low < X[0, 3] < high)
+    True
     """
 
     label_weight: float = 10.0
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
-        """Learn the joint density of rows and targets; what is missing of either is summed out."""
+        """Fit the joint density of rows and targets; missing entries of either are summed out."""
         if y is None:
             raise InputError("requires y to be passed, but the target y is None")
         table, weight = self._prepare(X, sample_weight)
@@ -62,32 +73,32 @@ class JointEnergyRegressor(RegressorMixin, TableEstimator):  # type: ignore[misc
         if np.isinf(values).any():
             raise InputError("Input y contains infinity: targets must be finite, or NaN where they are missing")
         if np.isnan(values[weight > 0]).all():
-            raise InputError("y has no target at all: a density alone is JointEnergyDetector's")
+            raise InputError("y has no target at all: use JointEnergyDetector to fit a density without targets")
         if table.n_rows < 2:
-            raise InputError("a density of one sample is none: n_samples=1, give at least 2")
+            raise InputError("a density needs at least 2 rows, got n_samples=1")
         whole = self._with_target(table, values)
         self._train(whole, torch.empty(table.n_rows, 0, dtype=torch.int64), {}, weight)
         return self
 
     def predict(self, X: Any) -> Floats:
-        """The mean of the target given each row."""
+        """Return the mean of the target given each row."""
         return self._over(X, lambda values, shares: (values * shares).sum(1))
 
     def predict_quantiles(self, X: Any, quantiles: Any = (0.05, 0.5, 0.95)) -> Floats:
-        """Quantiles of the target given each row, `[n, quantiles]`."""
+        """Return quantiles of the target given each row, `[n, quantiles]`."""
         asked = np.asarray(quantiles, dtype=np.float64).ravel()
         if not ((asked > 0) & (asked < 1)).all():
             raise InputError(f"quantiles must lie between 0 and 1, got {quantiles!r}")
         return self._over(X, lambda values, shares: _inverse(values, shares, np.tile(asked, (len(values), 1))))
 
     def predict_draws(self, X: Any, n_draws: int = 100, random_state: Any = None) -> Floats:
-        """Draws of the target given each row, `[n, n_draws]`."""
+        """Draw the target given each row, `[n, n_draws]`."""
         check_count("n_draws", n_draws)
         rng = np.random.default_rng(self._generator(random_state).initial_seed())
         return self._over(X, lambda values, shares: _inverse(values, shares, rng.random((len(values), n_draws))))
 
     def log_predictive_density(self, X: Any, y: Any) -> Floats:
-        """log p(y | row), normalized, in the target's own unit."""
+        """Return log p(y | row), normalized, in the unit of the target."""
         table, asked = self._read_features(X), np.asarray(column_or_1d(y), dtype=np.float64)
         check_consistent_length(np.empty(table.n_rows), asked)
         found = np.empty(table.n_rows)
@@ -100,7 +111,7 @@ class JointEnergyRegressor(RegressorMixin, TableEstimator):  # type: ignore[misc
             ]
         return found
 
-    # The law of the target given rows, on a grid.
+    # The distribution of the target given rows, on a grid.
 
     def _over(self, X: Any, answer: Any) -> Floats:
         table = self._read_features(X)
@@ -108,7 +119,7 @@ class JointEnergyRegressor(RegressorMixin, TableEstimator):  # type: ignore[misc
         return np.concatenate(parts)
 
     def _laws(self, table: InputTable) -> Any:
-        """Pieces of rows with values of the target in its own unit, in order, and their probabilities."""
+        """Yield batches of rows with ordered values of the target, in its own unit, and their probabilities."""
         place = self._target_place()
         whole = self._with_target(table, np.full(table.n_rows, np.nan))
         x, y = self._encoded(whole)
@@ -126,7 +137,7 @@ class JointEnergyRegressor(RegressorMixin, TableEstimator):  # type: ignore[misc
             yield rows.numpy(), self._columns.scaling.restored(wide)[:, :, place], shares
 
     def _log_law(self, x: Tensor, y: Tensor, gaps: Tensor, keys: Tensor, place: int) -> tuple[Tensor, Tensor]:
-        """log p on a grid for each row; of rows with gaps the mean of p over completions."""
+        """Compute log p on a grid for each row; p is averaged over completions for rows with missing entries."""
         density, grid = self._density, TargetGrid.of(self._density.gaussians, place)
         start = x.nan_to_num(0.0)
         points, _ = grid.points(start, FINE, reach=8.0)
@@ -164,7 +175,7 @@ class JointEnergyRegressor(RegressorMixin, TableEstimator):  # type: ignore[misc
         like = table.like
         if like is not None:
             if TARGET in (table.names or ()):
-                raise InputError(f"X has a column called {TARGET!r}, which is what y is called: rename it")
+                raise InputError(f"X has a column called {TARGET!r}, the name that y gets: rename it")
             like = nw.from_native(like, eager_only=True).with_columns(nw.lit(0.0).alias(TARGET)).to_native()
         return replace(table, columns=[*table.columns, values], kinds=(*table.kinds, "number"), names=names, like=like)
 
@@ -186,11 +197,11 @@ class JointEnergyRegressor(RegressorMixin, TableEstimator):  # type: ignore[misc
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
-        tags.regressor_tags.poor_score = True  # the checks fit five iterations
+        tags.regressor_tags.poor_score = True  # scikit-learn's checks fit for five iterations only
         return tags
 
 
 def _inverse(values: Floats, shares: Floats, asked: Floats) -> Floats:
-    """Values below which the asked shares lie, linear between the points of a grid: `[n, asked]`."""
+    """Invert the distribution function on a grid, linear between its points: `[n, asked]`."""
     reach = np.cumsum(shares, axis=1) - 0.5 * shares
     return np.stack([np.interp(q, r, v) for q, r, v in zip(asked, reach, values, strict=True)])

@@ -1,4 +1,4 @@
-"""tables: rows that count by weights: repeated rows merged, quantiles weighed."""
+"""tables: weighted rows: merging of repeated rows, weighted quantiles."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import numpy.typing as npt
 
 Floats = npt.NDArray[np.float64]
 
-MANY, TIMES = 2000, 4  # rows that merged rows count as at most: so many, or so many times their number
+MANY, TIMES = 2000, 4  # merged rows count as at most MANY rows, or TIMES their number if that is more
 
 
 def merged(cells: Floats, weight: Floats) -> tuple[npt.NDArray[np.int64], Floats, int]:
-    """The first of each of the different rows, in an order of their own, with the sums of their weights; and how many
-    rows they count as: whole weights as repeated rows, others as one row each."""
+    """Merge equal rows: return the first of each, in an order that depends on the rows alone, the sums of their
+    weights, and how many rows they count as: integer weights as repeated rows, others as one row each."""
     cells = np.ascontiguousarray(cells)
     rows = cells.view(np.dtype((np.void, cells.dtype.itemsize * cells.shape[1])))[:, 0]
     _, first, which = np.unique(rows, return_index=True, return_inverse=True)
@@ -23,7 +23,7 @@ def merged(cells: Floats, weight: Floats) -> tuple[npt.NDArray[np.int64], Floats
 
 
 def weighted_quantile(values: Floats, weight: Floats, share: float) -> float:
-    """numpy's quantile of the values repeated by whole weights; other weights are scaled to 1 on average."""
+    """Return numpy's quantile of values repeated by integer weights; other weights are scaled to mean 1."""
     order = np.argsort(values, kind="stable")
     values, weight = values[order], weight[order]
     if not (weight == np.rint(weight)).all():

@@ -1,4 +1,4 @@
-"""tables: a fitted estimator as one safetensors file: tensors, and the rest as JSON in its metadata; no pickle."""
+"""tables: saving a fitted estimator as one safetensors file, with JSON in its metadata; no pickle."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ E = TypeVar("E")
 
 
 def save(estimator: Any, path: Path) -> Path:
-    """Settings, columns, classes, density and what a fit left; replaced whole where there is one."""
+    """Write settings, columns, classes, density and fitted attributes; an existing file is replaced atomically."""
     density, columns, targets = estimator._density, estimator._columns, getattr(estimator, "_targets", None)
     tensors: dict[str, Tensor] = {f"model/{k}": v for k, v in density.model.state_dict().items()}
     tensors |= {f"gaussians/{f.name}": getattr(density.gaussians, f.name) for f in fields(Gaussians)}
@@ -113,7 +113,7 @@ class _Model:
 
 @dataclass(frozen=True)
 class _StoredEstimator:
-    """The JSON of a file."""
+    """Describe the JSON of a file."""
 
     estimator: str
     params: dict[str, Any]
@@ -135,15 +135,15 @@ _DTYPE: TypeAdapter[str] = TypeAdapter(_Dtype)
 
 
 def load(cls: type[E], path: Path) -> E:
-    """The estimator of a file, or one sentence about what is wrong with it."""
-    damaged = f"{path} is no saved estimator, or is damaged"
+    """Load the estimator of a file; raise InputError if the file is damaged or of another kind."""
+    damaged = f"{path} is not a saved estimator, or is damaged"
     with told(damaged, also_ours=True):
         check_plain(path)
     with told(damaged):
         with safe_open(path, "pt") as file:
             metadata = file.metadata() or {}
             if metadata.get("jointenergy") != FORMAT or "estimator" not in metadata:
-                raise InputError(f"{path} is no file that an estimator's save has written")
+                raise InputError(f"{path} was not written by an estimator's save")
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (the file is no mapping)
         known = of_json(_STORED, metadata["estimator"], damaged)
         if known.estimator != cls.__name__:
@@ -171,7 +171,7 @@ def _made(cls: type[E], known: _StoredEstimator, tensors: dict[str, Tensor]) -> 
         estimator.classes_ = estimator._targets.public()
     weights, labels = under(tensors, "model/"), LabelSpace(known.model.spaces)
     sizes = known.model.hidden, known.model.event_shape, labels, known.model.n_targets
-    with torch.device("meta"):  # its shapes alone, which may be larger than any memory
+    with torch.device("meta"):  # shapes only: the file may name sizes beyond memory
         shapes = {k: v.shape for k, v in empty_model(*sizes).state_dict().items()}
     if shapes != {k: v.shape for k, v in weights.items()}:
         raise ValueError("its weights are of another network")
@@ -190,13 +190,13 @@ def _made(cls: type[E], known: _StoredEstimator, tensors: dict[str, Tensor]) -> 
 
 
 def _hidden(network: torch.nn.Module) -> list[int]:
-    """The widths of an MLP's hidden layers; of logits and shared value they are the same."""
+    """Return the widths of the hidden layers, the same for logits and shared value."""
     network = network.shared if isinstance(network, Corrections) else network
     return [m.out_features for m in network.modules() if isinstance(m, torch.nn.Linear)][:-1]
 
 
 def _categories(columns: Columns, k: int) -> list[Any]:
-    """The values of a category column, which must be such as JSON has."""
+    """Return the values of a category column, which must be JSON types."""
     for value in [*columns.categories[k], *columns.rare.get(k, {})]:
         if not isinstance(value, str | int | float):
             name, kind = k if columns.names is None else repr(columns.names[k]), type(value).__name__
@@ -208,7 +208,7 @@ def _categories(columns: Columns, k: int) -> list[Any]:
 
 
 def _as_json(value: Any, name: str) -> Any:
-    """A plain value, or an array as its dtype and entries."""
+    """Convert a plain value, or an array to its dtype and entries."""
     if isinstance(value, np.ndarray):
         return {"dtype": value.dtype.str, "values": value.tolist()}
     if isinstance(value, tuple):

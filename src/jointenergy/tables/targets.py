@@ -1,4 +1,4 @@
-"""tables: what y may be: one class, several binary labels or several outputs, each entry possibly missing."""
+"""tables: the labels y: one output, several binary labels or several outputs, entries possibly missing."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ AnyArray = npt.NDArray[Any]
 
 @dataclass(frozen=True, eq=False)
 class Targets:
-    """The classes of each output, and the form in which answers are given."""
+    """Hold the classes of each output and the form of predictions."""
 
     kind: Kind
     classes: list[AnyArray]
@@ -34,17 +34,17 @@ class Targets:
 
     @classmethod
     def fit(cls, y: object, missing_label: object, classes: object = None) -> Targets:
-        """From the labels that are learned from; `classes` names them where not all need be there."""
+        """Fit to the training labels; `classes` lists all classes when the labels may not show every one."""
         columns = _columns(y, missing_label)
         if classes is not None:
             several = isinstance(classes, list | tuple) and len(classes) > 0 and np.ndim(classes[0]) > 0
             listed: list[Any] = list(classes) if several else [classes]  # type: ignore[call-overload]
             if len(listed) != len(columns):
-                raise InputError(f"classes are given for {len(listed)} outputs, and y has {len(columns)}")
+                raise InputError(f"classes are given for {len(listed)} outputs, but y has {len(columns)}")
             found = [np.unique(_uniform(np.asarray(c), "classes")) for c in listed]
         else:
             if len(columns) == 1 and plain(missing_label) == -1 and {plain(v) for v in columns[0]} == {-1, 1}:
-                missing_label = None  # all of y is -1 and +1: two classes in their customary dress
+                missing_label = None  # y of -1 and +1 alone: two classes
             found = [_known(column, missing_label, k, len(columns)) for k, column in enumerate(columns)]
         binary = all(c.dtype.kind in "biuf" and set(c.tolist()) <= {0, 1} for c in found)
         kind: Kind = "one" if len(columns) == 1 else "multilabel" if binary else "several"
@@ -54,14 +54,14 @@ class Targets:
 
     @property
     def space(self) -> dict[str, list[str]]:
-        """The outputs as label variables; the names are places, so that any value may be a class."""
+        """Return the outputs as label variables; names start with a position, so that any value may be a class."""
         return {f"output {k}": [f"{i}: {v}" for i, v in enumerate(c)] for k, c in enumerate(self.classes)}
 
     def encode(self, y: object, n_rows: int) -> Tensor:
-        """Labels `[n_rows, L]`, MISSING where an entry is the missing label and that is no class."""
+        """Encode y as labels `[n_rows, L]`, MISSING where an entry is the missing label and not a class."""
         columns = _columns(y, self.missing_label)
         if len(columns) != len(self.classes):
-            raise InputError(f"y has {len(columns)} output(s), the estimator was fitted with {len(self.classes)}")
+            raise InputError(f"y has {len(columns)} output(s), but the estimator was fitted with {len(self.classes)}")
         if len(columns[0]) != n_rows:
             raise InputError(f"X has {n_rows} rows and y has {len(columns[0])}: give one label for each row")
         codes = np.full((n_rows, len(columns)), MISSING, dtype=np.int64)
@@ -76,35 +76,35 @@ class Targets:
         return torch.from_numpy(codes)
 
     def decode(self, labels: Tensor) -> AnyArray:
-        """Labels `[..., L]` as y: one column for one output."""
+        """Decode labels `[..., L]` to y: one column per output."""
         columns: list[AnyArray] = [c[labels[..., k].numpy()] for k, c in enumerate(self.classes)]
         if self.kind == "one":
             return columns[0]
-        # Beside each other numpy would make numbers text.
+        # Stacked, numpy would turn numbers into strings.
         mixed = len({c.dtype.kind in "USO" for c in columns}) > 1
         stacked: AnyArray = np.stack([c.astype(object) if mixed else c for c in columns], axis=-1)
         return stacked
 
     def public(self) -> Any:
-        """`classes_`: of one output its classes, of binary labels their numbers, of several outputs a list."""
+        """Return `classes_`: classes of one output, indices of binary labels, a list for several outputs."""
         if self.kind == "one":
             return self.classes[0]
         return np.arange(len(self.classes)) if self.kind == "multilabel" else self.classes
 
     def shaped(self, values: Sequence[AnyArray]) -> Any:
-        """One array `[n, classes]` for each output in the form of `predict_proba`."""
+        """Convert one array `[n, classes]` per output to the form of `predict_proba`."""
         if self.kind == "one":
             return values[0]
         return np.stack([v[:, 1] for v in values], axis=1) if self.kind == "multilabel" else list(values)
 
 
 def rows_of(y: Any, chosen: npt.NDArray[np.bool_]) -> Any:
-    """The labels of some rows; a frame stays one, since its columns have types of their own."""
+    """Select rows of y; a data frame stays one, since its columns have their own types."""
     return y if y is None or issparse(y) or bool(chosen.all()) else (y if is_frame(y) else _array(y))[chosen]
 
 
 def _array(y: Any) -> AnyArray:
-    """y as an array; a list of strings and numbers keeps both, where numpy would make all of it text."""
+    """Return y as an array; a list of strings and numbers keeps both, which numpy would turn into strings."""
     array = np.asarray(y)
     if array.dtype.kind != "U" or not isinstance(y, list | tuple):
         return array
@@ -113,7 +113,7 @@ def _array(y: Any) -> AnyArray:
 
 
 def _columns(y: Any, missing_label: object) -> list[AnyArray]:
-    """y column by column, refused where what is known of it is no classification target."""
+    """Return y by column; raise InputError if it is not a classification target."""
     if y is None:
         raise InputError("requires y to be passed, but the target y is None")
     if issparse(y):
@@ -142,7 +142,7 @@ def _columns(y: Any, missing_label: object) -> list[AnyArray]:
 
 
 def _uniform(values: AnyArray, called: str) -> AnyArray:
-    """Values of one type: objects that are all numbers as numbers."""
+    """Convert objects that are all numbers to numbers; refuse mixed types."""
     if values.dtype.kind == "O":
         cells = [plain(v) for v in values]
         texts = sum(isinstance(v, str) for v in cells)
@@ -161,7 +161,7 @@ def _is_missing(column: AnyArray, missing_label: object) -> npt.NDArray[np.bool_
     mark = plain(missing_label)
     if missing_label is None:
         return np.zeros(len(column), dtype=bool)
-    # One by one: numpy compares no strings with numbers. NaN, None and what stands for them are missing anyway.
+    # One by one, since numpy does not compare strings with numbers. NaN and None are missing in any case.
     if column.dtype.kind in "USO" or isinstance(mark, str):
         cells = [plain(v) for v in column]
         return np.array([v is None or v == mark for v in cells], dtype=bool)
@@ -175,7 +175,7 @@ def _known(column: AnyArray, missing_label: object, k: int, n_outputs: int) -> A
     classes: AnyArray = np.unique(_uniform(known, "y")) if len(known) else known
     if len(classes) >= 2:
         return classes
-    # A label that no row has, or all: one of several. But 1 beside the mark alone may be the two signs.
+    # One of several binary labels may be constant. But 1 with unlabeled rows may mean the classes 1 and -1.
     if n_outputs > 1 and set(classes.tolist()) <= ({0} if missing.any() else {0, 1}):
         return np.array([0, 1])
     mark = missing_label if plain(missing_label) is None else plain(missing_label)
@@ -186,5 +186,5 @@ def _known(column: AnyArray, missing_label: object, k: int, n_outputs: int) -> A
             "is a class too, pass missing_label=None"
         )
     if missing.any():
-        raise InputError(f"{output} has no labeled row, so no class to learn: a density alone is JointEnergyDetector's")
-    raise InputError(f"{output} has one class, {plain(classes[0])!r}, and a classifier needs at least 2 classes")
+        raise InputError(f"{output} has no labeled row: use JointEnergyDetector to fit a density without labels")
+    raise InputError(f"{output} has one class, {plain(classes[0])!r}, but a classifier needs at least 2 classes")

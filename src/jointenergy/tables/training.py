@@ -1,4 +1,4 @@
-"""tables: a table's joint density: what is trained, and how; `runs.fitting` trains it, in memory."""
+"""tables: how the joint density of a table is trained; `runs.fitting` trains it, in memory."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ from jointenergy.training.plan import Plan
 from jointenergy.training.settings import CadenceSettings, EngineSettings, OptimizerSettings
 from jointenergy.training.trainer import Trainer
 
-SMALL_SHARE = 200.0  # uniform noise that health is judged against fills that many times the data's own box
-LONG = 1000  # iterations above which a fit is checked on the way
-SAMPLING_STEPS = 20  # of the chains of a check of health, and ten times as many: twice what samples are drawn with
+SMALL_SHARE = 200.0  # volume of the uniform noise in health checks, relative to the data's own box
+LONG = 1000  # longer fits are checked during training too
+SAMPLING_STEPS = 20  # chain steps of a health check, which also runs ten times as many
 
 
 @dataclass(frozen=True)
 class FitSettings:
-    """The settings of a fit, chosen from the data, and the weights of its terms."""
+    """Hold the settings of a fit, chosen from the data, and the weights of its terms."""
 
     iterations: int
     batch_size: int = 64
@@ -54,40 +54,40 @@ class FitSettings:
     label_noise: float = 0.1
     decay: bool = True
     target: int | None = None
-    """The number that is asked for, of a regressor."""
+    """Position of a regressor's target among the numbers."""
 
 
 @dataclass(frozen=True, eq=False)
 class TrainingState:
-    """What the next call needs beside the model, on the CPU.
+    """Hold what the next call needs besides the model, on the CPU.
 
-    A fitted density has averaged weights. To go on from those would take back nearly all that a short call has learned:
-    of one step an average with a decay of 0.99 keeps a hundredth.
+    A fitted density has averaged weights. Continuing from those would undo most of a short call: with decay 0.99 an
+    average keeps one hundredth of a step.
     """
 
     weights: dict[str, Tensor]
-    """Of the model, not averaged."""
+    """Weights of the model, not averaged."""
     optimizer: dict[str, Tensor]
-    """Its moments and counts, as checkpoints name them."""
+    """Moments and counts of the optimizer, named as in checkpoints."""
     iterations: int
-    """Of all calls so far."""
+    """Iterations of all calls so far."""
 
     @classmethod
     def of(cls, trainer: Trainer, before: int, *, set_back: bool) -> TrainingState:
-        """After `before` iterations of earlier calls. One that was set back goes on from the averaged weights that it
-        was set back to, with an optimizer that knows nothing."""
+        """Return the state after `before` iterations of earlier calls. After a rollback, training continues from the
+        averaged weights of the rollback with a new optimizer."""
         tensors = {k: v.detach().cpu().clone() for k, v in state.save(trainer, {}).tensors.items()}
         weights = state.under(tensors, "ema/" if set_back else "model/")
         optimizer = {} if set_back else state.under(tensors, "optimizer/")
         return cls(weights, optimizer, before + trainer.iteration)
 
     def next_seed(self, seed: int) -> int:
-        """Of the next call, which must not draw again the noise, the rows and the chains of the one before."""
+        """Return the seed of the next call, so that it does not repeat noise, rows and chains of the previous one."""
         return int(seeded(seed, "after", self.iterations).initial_seed())
 
 
 def unbiased(decay: float, n: int) -> float:
-    """The decay at the n-th step of an average that forgets where it began, however few its steps are."""
+    """Return the decay at the n-th step of a moving average without bias toward its initial value."""
     return decay * (1.0 - decay ** (n - 1)) / (1.0 - decay**n)
 
 
@@ -102,8 +102,8 @@ def training_data(
     shape: tuple[int, ...],
     device: torch.device | str,
 ) -> TrainingData:
-    """The rows of a `split`, held out and others. Health is judged on the held-out ones, or, where there are none, on
-    the others."""
+    """Return the rows of a `split`, held-out and training rows. Health is judged on held-out rows, or on training rows
+    if none are held out."""
     held, rest = split
     judged = held if len(held) else rest
 
@@ -113,13 +113,13 @@ def training_data(
 
 
 def shares(weight: Tensor) -> Tensor | None:
-    """How much each row counts, 1 on average; None where all count alike."""
+    """Return row weights of mean 1, None if all are equal."""
     share = weight / weight.mean()
     return None if bool((share == 1).all()) else share
 
 
 def bound_of(x: Tensor) -> float:
-    """Bounds around the data so wide that uniform noise between them hardly ever looks like data."""
+    """Return bounds so wide that uniform noise between them rarely looks like data."""
     n_features = x[0].numel()
     return float(x.abs().max().clamp(min=1.0)) * max(2.0, float(SMALL_SHARE ** (1 / n_features)))
 
@@ -135,10 +135,10 @@ def table_plan(
     before: TableDensity | None = None,
     progress: TrainingState | None = None,
 ) -> Plan:
-    """How a tilted Gaussian is trained: MALA at temperature 1, whose step size follows what is accepted.
+    """Plan the training of a tilted Gaussian by MALA at temperature 1, its step size tuned by the acceptance rate.
 
-    The objective is log p(x, y) of what is observed plus more of log p(targets | the rest). Rows are noised in the
-    shape of the reference. Training continues from a density `before`, and from its `progress` where that is given.
+    The objective is log p(x, y) of the observed entries plus a weighted log p(targets | the rest). Noise on rows has
+    the covariance of the reference. Training continues from the density `before` and its `progress`, where given.
     """
     labels = data.labels
     if before is None:
@@ -154,14 +154,14 @@ def table_plan(
     kernel = x_kernel(model, 0.3 if before is None else before.step_size)
     if discrete:
         kernel = mover_of(labels, kernel).kernel
-    # Where chains draw labels too, a step is several moves of x.
+    # When chains draw labels too, a step has several moves of x.
     moves = X_STEPS if exact and discrete else 1
     objectives = _objectives(settings, n_targets, data, gaussians)
     root = torch.linalg.cholesky(gaussians.covariance).mT.to(data.x)
     noises = (settings.noise, settings.label_noise)[: len(objectives)]
     changes = tuple((CorrelatedNoise(root * noise),) if data.mask is None else () for noise in noises)
     frequent, n_before = FrequencyLabels.fit(data.y, labels), 0 if progress is None else progress.iterations
-    # A long fit has a healthy place to go back to; a short one is judged at its end.
+    # A long fit keeps healthy checkpoints for rollback; a short one is judged at its end.
     decay, half = 0.99, settings.iterations if settings.iterations <= LONG else settings.iterations // 2
     return Plan(
         model=model,
@@ -188,11 +188,11 @@ def table_plan(
             decay="cosine" if settings.decay else "none",
             ema=decay,
         ),
-        # Where training comes in pieces, which may be one step each, the average forgets where it began.
+        # partial_fit calls may be one step each: use the unbiased average.
         ema_of=None if before is None and settings.decay else lambda i: unbiased(decay, n_before + i + 1),
         scored_labels=lambda y: compared_labels(y, n_targets, frequent.frequencies),
         cadence=CadenceSettings(log=1, check=half, checkpoint=half, keep=2),
-        # Tuned kernels would be recorded anew at every change.
+        # A tuned kernel would be recorded again at every change.
         engine=EngineSettings(record="off", compile="off", precision="float32"),
         seed=seed,
         adapted=True,
@@ -200,7 +200,7 @@ def table_plan(
 
 
 def go_on(trainer: Trainer, before: TableDensity | None, progress: TrainingState | None) -> None:
-    """Give a trainer the averaged weights, the chains and the optimizer of earlier calls."""
+    """Restore the averaged weights, chains and optimizer of earlier calls in a trainer."""
     buffer = trainer.chains.buffer
     if before is not None and buffer is not None:
         trainer.ema.load_state_dict(before.model.state_dict())
@@ -212,8 +212,8 @@ def go_on(trainer: Trainer, before: TableDensity | None, progress: TrainingState
 
 
 def compared_labels(y: Tensor, n_targets: int, frequencies: Tensor) -> Tensor:
-    """Targets summed out; discrete features as they are, since they may be too many to sum, and compared with those of
-    chains, which miss none: where they are missing, the most frequent."""
+    """Return labels for comparing data with chains: targets missing, so that they are summed out; missing discrete
+    features replaced by the most frequent value, since they may be too many to sum out."""
     compared = torch.full_like(y, MISSING)
     if y.shape[1] > n_targets:
         compared[:, n_targets:] = torch.where(y == MISSING, frequencies.argmax(1), y)[:, n_targets:]
@@ -231,14 +231,14 @@ def _objectives(
         asked = LogPTargetsGivenRest(extra, n_targets)
     else:
         asked = LogPNumberGivenRest(extra, TargetGrid.of(gaussians, settings.target))
-    # Rows that miss features are completed once for both terms.
+    # Rows with missing features are completed once for both terms.
     if data.mask is not None:
         return (Objective((LogPXY(), asked)),)
     return Objective((LogPXY(),)), Objective((asked,))
 
 
 def mala_of(trainer: Trainer) -> PreconditionedMALA:
-    """The kernel that moves x."""
+    """Return the kernel that moves x."""
     kernel = trainer.chains.kernel
     kernel = kernel.x_kernel if isinstance(kernel, BlockGibbs) else kernel
     assert isinstance(kernel, PreconditionedMALA)
@@ -246,7 +246,7 @@ def mala_of(trainer: Trainer) -> PreconditionedMALA:
 
 
 class OneCheck(Callback):
-    """The last check is the verdict: the weights that it judged are those that are kept, and need no second one."""
+    """Take the last check as the verdict: it judged the weights that are kept, so no second check is needed."""
 
     def on_check(self, loop: Loop) -> None:
         if loop.ended:
@@ -255,8 +255,7 @@ class OneCheck(Callback):
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Compute in one thread: the matrices of a table are small, and threads that wait for each other on a busy machine
-    make a fit many times slower."""
+    """Compute in one thread: matrices of tables are small, and on a busy machine more threads are many times slower."""
     before = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
@@ -267,7 +266,7 @@ def one_thread() -> Iterator[None]:
 
 @dataclass
 class LossCurve(Callback):
-    """The loss of each iteration; a rollback overwrites those that it takes back."""
+    """Record the loss of each iteration; a rollback overwrites the losses it takes back."""
 
     of: dict[int, float] = field(default_factory=dict)
 
@@ -277,19 +276,19 @@ class LossCurve(Callback):
 
 @dataclass(frozen=True, eq=False)
 class FitResult:
-    """What a fit leaves."""
+    """Hold the outcome of a fit."""
 
     density: TableDensity
     health: Health
     n_iter: int
     losses: list[float]
     scores: list[float]
-    """The held-out log p(targets | the rest), at each look of early stopping."""
+    """Held-out log p(targets | the rest) at each evaluation of early stopping."""
     progress: TrainingState
     stopped: bool
     """Whether early stopping ended it."""
     diverged: bool
-    """Whether its chains could not be kept healthy; the last healthy weights are then used."""
+    """Whether the chains diverged for good; the last healthy weights are then used."""
 
 
 def train(
@@ -301,7 +300,7 @@ def train(
     stopping: EarlyStopping | None = None,
     callbacks: Sequence[Callback] = (),
 ) -> FitResult:
-    """To the end, or to where early stopping ends it; a run that could not be kept healthy is taken as it last was."""
+    """Train to the end or to early stopping; if chains diverge for good, use the last healthy weights."""
     losses, set_back = LossCurve(), False
     watching = [OneCheck(), losses, *([] if stopping is None else [stopping]), *callbacks]
     loop, diverged = train_plan(plan, callbacks=watching, prepare=lambda trainer: go_on(trainer, before, progress))
@@ -312,7 +311,7 @@ def train(
     if stopping is not None and stopping.worse and stopping.kept is not None:
         trainer.ema.load_state_dict(stopping.kept)
         set_back = True
-    # Of the weights that are kept, whatever happened on the way.
+    # The verdict is of the weights that are kept.
     health = check_trainer(trainer) if set_back or loop.health is None else loop.health
     model = copy.deepcopy(trainer.ema).cpu().double()
     assert isinstance(model, TiltedGaussianModel)

@@ -1,4 +1,4 @@
-// The page of the studio: plain modules, no build step. The server computes; this file asks, draws and remembers.
+// The page of the studio: plain modules, no build step. The server computes; this file sends requests and draws.
 
 const $ = (id) => document.getElementById(id);
 const make = (tag, attributes = {}, ...children) => {
@@ -12,7 +12,7 @@ const make = (tag, attributes = {}, ...children) => {
   return element;
 };
 const color = (name) => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
-const number = (v, digits = 3) => (v === null || v === undefined ? "–" : Number(v).toPrecision(digits).replace(/\.?0+$/, (m) => (m.includes(".") ? "" : m)));
+const number = (v, digits = 3) => (v === null || v === undefined ? "–" : v !== 0 && Math.abs(v) < 1e-3 ? Number(v).toExponential(1) : Number(v).toPrecision(digits).replace(/\.?0+$/, (m) => (m.includes(".") ? "" : m)));
 
 const state = { runs: [], run: null, tab: "", input: null, pad: "view", hidden: new Set(), rowsBegin: 0 };
 let toastTimer = 0;
@@ -39,7 +39,7 @@ async function task(name, body, { channel = name, onframe = () => {} } = {}) {
     let rest = "";
     for (;;) {
       const { value, done } = await reader.read();
-      if (done) throw new Error("the studio ended before it answered");
+      if (done) throw new Error("the studio stopped before it answered");
       const parts = (rest + value).split("\n\n");
       rest = parts.pop();
       for (const part of parts) {
@@ -311,8 +311,8 @@ function answerBox(answer) {
   const histogram = make("canvas", { class: "chart" }), near = make("div", { class: "neighbors" });
   const box = make("div", {},
     make("div", { class: "columns" },
-      make("div", {}, make("h3", {}, "p(label | x)"), bars(answer.labels, answer.set), answer.set ? make("p", { class: "hint" }, "● in the conformal set, which holds the true value for 90 % of inputs like the data") : null),
-      make("div", {}, make("h3", {}, "As the model sees it"), state.run.kind === "image" ? make("div", { class: "small" }, picture(answer.x, 1)) : null, answer.true ? make("p", { class: "fact" }, "True: ", Object.entries(answer.true).map(([k, v]) => (state.run.labels.length > 1 ? `${k} ${v}` : v)).join(", ")) : null, inside(answer.score), answer.gradient_norm !== null ? make("p", { class: "fact" }, `Gradient norm of log p(x): ${number(answer.gradient_norm)}`) : null)),
+      make("div", {}, make("h3", {}, "p(label | x)"), bars(answer.labels, answer.set), answer.set ? make("p", { class: "hint" }, "● in the conformal set, which contains the true value for 90 % of in-distribution inputs") : null),
+      make("div", {}, make("h3", {}, "As the model receives it"), state.run.kind === "image" ? make("div", { class: "small" }, picture(answer.x, 1)) : null, answer.true ? make("p", { class: "fact" }, "True: ", Object.entries(answer.true).map(([k, v]) => (state.run.labels.length > 1 ? `${k} ${v}` : v)).join(", ")) : null, inside(answer.score), answer.gradient_norm !== null ? make("p", { class: "fact" }, `Gradient norm of log p(x): ${number(answer.gradient_norm)}`) : null)),
     answer.score ? make("div", {}, make("h3", {}, `log p(x) of held-out data; the threshold leaves ${100 * answer.score.quantile} % of them out`), histogram) : null,
     answer.neighbors ? make("div", {}, make("h3", {}, "Nearest training rows"), near) : null, notes(answer.notes));
   if (answer.neighbors && state.run.kind === "image") {
@@ -327,10 +327,10 @@ function answerBox(answer) {
 }
 
 panels.ask = () => {
-  const result = make("div", { class: "card result" }, make("h2", {}, "What the model says"));
+  const result = make("div", { class: "card result" }, make("h2", {}, "Prediction"));
   const update = async () => {
     const answer = state.input && (await task("ask", inputFields()));
-    if (answer) result.replaceChildren(make("h2", {}, "What the model says"), answerBox(answer));
+    if (answer) result.replaceChildren(make("h2", {}, "Prediction"), answerBox(answer));
   };
   return { element: make("section", { class: "panel" }, result), begin: update, update };
 };
@@ -378,7 +378,7 @@ panels.convert = () => {
   }
   return {
     element: make("section", { class: "panel" }, make("div", { class: "card result" }, make("h2", {}, "Convert to"), chooser.box, steps.box, make("div", { class: "buttons" }, make("button", { class: "main", onclick: go, title: "R" }, "Convert")),
-      make("div", { class: "columns" }, make("div", {}, make("h3", {}, "The way there"), make("div", { class: "film" }, canvas, player.box)), make("div", {}, make("h3", {}, "p(new labels | x) on the way"), chart)), said)),
+      make("div", { class: "columns" }, make("div", {}, make("h3", {}, "Path of the chain"), make("div", { class: "film" }, canvas, player.box)), make("div", {}, make("h3", {}, "p(new labels | x) on the way"), chart)), said)),
     begin: () => { if (!Object.keys(chooser.given).length) { const buttons = chooser.box.querySelectorAll(".chips button"); buttons[Math.min(3, buttons.length - 1)]?.click(); } else go(); }, update: go, restart: go, player,
   };
 };
@@ -425,12 +425,12 @@ panels.row = () => {
   });
   async function go() {
     const values = boxes.map(({ field }) => (field.value.trim() === "" ? null : Number(field.value)));
-    if (values.some((v) => Number.isNaN(v))) return toast("a field holds a number, or nothing where it is missing");
+    if (values.some((v) => Number.isNaN(v))) return toast("a field must hold a number; leave it empty if the value is missing");
     const missing = values.some((v) => v === null), input = { values };
     const done = missing ? await task("complete", { ...baseFields(), input, chains: 32, steps: Math.min(run.steps, 500) }) : await task("ask", { ...baseFields(), input });
     if (!done) return;
     for (const { filled, i } of boxes) filled.textContent = missing && values[i] === null ? `${number(done.mean.values[0][i], 3)} (${number(done.low?.values[0][i], 2)} to ${number(done.high?.values[0][i], 2)})` : "";
-    result.replaceChildren(make("div", { class: "columns" }, make("div", {}, make("h3", {}, "p(label | row)"), bars(missing ? done.probs : done.labels)), make("div", {}, make("h3", {}, "Like the data?"), inside(done.score) ?? "", make("canvas", { class: "chart" }))), notes(done.notes));
+    result.replaceChildren(make("div", { class: "columns" }, make("div", {}, make("h3", {}, "p(label | row)"), bars(missing ? done.probs : done.labels)), make("div", {}, make("h3", {}, "In distribution?"), inside(done.score) ?? "", make("canvas", { class: "chart" }))), notes(done.notes));
     const chart = result.querySelector("canvas");
     if (done.score) requestAnimationFrame(() => drawHistogram(chart, done.score));
   }
@@ -440,7 +440,7 @@ panels.row = () => {
     boxes.forEach(({ field, i }) => (field.value = picked.values[0][i] === null ? "" : number(picked.values[0][i], 5)));
     go();
   }
-  return { element: make("section", { class: "panel" }, make("div", { class: "card result" }, make("h2", {}, "One row"), make("p", { class: "hint" }, "Empty a field to have it imputed: the mean, and where 90 % of the draws lie."), make("div", { class: "cells" }, ...cells), make("div", { class: "buttons" }, make("button", { onclick: () => { state.rowsBegin += 1; begin(); } }, "Next test row"), make("button", { onclick: () => { boxes.forEach(({ field }) => (field.value = "")); go(); } }, "Empty all")), result)), begin, restart: go };
+  return { element: make("section", { class: "panel" }, make("div", { class: "card result" }, make("h2", {}, "One row"), make("p", { class: "hint" }, "Empty a field to impute it: the mean, and the range of 90 % of the draws."), make("div", { class: "cells" }, ...cells), make("div", { class: "buttons" }, make("button", { onclick: () => { state.rowsBegin += 1; begin(); } }, "Next test row"), make("button", { onclick: () => { boxes.forEach(({ field }) => (field.value = "")); go(); } }, "Empty all")), result)), begin, restart: go };
 };
 
 panels.train = () => {
@@ -458,7 +458,7 @@ panels.train = () => {
       Object.values(charts).forEach((names, i) => drawLines(canvases[i], names.filter((n) => told.curves[n]).map((n, k) => ({ at: told.at, values: told.curves[n], color: k ? "--second" : "--chart" })), { label: "iteration" }));
       if (told.samples.length) { const source = `api/training/${state.run.id}/samples/${told.samples[0]}`; if (!samples.src.endsWith(source)) samples.src = source; samples.hidden = false; }
       checks.replaceChildren(make("table", {}, make("tr", {}, ...["iteration", "accuracy", "healthy"].map((h) => make("th", {}, h))), ...told.checks.slice(-12).reverse().map((c) => make("tr", {}, make("td", {}, String(c.iteration)), make("td", {}, c.accuracy === null ? "–" : c.accuracy.toFixed(3)), make("td", {}, make("span", { class: `pill ${c.healthy ? "good" : "bad"}` }, c.healthy ? "healthy" : "not healthy"))))));
-      events.replaceChildren(...(told.events.length ? told.events.slice().reverse().map((e) => make("li", {}, `${e.iteration}: ${e.says}`)) : [make("li", {}, "The guard has not had to act.")]));
+      events.replaceChildren(...(told.events.length ? told.events.slice().reverse().map((e) => make("li", {}, `${e.iteration}: ${e.says}`)) : [make("li", {}, "The guard has not intervened.")]));
     } catch (error) { head.textContent = error.message; }
   }
   const tick = () => { if (!element.isConnected) return; update().finally(() => setTimeout(tick, 2000)); };
@@ -530,7 +530,7 @@ function pick(input) {
 
 function showInput() {
   const pad = $("pad"), context = pad.getContext("2d");
-  $("pad-hint").textContent = state.pad === "brush" ? "Brush over what is to be filled in." : state.pad === "draw" ? "Draw with the mouse or a finger." : "Pick a row, draw, open, drop or paste an image.";
+  $("pad-hint").textContent = state.pad === "brush" ? "Brush over the region to fill in." : state.pad === "draw" ? "Draw with the mouse or a finger." : "Pick a test row, draw, or open, drop or paste an image.";
   for (const button of $("rows").children) button.setAttribute("aria-selected", String(state.input?.row === +button.dataset.row));
   context.imageSmoothingEnabled = false;
   context.fillStyle = "#000";
@@ -559,7 +559,7 @@ function takeImage(blob) {
     const buffer = new Uint8Array(await blob.arrayBuffer());
     let text = ""; for (let i = 0; i < buffer.length; i += 8192) text += String.fromCharCode(...buffer.subarray(i, i + 8192));
     pick({ image: btoa(text), invert });
-  }).catch(() => toast("this is no image that the browser can read"));
+  }).catch(() => toast("the browser cannot read this image"));
 }
 
 function setUpPad() {
@@ -622,7 +622,7 @@ function setUpKeys() {
 async function watchStatus() {
   try {
     const now = await (await fetch("api/status")).json();
-    $("status").textContent = now.busy || now.waiting ? `${now.busy} at work, ${now.waiting} waiting` : "idle";
+    $("status").textContent = now.busy || now.waiting ? `${now.busy} running, ${now.waiting} waiting` : "idle";
     $("status").classList.toggle("busy", now.busy > 0);
   } catch { $("status").textContent = "not reachable"; }
   setTimeout(watchStatus, 2000);

@@ -159,7 +159,7 @@ def test_a_small_size_takes_short_chains_of_few_rows(monkeypatch):
 
 
 def test_pairs_of_attributes_that_are_there_have_a_figure_of_their_own(monkeypatch):
-    """The judge sees all attributes in every sample, so of the pairs asked for it sees the one of both there."""
+    """The judge sees all attributes in every sample, so of the pairs asked for it sees the pair of both present."""
     monkeypatch.setattr(run_figures, "PER_PAIR", 2)
     monkeypatch.setattr(conditional_samples, "judge_of", lambda run: lambda x: torch.ones(len(x), 2, dtype=torch.int64))
     run, test = attributes_run(2, ExactGibbs())
@@ -168,7 +168,7 @@ def test_pairs_of_attributes_that_are_there_have_a_figure_of_their_own(monkeypat
     patterns, _ = run_figures.asked_pairs(run)
     assert shown == {"consistency_pairs": pytest.approx(1 / len(patterns)), "consistency_present": 1.0}
     assert len(patterns) > 1
-    assert "both there" in remark
+    assert "two present attributes" in remark
 
 
 def test_rows_that_have_a_pair_are_judged_as_samples_of_it_are():
@@ -179,7 +179,7 @@ def test_rows_that_have_a_pair_are_judged_as_samples_of_it_are():
     x[3] *= -1.0  # has none of the labels that it says
     figures, remark = run_figures.rows_of_pairs(Subject(run, Dataset(x, y, run.labels, "signs")))
     assert figures == {"consistency_pairs_rows": pytest.approx((3 / 4 + 1) / 2)}
-    assert "test rows that have the pairs" in remark
+    assert "test rows with the pairs" in remark
     y = torch.full_like(y, MISSING)
     assert run_figures.rows_of_pairs(Subject(run, Dataset(x, y, run.labels, "signs"))) == ({}, "")
 
@@ -207,8 +207,8 @@ def test_pairs_that_were_held_out_are_judged_one_by_one(monkeypatch):
         check_value(name, figures[name] or 0.0)
     assert figures["consistency_novel"] == figures["consistency_novel_baseline"]
     assert figures["novel_share.given.a0_not_a1"] == figures["consistency_novel"]
-    assert "judged those" not in remark
-    assert "The model itself judged those that were held out" in run_figures.samples_of_pairs(Subject(run, test))[1]
+    assert "judged held-out pairs" not in remark
+    assert "The model itself judged held-out pairs" in run_figures.samples_of_pairs(Subject(run, test))[1]
 
 
 def test_rows_that_have_a_pair_that_was_held_out_are_judged(monkeypatch):
@@ -262,7 +262,7 @@ def test_of_many_pairs_only_attributes_that_are_there_are_asked_for(monkeypatch)
     monkeypatch.setattr(run_figures, "MANY", 1)
     _, some_pairs = run_figures.samples_of_pairs(Subject(run, test))
     assert asked == 2 * [[[0, 0], [1, 1]]] + 2 * [[[1, 1]]]  # by either method
-    assert "attributes that are both there, and their diversity" in some_pairs
+    assert "attributes that are both present, and their diversity" in some_pairs
     assert "consistency_present" not in some_pairs  # it would be the same
     assert "pairs of labels, and their diversity" in all_pairs
 

@@ -58,11 +58,11 @@ def plan_of(model, kernel=None, **changes):
         model,
         data,
         objective=JEM(),
-        kernel=kernel or Langevin.at_temperature(0.05),
+        kernel=kernel or Langevin.at_temperature(0.1),
         bounds=BOUNDS,
         iterations=1,
         batch_size=64,
-        sampling_steps=200,
+        sampling_steps=100,
         start=Uniform(),
     )
     return replace(made, **changes)
@@ -76,7 +76,7 @@ def judged(model=None, kernel=None, **changes):
 @pytest.fixture(scope="module")
 def exact():
     # Chains of training are as long as those of users: they stand in for persistent ones.
-    return judged(steps=200)
+    return judged(steps=100)
 
 
 class Copies:
@@ -91,8 +91,8 @@ BROKEN: dict[str, tuple[dict[str, Any], str]] = {
     "frozen": ({"kernel": Langevin(1e-9, 1e-6)}, "do not denoise data"),
     "noise alone": ({"kernel": Langevin(1e-9, 0.3)}, "do not denoise data"),
     "constant": ({"model": Gaussians(scale=0.0)}, "do not denoise data"),
-    "too warm": ({"kernel": Langevin.at_temperature(0.05, 9.0)}, "not distributed like data"),
-    "too cold": ({"kernel": Langevin.at_temperature(0.05, 0.05)}, "not distributed like data"),
+    "too warm": ({"kernel": Langevin.at_temperature(0.1, 9.0)}, "not distributed like data"),
+    "too cold": ({"kernel": Langevin.at_temperature(0.1, 0.05)}, "not distributed like data"),
     "two-cycle": ({"kernel": Langevin(1.98, 0.01)}, "not distributed like data"),
     "other labels": ({"model": Gaussians(turned=1)}, "look like other labels"),
     "labels of another sense": ({"model": Gaussians(leaning=30.0)}, "samples given a label look like other labels"),
@@ -113,17 +113,17 @@ def test_each_way_to_be_broken_is_named(name):
     if "start" in settings:
         label_start = plan_of(Gaussians()).start.label_start
         settings = {**settings, "start": Start(settings["start"].x_start, label_start)}
-    health = judged(**{"steps": 200, **settings})
+    health = judged(**{"steps": 100, **settings})
     assert any(says in c for c in health.complaints), health.complaints
 
 
 def test_without_one_of_its_parts_the_verdict_passes_what_is_broken():
     """Mutants: energies alone pass labels that are mixed up, looks without movement pass copies that do not move."""
-    turned = judged(Gaussians(turned=1), steps=200)
+    turned = judged(Gaussians(turned=1), steps=100)
     assert not turned.healthy
     assert replace(turned, agreement=math.nan, agreement_of={}, given=None).healthy
     start = Start(Copies(), plan_of(Gaussians()).start.label_start)
-    still = judged(kernel=Langevin(1e-9, 0.01), start=start, steps=200)
+    still = judged(kernel=Langevin(1e-9, 0.01), start=start, steps=100)
     assert not still.healthy
     fresh = [replace(looks, copies=0.0) for looks in (still.fresh, still.persistent)]
     assert replace(
@@ -141,7 +141,7 @@ class Swapped(Gaussians):
 def test_a_label_that_shows_another_is_told_by_its_name(exact):
     one = replace(exact, agreement=0.9, agreement_of={"class = a": 1.0, "class = b": -0.1})
     assert one.complaints == ["samples given class = b look like other labels"]
-    assert not judged(Swapped(), steps=200).healthy
+    assert not judged(Swapped(), steps=100).healthy
 
 
 def test_uniform_noise_is_a_warning_and_no_complaint(exact):
@@ -160,7 +160,7 @@ def test_it_goes_through_json_as_it_is(exact):
 
 def test_two_checks_by_different_streams_agree_on_what_is_exact(exact):
     model = Gaussians()
-    again = check(plan_of(model, steps=200), model, None, stream="confirm")
+    again = check(plan_of(model, steps=100), model, None, stream="confirm")
     assert again.healthy
     assert again.fresh != exact.fresh
 
@@ -285,6 +285,6 @@ def test_features_do_not_depend_on_the_rows_beside_them(space):
 
 def test_a_row_without_a_label_is_no_class():
     model = Gaussians()
-    plan = plan_of(model, steps=200)
+    plan = plan_of(model, steps=100)
     hidden = replace(plan.data, y=plan.data.y.masked_fill(torch.rand(plan.data.y.shape) < 0.5, MISSING))
     assert check(replace(plan, data=hidden), model, None).given is not None

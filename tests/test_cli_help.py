@@ -32,6 +32,12 @@ def test_an_example_parses_and_is_shown(name):
     command.make_context(name, words)
 
 
+def test_commands_within_a_command_have_an_example_too():
+    for name, command in load_command("data").commands.items():
+        assert command.epilog.startswith(f"Example: jointenergy data {name}")
+        command.make_context(name, shlex.split(command.epilog)[4:])
+
+
 def test_the_two_settings_most_worth_changing_are_those_of_most_signs():
     lost = Health(finite=False)
     assert [change.recipe for change in changes(lost)] == ["optimizer.learning_rate", "chain.kernel.step_size"]

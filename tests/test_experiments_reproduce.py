@@ -93,6 +93,7 @@ def listens_to_ctrl_c() -> Iterator[None]:
         signal.signal(kind, handler)
 
 
+@pytest.mark.usefixtures("forked_workers")
 def test_seeds_are_trained_measured_and_published():
     plan = tiny(jobs=2)
     stopped_at(plan, 0, 25)
@@ -137,6 +138,7 @@ def test_seeds_are_trained_measured_and_published():
         reproduce(plan)
 
 
+@pytest.mark.usefixtures("forked_workers")
 def test_seeds_of_other_machines_are_joined_if_their_settings_are_equal(tmp_path):
     """Fails if a seed is lost or counted twice, or if seeds of another recipe are taken."""
     values = []
@@ -241,6 +243,7 @@ def test_settings_reach_the_worker_unchanged(name):
     assert study.from_values(json.loads(json.dumps(study.to_values(settings), default=str)), "test") == settings
 
 
+@pytest.mark.usefixtures("forked_workers")
 def test_a_killed_worker_is_resumed_to_the_same_weights():
     long = ("iterations=300", "cadence.check=300", "cadence.log=20")
     whole, killed = tiny(*long, seeds=(0,), runs=Path("whole")), tiny(*long, seeds=(0,), runs=Path("killed"))
@@ -404,6 +407,7 @@ def test_what_is_not_finite_has_no_accuracy():
         classify(model, Dataset(data.x, data.y - 1, model.labels, "unlabeled"))
 
 
+@pytest.mark.usefixtures("forked_workers")
 def test_bounds_on_the_likelihood_join_the_figures_once(monkeypatch):
     few = Effort(5, 4, 4)
     monkeypatch.setattr(likelihood, "FULL", replace(likelihood.QUICK, scan=(few,), test=(few,), most_rows=20))
@@ -424,6 +428,7 @@ def test_bounds_on_the_likelihood_join_the_figures_once(monkeypatch):
         tiny(likelihood=True, baseline=True)
 
 
+@pytest.mark.usefixtures("forked_workers")
 def test_distances_of_samples_join_the_figures_once_with_their_protocol(monkeypatch):
     monkeypatch.setattr(samples, "FULL", replace(samples.QUICK, samples=30, manifold=20))
     before = reproduce(tiny(seeds=(0,)))
@@ -479,6 +484,7 @@ def test_an_extractor_that_is_not_there_is_told_before_training(tmp_path, monkey
             tiny(extractor=extractor, **options)
 
 
+@pytest.mark.usefixtures("forked_workers")
 def test_a_run_without_a_likelihood_says_why(monkeypatch):
     for sizes in ("FULL", "LARGE"):
         monkeypatch.setattr(likelihood, sizes, replace(likelihood.QUICK, most_dims=10))
@@ -487,6 +493,7 @@ def test_a_run_without_a_likelihood_says_why(monkeypatch):
     assert "x has 64 dimensions" in result.notes
 
 
+@pytest.mark.usefixtures("forked_workers")
 def test_a_conditional_model_is_compared_as_if_its_constants_were_equal():
     """What papers call the accuracy of such a model has a name of its own, and is no accuracy."""
     overrides = ("model.family=conditional", "objective=igebm", "iterations=2", "cadence.check=2")

@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
-import subprocess
 import sys
-from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
@@ -27,6 +25,8 @@ from jointenergy.training.callbacks import Event
 from jointenergy.training.chains import step_size_of
 from jointenergy.training.loop import Loop
 from jointenergy.training.step import Outcome
+from tests.forks import forked
+from tests.small_run import call
 
 # Checked once, at the end: a run of six iterations is healthy at one check and not at the next.
 QUICK = {"iterations": 6, "batch_size": 16, "steps": 2, "sampling_steps": 2, "verbose": False, "device": "cpu"}
@@ -259,41 +259,31 @@ class TestArguments:
             assert word in said
 
 
-KILLED = """
-import os, signal, sys
-import torch
-torch.set_num_threads(1)
-import jointenergy as je
-from tests.test_fit import QUICK, blobs, network
 class Kill(je.Callback):
-    def before_step(self, loop):
+    """Sends this process a signal on its way."""
+
+    def __init__(self, kind: signal.Signals) -> None:
+        self.kind = kind
+
+    def before_step(self, loop: Loop) -> None:
         if loop.trainer.iteration == 7:
-            os.kill(os.getpid(), getattr(signal, sys.argv[2]))
-try:
-    je.fit(network(), blobs(), folder=sys.argv[1], callbacks=[Kill()], **{**QUICK, "iterations": 12})
-except KeyboardInterrupt as stopped:
-    print(stopped)
-    sys.exit(130)
-"""
+            os.kill(os.getpid(), self.kind)
 
 
 class TestFolder:
     more: ClassVar[dict[str, object]] = {**QUICK, "iterations": 12}
 
-    @pytest.mark.parametrize("how", ["SIGKILL", "SIGINT"])
-    def test_a_call_that_was_killed_goes_on_bit_for_bit(self, tmp_path, how):
+    @pytest.mark.parametrize(("kind", "status"), [(signal.SIGKILL, -signal.SIGKILL), (signal.SIGINT, 130)])
+    def test_a_call_that_was_killed_goes_on_bit_for_bit(self, tmp_path, kind, status):
         whole = je.fit(network(), blobs(), folder=tmp_path / "whole", **self.more)
-        root = Path(__file__).parent.parent
-        ended = subprocess.run(
-            [sys.executable, "-c", KILLED, str(tmp_path / "killed"), how],
-            cwd=root,
-            timeout=120,
-            check=False,
-            capture_output=True,
-            text=True,
-        )
-        assert ended.returncode == (-signal.SIGKILL if how == "SIGKILL" else 130), ended.stderr
-        assert how == "SIGKILL" or "call fit again to continue" in ended.stdout
+
+        def struck() -> None:
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+            with pytest.raises(KeyboardInterrupt, match="call fit again to continue"):
+                je.fit(network(), blobs(), folder=tmp_path / "killed", callbacks=[Kill(kind)], **self.more)
+            sys.exit(130)
+
+        assert forked(struck) == status
         seen = []
 
         class Seen(je.Callback):
@@ -582,13 +572,10 @@ def test_sparse_x_is_refused():
 
 def test_the_shell_says_how_a_run_of_fit_is_opened(tmp_path):
     je.fit(network(), blobs(), folder=tmp_path / "run", **QUICK)
-    environment = {k: v for k, v in os.environ.items() if k != "JOINTENERGY_DATA"}
-    for words in (["score", str(tmp_path / "run"), "x.npy"], ["resume", str(tmp_path / "run")]):
-        command = [sys.executable, "-m", "jointenergy", *words]
-        ended = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False, env=environment)
-        assert ended.returncode == 2
-        assert "fit" in ended.stderr
-        assert "Traceback" not in ended.stderr
+    for words in (("score", str(tmp_path / "run"), "x.npy"), ("resume", str(tmp_path / "run"))):
+        answer = call(*words)
+        assert answer.status == 2
+        assert "fit" in answer.err
 
 
 @pytest.mark.slow

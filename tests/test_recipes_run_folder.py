@@ -3,10 +3,9 @@
 import csv
 import errno
 import json
-import subprocess
+import resource
 import sys
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
@@ -19,9 +18,11 @@ from jointenergy.recipes import run_folder
 from jointenergy.training import checkpoints, evidence, recovery
 from jointenergy.training.guard import Judgment
 from jointenergy.training.health import Health
-from jointenergy.training.loop import Diverged
+from jointenergy.training.loop import Diverged, Loop
 from jointenergy.training.recovery import FIRST, Recovery
+from tests.forks import forked
 from tests.small import Before, small, trained
+from tests.small_run import call
 
 TINY = ("model.network.hidden=[16]", "chain.steps=2", "chain.sampling_steps=3", "buffer.size=200")
 
@@ -64,7 +65,7 @@ def test_rows_of_one_number_have_no_picture_and_points_beyond_the_bounds_are_lef
     assert picture.tobytes().count(b"\0") == 1
 
 
-def test_a_run_that_gives_up_leaves_evidence(tmp_path):
+def test_a_run_that_gives_up_leaves_evidence(tmp_path, unchecked):
     run = run_folder.create(tmp_path / "run", small(*TINY), 0)
 
     def spoil(trainer):
@@ -278,32 +279,26 @@ def test_chains_that_only_drift_are_told_from_other_ills():
     assert not Health(False).drifting
 
 
-FULL = """
-import resource, sys
-from jointenergy.cli.main import main
-from jointenergy.training import loop
-save = loop.Loop._save
-def fill(self, **keywords):
-    if self.trainer.iteration == 20:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
-    save(self, **keywords)
-loop.Loop._save = fill
-sys.argv = ["jointenergy", *sys.argv[1:]]
-main()
-"""
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="limits the size of files as Linux does")
 def test_a_full_disk_is_one_sentence_and_nothing_is_lost(tmp_path):
-    folder = tmp_path / "run"
+    folder, save = tmp_path / "run", Loop._save
     sets = [w for s in (*TINY, "iterations=30", "cadence.checkpoint=10") for w in ("--set", s)]
-    command = [sys.executable, "-c", FULL, "train", "digits-jem", "--out", str(folder), "--device", "cpu", *sets]
-    full = subprocess.run(
-        command, capture_output=True, text=True, timeout=120, check=False, cwd=Path(__file__).parents[1]
-    )
-    assert full.returncode == 2
-    assert "Traceback" not in full.stderr
-    said = " ".join(full.stderr.split())
+
+    def fill(self: Loop, **keywords: bool) -> None:
+        if self.trainer.iteration == 20:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
+        save(self, **keywords)
+
+    def train() -> None:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Loop, "_save", fill)
+            answer = call("train", "digits-jem", "--out", str(folder), "--device", "cpu", *sets)
+        (tmp_path / "said").write_text(answer.err)
+        sys.exit(answer.status)
+
+    assert forked(train) == 2
+    said = " ".join((tmp_path / "said").read_text().split())
+    assert "Traceback" not in said
     assert "File too large" in said
     assert f"jointenergy resume {folder}" in said
     assert [p.name for p in folder.glob("checkpoints/*")] == ["iteration-00000000", "iteration-00000010"]

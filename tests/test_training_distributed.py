@@ -110,6 +110,7 @@ def test_two_processes(tmp_path):
     assert [int(row["iteration"]) for row in metrics(tmp_path / "copy")] == list(range(10, 101, 10))
 
 
+@pytest.mark.slow
 def test_a_killed_and_a_stopped_run_end_like_an_unbroken_one(tmp_path):
     overrides = [*TINY, *COLD, "iterations=400", "batch_size=64", "cadence.check=200", "cadence.keep=2"]
     changes = [part for o in overrides for part in ("--set", o)]
@@ -153,6 +154,7 @@ def test_a_killed_and_a_stopped_run_end_like_an_unbroken_one(tmp_path):
     assert events[0] == events[1]
 
 
+@pytest.mark.slow
 def test_what_is_wrong_in_all_processes_is_said_once(tmp_path):
     process = torchrun("train", "digits-jem", "--out", "run", "--set", "batch_size=63", "--device", "cpu", cwd=tmp_path)
     out, err = process.communicate(timeout=LIMIT)

@@ -220,7 +220,7 @@ def test_arrays_without_labels_beside_them_are_named(tmp_path):
 @pytest.mark.parametrize("name", ["cifar10", "svhn", "mnist", "celeba", "footwear"])
 def test_a_data_set_pointed_at_other_data_names_init(name, tmp_path):
     place = made.write_class_folders(tmp_path / "mine")
-    with pytest.raises(InputError, match=rf"write a recipe for them with `jointenergy init {place}`"):
+    with pytest.raises(InputError, match=rf"write a recipe with `jointenergy init {place}`"):
         load(name, place)
     with pytest.raises(InputError) as raised:
         load(name, tmp_path / "nowhere")

@@ -268,9 +268,9 @@ def test_wrong_words_are_one_sentence() -> None:
         IgebmResNet(n_codes=-1)
     with pytest.raises(InputError, match="needs a finite positive width, got 0"):
         IgebmResNet(width=0)
-    with pytest.raises(InputError, match="takes a code of 3 entries beside x"):
+    with pytest.raises(InputError, match="takes x and a label code of 3 entries"):
         small(n_codes=3)(rows())
-    with pytest.raises(InputError, match="takes no code of labels"):
+    with pytest.raises(InputError, match="takes no label code"):
         small()(rows(), torch.zeros(5, 3))
 
 

@@ -171,6 +171,7 @@ def test_the_baseline_is_the_same_network_by_cross_entropy():
     assert not its.uses_chains
 
 
+@pytest.mark.usefixtures("forked_workers")
 def test_one_command_writes_the_result():
     words = ["study", "digits-continual", "--seeds", "2", "--name", "tiny", *SET]
     shown = CliRunner().invoke(app, words, catch_exceptions=False)
@@ -204,6 +205,7 @@ def test_one_command_writes_the_result():
         reproduce(Reproduction("digits-continual", (0, 1), overrides=TINY, name="tiny"))
 
 
+@pytest.mark.usefixtures("forked_workers")
 def test_ctrl_c_saves_and_says_how_to_go_on():
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -328,6 +330,7 @@ def test_energies_of_digits_forget_less_than_cross_entropy():
     assert accuracies["energies"] > 0.25
 
 
+@pytest.mark.usefixtures("forked_workers")
 def test_reproduce_takes_a_study_too():
     words = ["reproduce", "digits-continual", "--seeds", "1", "--name", "tiny", *SET]
     outcome = CliRunner().invoke(app, words)

@@ -13,9 +13,10 @@ from pathlib import Path
 import pytest
 
 from jointenergy.errors import InputError
+from jointenergy.recipes import run_folder
 from jointenergy.training import checkpoints, loop
 from tests.faults import FAULTS
-from tests.small import STEADY, SYSTEMS, accuracy, agreement, reopened, trained, trained_with_a_copy
+from tests.small import STEADY, SYSTEMS, Before, accuracy, agreement, reopened, small, trained, trained_with_a_copy
 
 AT = 450  # where the faults strike
 SEED = 0
@@ -47,7 +48,13 @@ def unharmed_run(folder: Path, *overrides: str) -> Unharmed:
 
 @pytest.fixture(scope="module")
 def unharmed(tmp_path_factory: pytest.TempPathFactory) -> Unharmed:
-    return unharmed_run(tmp_path_factory.mktemp("unharmed"))
+    """Clamped chains, as the recipe has them."""
+    found = unharmed_run(tmp_path_factory.mktemp("unharmed"))
+    check_unharmed(found)
+    at = checkpoints.load(found.copy / "checkpoints" / f"iteration-{AT:08d}")
+    assert at.values["recovery"]["healthy"][-1] == f"iteration-{AT:08d}"
+    assert found.run.interventions == 0
+    return found
 
 
 def events_of(run: loop.Loop, since: int = 0) -> list[dict[str, object]]:
@@ -102,20 +109,29 @@ def check_unharmed(unharmed: Unharmed, well: Callable[[loop.Loop], bool] = is_he
     assert unharmed.agreement > 0.9
 
 
-class TestFaults:
-    """Clamped chains, as the recipe has them."""
-
-    def test_unharmed(self, unharmed):
-        check_unharmed(unharmed)
-        at = checkpoints.load(unharmed.copy / "checkpoints" / f"iteration-{AT:08d}")
-        assert at.values["recovery"]["healthy"][-1] == f"iteration-{AT:08d}"
-        assert unharmed.run.interventions == 0
-
-    @pytest.mark.parametrize("name", [n for n in FAULTS if n != "wild buffer"])
-    def test_fault(self, name, unharmed, tmp_path):
-        check_fault(name, unharmed, tmp_path)
+@pytest.mark.parametrize(
+    "name",
+    [
+        "weights times ten",
+        *(pytest.param(n, marks=pytest.mark.slow) for n in ("learning rate", "nan batch", "crippled sampler")),
+    ],
+)
+def test_fault(name, unharmed, tmp_path):
+    check_fault(name, unharmed, tmp_path)
 
 
+@pytest.mark.parametrize("name", ["nan batch", "wild buffer"])
+def test_what_needs_no_history_is_noticed_in_a_short_run(name, tmp_path, unchecked):
+    short = ("iterations=30", "chain.steps=2", "cadence.check=30", "cadence.checkpoint=30", "chain.clamp=false")
+    run = run_folder.create(tmp_path / "run", small("model.network.hidden=[16]", *short), SEED)
+    run.callbacks.append(Before(FAULTS[name](10)))
+    run.fit()
+    kind, sentence = SAID[name]
+    assert [e for e in events_of(run) if e["event"] == kind and re.search(sentence, str(e["says"]))], events_of(run)
+    assert all(bool(p.isfinite().all()) for p in run.trainer.model.parameters())
+
+
+@pytest.mark.slow
 def test_wild_buffer(tmp_path):
     # Without clamping, as JEM was run: clamped chains forget where they came from in one step. Its samples take longer.
     unharmed = unharmed_run(tmp_path, "chain.clamp=false", "cadence.check=10000")
@@ -124,7 +140,8 @@ def test_wild_buffer(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("system", "seed"), [("jem", SEED + 1), ("gibbs-jem", SEED), ("mixed", SEED)], ids=lambda v: str(v)
+    ("system", "seed"),
+    [("jem", SEED + 1), *(pytest.param(name, SEED, marks=pytest.mark.slow) for name in ("gibbs-jem", "mixed"))],
 )
 def test_no_false_alarm(system, seed, tmp_path):
     # The guard compares a run with its own history from iteration 200 on; checks of health come at 150, 300 and 400.

@@ -27,7 +27,7 @@ from jointenergy.training.recovery import raise_steps
 from jointenergy.training.step import step
 from jointenergy.training.trainer import Trainer
 from tests.small import small
-from tests.test_systems import images
+from tests.test_training_systems import images
 
 RATE = 2e-3
 TINY = ("batch_size=16", "buffer.size=64", "chain.steps=3", "iterations=100", f"optimizer.learning_rate={RATE}")

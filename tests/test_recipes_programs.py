@@ -20,7 +20,7 @@ from jointenergy.cli.main import app
 from jointenergy.recipes import run_folder, schema
 from jointenergy.recipes.programs import UNSAID
 from tests import generated_data as generated
-from tests.test_shipped_recipes import weights
+from tests.test_recipes_shipped import weights
 
 NORMED = "model.network={kind='wide-resnet', depth=10, width=1, norm='batch'}"
 SETTINGS = {

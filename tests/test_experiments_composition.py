@@ -174,6 +174,7 @@ class Knows(nn.Module):
         return (self.group[self.judge(x)] == y[:, 0]).float()
 
 
+@pytest.mark.usefixtures("forked_workers")
 def test_one_command_writes_the_result_and_a_stopped_one_goes_on():
     words = ["study", "digits-composition", "--seeds", "1", "--name", "tiny", *SET]
     shown = CliRunner().invoke(app, words, catch_exceptions=False)
@@ -244,7 +245,7 @@ def test_attributes_are_factors_of_their_own_and_the_judge_sees_them():
 
 
 def test_a_composition_has_no_baseline():
-    with pytest.raises(InputError, match="has no baseline"):
+    with pytest.raises(InputError, match="leave --baseline out"):
         Reproduction("digits-composition", (0,), baseline=True)
 
 

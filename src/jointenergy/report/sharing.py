@@ -1,0 +1,134 @@
+"""report: share a run: its weights, model card and checksums in a folder or on the Hugging Face hub.
+
+A place is a folder, or `hf://OWNER/NAME` with the extra `hub`. HF_ENDPOINT and HF_TOKEN are read as the hub's own
+client reads them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from jointenergy.errors import InputError
+from jointenergy.files.locks import only_writer
+from jointenergy.files.reading import content_of, reason_of, text_of
+from jointenergy.files.writing import write_bytes, write_text
+from jointenergy.limits import JSON_BYTES, MEMBER_BYTES
+from jointenergy.report.cards import card
+from jointenergy.runs import Run
+
+MODEL, CARD, SUMS = "model.safetensors", "README.md", "SHA256SUMS"
+FILES = (MODEL, CARD, SUMS)
+HUB = "hf://"
+
+
+def push(run: Run, place: Path | str, *, figures: Mapping[str, float | None] | None = None, half: bool = False) -> str:
+    """Write weights, model card and checksums of a run to a folder or to the hub; return where they are.
+
+    Parameters
+    ----------
+    run
+        The run, as `load` opens it.
+    place
+        A folder, or `hf://OWNER/NAME`. A folder must be new, empty, or of an earlier push, whose files are replaced.
+    figures
+        Metrics to show in the model card, by name.
+    half
+        Round weights to float16.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import jointenergy as je
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     place = je.push(je.load("digits-gibbs"), f"{folder}/shared")
+    ...     je.load(je.pull(place, f"{folder}/copy")).labels.names
+    ('parity', 'above_four', 'loop')
+    """
+    if not isinstance(run, Run):
+        raise InputError(f"push takes a run, as load gives, got {type(run).__name__}")
+    with tempfile.TemporaryDirectory() as made:
+        folder = Path(made)
+        run.export(folder / MODEL, half=half)
+        write_text(folder / CARD, card(run, figures=figures or {}, file=MODEL))
+        write_text(folder / SUMS, "".join(f"{_sha256(folder / name)}  {name}\n" for name in (MODEL, CARD)))
+        if (name := _repository(place)) is not None:
+            return _upload(folder, name)
+        target = Path(place)
+        if target.exists() and (not target.is_dir() or (any(target.iterdir()) and not (target / SUMS).is_file())):
+            raise InputError(f"{target} holds something else than a pushed run: choose a new folder")
+        with only_writer(target):
+            for file in FILES:
+                write_bytes(target / file, (folder / file).read_bytes())
+    return str(target)
+
+
+def pull(place: Path | str, to: Path | str) -> Path:
+    """Copy a pushed run into the folder `to`, check it by its checksums, and return the path that `load` takes."""
+    target = Path(to)
+    with tempfile.TemporaryDirectory() as made:
+        name = _repository(place)
+        source = Path(place) if name is None else _download(name, Path(made))
+        if not (source / SUMS).is_file():
+            raise InputError(f"{place} is not a pushed run: it has no {SUMS}")
+        sums = {}
+        for line in text_of(source / SUMS, JSON_BYTES).splitlines():
+            if (found := re.fullmatch(r"([0-9a-f]{64})  ([\w.-]+)", line)) is None:
+                raise InputError(f"{source / SUMS} is damaged: push the run again")
+            sums[found[2]] = found[1]
+        contents = {file: content_of(source / file, MEMBER_BYTES) for file in (MODEL, CARD)}
+        for file, content in contents.items():
+            if hashlib.sha256(content).hexdigest() != sums.get(file):
+                raise InputError(f"{file} of {place} has another sha256 than {SUMS} says: push the run again")
+        with only_writer(target):
+            for file, content in contents.items():
+                if (target / file).exists() and content_of(target / file, MEMBER_BYTES) != content:
+                    raise InputError(f"{target / file} is there with other content: choose a new folder")
+                write_bytes(target / file, content)
+            write_bytes(target / SUMS, content_of(source / SUMS, JSON_BYTES))
+    return target / MODEL
+
+
+def _sha256(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest()
+
+
+def _repository(place: Path | str) -> str | None:
+    """Return OWNER/NAME of a place on the hub, None for a folder."""
+    if not str(place).startswith(HUB):
+        return None
+    name = str(place).removeprefix(HUB)
+    if not re.fullmatch(r"[\w.-]+/[\w.-]+", name):
+        raise InputError(f"a place on the hub is hf://OWNER/NAME, got {place}")
+    return name
+
+
+def _hub() -> Any:  # noqa: ANN401 (a client of an optional package)
+    try:
+        from huggingface_hub import HfApi
+    except ImportError:
+        raise InputError("hf:// needs the extra: pip install 'jointenergy[hub]'") from None
+    return HfApi(endpoint=os.environ.get("HF_ENDPOINT"))
+
+
+def _upload(folder: Path, name: str) -> str:
+    hub = _hub()
+    try:
+        hub.create_repo(name, exist_ok=True)
+        hub.upload_folder(repo_id=name, folder_path=folder, commit_message="Push a jointenergy run")
+    except Exception as error:  # whatever the client and the network raise
+        raise InputError(f"{HUB}{name} could not be written: {reason_of(error)}") from error
+    return f"{HUB}{name}"
+
+
+def _download(name: str, folder: Path) -> Path:
+    hub = _hub()
+    try:
+        return Path(hub.snapshot_download(name, local_dir=folder, allow_patterns=list(FILES)))
+    except Exception as error:  # whatever the client and the network raise
+        raise InputError(f"{HUB}{name} could not be read: {reason_of(error)}") from error

@@ -1,0 +1,173 @@
+"""Runs shared in a folder and on a hub: what is pushed is what is pulled, and damage is refused."""
+
+from __future__ import annotations
+
+import base64
+import http.server
+import json
+import re
+import threading
+
+import pytest
+import torch
+from typer.testing import CliRunner
+
+import jointenergy as je
+from jointenergy.cli.main import app
+from jointenergy.errors import InputError
+from jointenergy.report.sharing import CARD, FILES, MODEL, SUMS
+
+REVISION = "0123456789abcdef0123456789abcdef01234567"
+
+
+class Hub(http.server.ThreadingHTTPServer):
+    """The part of the Hugging Face hub's interface that its client uses for small files, on loopback."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Answer)
+        self.files: dict[str, bytes] = {}
+        self.tokens: set[str | None] = set()
+
+
+class Answer(http.server.BaseHTTPRequestHandler):
+    server: Hub
+
+    def say(self, body, **headers):
+        content = body if isinstance(body, bytes) else json.dumps(body).encode()
+        self.send_response(200)
+        for name, value in {"content-length": str(len(content)), **headers}.items():
+            self.send_header(name.replace("_", "-"), value)
+        self.end_headers()
+        if self.command != "HEAD":
+            self.wfile.write(content)
+
+    def do_POST(self):
+        body = self.rfile.read(int(self.headers["content-length"] or 0))
+        host = f"http://127.0.0.1:{self.server.server_address[1]}/me/digits"
+        self.server.tokens.add(self.headers["authorization"])
+        if self.path == "/api/repos/create":
+            self.say({"url": host, "id": "me/digits", "name": "me/digits"})
+        elif self.path == "/api/validate-yaml":
+            self.say({"errors": [], "warnings": []})
+        elif self.path == "/api/models/me/digits/preupload/main":
+            asked = json.loads(body)["files"]
+            self.say({"files": [{"path": f["path"], "uploadMode": "regular", "shouldIgnore": False} for f in asked]})
+        elif self.path.startswith("/api/models/me/digits/commit/main"):
+            for line in map(json.loads, body.splitlines()):
+                if line["key"] == "file":
+                    self.server.files[line["value"]["path"]] = base64.b64decode(line["value"]["content"])
+            self.say({"commitUrl": f"{host}/commit/{REVISION}", "commitOid": REVISION})
+        else:
+            self.send_error(404)
+
+    def do_GET(self):
+        files = self.server.files
+        found = re.fullmatch(rf"/me/digits/resolve/{REVISION}/([\w.]+)", self.path)
+        if found and found[1] in files:
+            content = files[found[1]]
+            self.say(content, etag=f'"{len(content)}"', x_repo_commit=REVISION)
+        elif self.path.startswith("/api/models/me/digits/revision/") and files:
+            self.say({"id": "me/digits", "sha": REVISION, "siblings": [{"rfilename": name} for name in files]})
+        elif self.path.startswith("/api/models/me/digits/tree/") and files:
+            self.say([{"type": "file", "path": n, "size": len(c), "oid": "0" * 40} for n, c in files.items()])
+        else:
+            self.send_error(404)
+
+    do_HEAD = do_GET  # noqa: N815 (the name that the server looks for)
+
+    def log_message(self, *words):
+        pass
+
+
+@pytest.fixture
+def hub(monkeypatch):
+    with Hub() as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{server.server_address[1]}")
+        monkeypatch.setenv("HF_TOKEN", "hf_of_a_test")
+        monkeypatch.setenv("HF_HUB_DISABLE_TELEMETRY", "1")
+        yield server
+        server.shutdown()
+
+
+@pytest.fixture(scope="module")
+def run():
+    return je.load("digits-gibbs")
+
+
+def test_a_pushed_run_is_pulled_as_it_was(run, tmp_path):
+    """Fails where weights, labels or thresholds are lost on the way."""
+    place = je.push(run, tmp_path / "shared", figures={"accuracy": 0.9444, "healthy": 1.0})
+    again = je.load(je.pull(place, tmp_path / "copy"))
+    x = torch.linspace(-1, 1, 5 * 64).view(5, 64)
+    assert torch.equal(again.log_density(x), run.log_density(x))
+    assert again.labels == run.labels
+    assert torch.equal(again.detect(x).inside, run.detect(x).inside)
+    assert sorted(p.name for p in (tmp_path / "copy").iterdir()) == sorted(FILES)
+    text = (tmp_path / "copy" / CARD).read_text("utf-8")
+    assert "| accuracy | 0.944 |" in text
+    assert "are healthy" in text
+    assert 'je.load("model.safetensors")' in text
+    assert "license" not in text.split("---")[1]  # the owner of a run chooses it
+
+
+def test_a_hub_keeps_the_same_files(run, hub, tmp_path):
+    assert je.push(run, "hf://me/digits") == "hf://me/digits"
+    assert sorted(hub.files) == sorted(FILES)
+    assert hub.tokens == {"Bearer hf_of_a_test"}
+    again = je.load(je.pull("hf://me/digits", tmp_path / "copy"))
+    x = torch.zeros(2, 64)
+    assert torch.equal(again.log_density(x), run.log_density(x))
+
+
+def test_damage_on_the_way_is_refused_and_nothing_is_kept(run, hub, tmp_path):
+    je.push(run, "hf://me/digits")
+    hub.files[MODEL] = hub.files[MODEL][:-1] + b"?"
+    with pytest.raises(InputError, match=r"model\.safetensors of hf://me/digits has another sha256 than SHA256SUMS"):
+        je.pull("hf://me/digits", tmp_path / "copy")
+    assert not (tmp_path / "copy").exists()
+
+
+def test_a_shell_pushes_and_pulls(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    shell = CliRunner()
+    assert shell.invoke(app, ["push", "digits-gibbs", "shared", "--half"]).exit_code == 0
+    found = shell.invoke(app, ["pull", "shared", "--to", "models"])
+    assert "written to models/shared/model.safetensors" in found.output + (found.stderr or "")
+    assert (tmp_path / "models" / "shared" / MODEL).stat().st_size < 200_000  # half of float32
+
+
+def other(folder, name, content):
+    folder.mkdir(exist_ok=True)
+    (folder / name).write_bytes(content)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("place", "message"),
+    [
+        (lambda t: t / "nowhere", "is not a pushed run: it has no SHA256SUMS"),
+        (lambda t: other(t / "a", SUMS, b"\x00" * 10), "is damaged: push the run again"),
+        (lambda t: other(t / "a", SUMS, b"\xff"), "is not UTF-8 text"),
+        (lambda t: other(t / "a", SUMS, b"0" * 64 + b"  ../model.safetensors"), "is damaged"),
+        (lambda t: other(t / "a", SUMS, b"0" * 64 + b"  model.safetensors\n"), "there is no file"),
+        (lambda t: "hf://digits", "a place on the hub is hf://OWNER/NAME"),
+        (lambda t: "hf://me/other", "hf://me/other could not be read"),
+    ],
+)
+def test_what_cannot_be_pulled_is_said_in_one_sentence(hub, tmp_path, place, message):
+    with pytest.raises(InputError, match=message):
+        je.pull(place(tmp_path), tmp_path / "copy")
+    assert not (tmp_path / "copy").exists()
+
+
+def test_other_files_are_not_overwritten(run, tmp_path):
+    other(tmp_path / "mine", MODEL, b"mine")
+    with pytest.raises(InputError, match="holds something else than a pushed run"):
+        je.push(run, tmp_path / "mine")
+    place = je.push(run, tmp_path / "shared")
+    with pytest.raises(InputError, match="is there with other content"):
+        je.pull(place, tmp_path / "mine")
+    assert (tmp_path / "mine" / MODEL).read_bytes() == b"mine"
+    with pytest.raises(InputError, match="push takes a run"):
+        je.push("runs/demo", tmp_path / "new")
