@@ -130,7 +130,7 @@ class TestNetwork:
             ({k: v for k, v in weights.items() if k != "mixed_4.tower.conv_1.beta"}, "lack mixed_4.tower.conv_1.beta"),
             ({**weights, "mixed_4.conv.mean": torch.zeros(3)}, r"mixed_4.conv.mean of Inception has shape \(192,\)"),
             ({**weights, "conv.mean": torch.zeros(32, dtype=torch.int64)}, "got torch.int64"),
-            ({**weights, "AuxLogits.fc.weight": torch.zeros(2)}, "hold AuxLogits.fc.weight"),
+            ({**weights, "AuxLogits.fc.weight": torch.zeros(2)}, "no tensor AuxLogits.fc.weight"),
             ({**port, "Conv2d_1a_3x3.bn.weight": torch.full((32,), 2.0)}, "Conv2d_1a_3x3.bn.weight scales"),
             (
                 {**port, "fc.weight": torch.zeros(1000, N_FEATURES)},
