@@ -245,6 +245,26 @@ def scores(result: Result) -> str:
     return _written(rows)
 
 
+def attacks(runs: Mapping[str, Result], norm: str) -> str:
+    """The accuracy of each run, after each number of refinement steps, within each radius."""
+    places = {
+        (steps, radius)
+        for result in runs.values()
+        for kind, *parts in (name.split(".") for name in result.metrics)
+        if kind == "robust_accuracy" and parts[0] == norm
+        for steps, radius in [parts[1:]]
+    }
+    radii = sorted({radius for _, radius in places}, key=lambda radius: int(radius.partition("-")[0]))
+    rows: Table = [("classifier", *(radius.replace("-", "/") for radius in radii))]
+    for title, result in runs.items():
+        for steps in sorted({int(steps) for steps, _ in places}):
+            names = [f"robust_accuracy.{norm}.{steps}.{radius}" for radius in radii]
+            if all(name in result.metrics for name in names):
+                refined = f", {steps} refinement step{'s' * (steps > 1)}" if steps else ""
+                rows.append((title + refined, *(mean_and_spread(result.metrics[name], name) for name in names)))
+    return _written(rows)
+
+
 def tasks(result: Result) -> str:
     rows: Table = [("task", "ours")]
     rows += [(said, mean_and_spread(result.metrics[name], name)) for name, said in TASKS.items()]
@@ -261,6 +281,8 @@ def page(text: str, found: Mapping[str, Result]) -> str:
     parts = {paper: table(paper, found) for paper, _ in RECIPES.values()}
     parts |= {f"scores {name}": scores(found[name]) for name in ("digits-jem", "mnist-jem")}
     parts["tasks"] = tasks(found["digits-jem-tasks"])
+    attacked = {"JEM": found["digits-jem-paper"], "cross-entropy alone": found["digits-jem-paper-baseline"]}
+    parts |= {f"attacks {norm}": attacks(attacked, norm) for norm in ("linf", "l2")}
 
     def made(match: re.Match[str]) -> str:
         return f"<!-- {match[1]} -->\n\n{parts.pop(match[1])}\n<!-- end -->"

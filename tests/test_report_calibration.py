@@ -68,7 +68,7 @@ class TestSection:
         assert metrics["baseline.ece_scaled"] == pytest.approx(metrics["ece_scaled"], abs=1e-4)
         assert metrics["baseline.nll_scaled"] == pytest.approx(metrics["nll_scaled"], abs=1e-4)
         assert metrics["ece_low"] < metrics["ece_high"]
-        table, sets = section.tables
+        table, _, sets = section.tables
         assert {row[0] for row in sets.rows} == {"run", "baseline"}
         # 126 held-out and 540 test rows: the coverage of one fit is within 0.12 of what is stated.
         assert 0.78 < metrics["set_coverage_randomized.90"] < 1.0

@@ -129,9 +129,9 @@ class TestNetwork:
         for tensors, sentence in (
             ({k: v for k, v in weights.items() if k != "mixed_4.tower.conv_1.beta"}, "lack mixed_4.tower.conv_1.beta"),
             ({**weights, "mixed_4.conv.mean": torch.zeros(3)}, r"mixed_4.conv.mean of Inception has shape \(192,\)"),
-            ({**weights, "conv.mean": torch.zeros(32, dtype=torch.int64)}, "the weights have torch.int64"),
-            ({**weights, "AuxLogits.fc.weight": torch.zeros(2)}, "hold AuxLogits.fc.weight"),
-            ({**port, "Conv2d_1a_3x3.bn.weight": torch.full((32,), 2.0)}, "Conv2d_1a_3x3.bn.weight scales"),
+            ({**weights, "conv.mean": torch.zeros(32, dtype=torch.int64)}, "got torch.int64"),
+            ({**weights, "AuxLogits.fc.weight": torch.zeros(2)}, "no tensor AuxLogits.fc.weight"),
+            ({**port, "Conv2d_1a_3x3.bn.weight": torch.full((32,), 2.0)}, "Conv2d_1a_3x3.bn.weight is not 1"),
             (
                 {**port, "fc.weight": torch.zeros(1000, N_FEATURES)},
                 r"head.weight of Inception has shape \(1008, 2048\)",

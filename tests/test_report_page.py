@@ -156,7 +156,7 @@ def test_the_page_says_what_was_found(subject, parts, tmp_path):
 def test_a_bound_in_doubt_is_not_told_at_a_glance():
     sure = {"accuracy": 0.9, "log_likelihood_upper_nats": -3.0, "likelihood_effective_share": 0.5}
     assert "log-likelihood, at most" in page._glance(sure)
-    assert ">-3<" in page._glance(sure)
+    assert ">-3.00<" in page._glance(sure)
     assert "log-likelihood" not in page._glance({**sure, "likelihood_effective_share": 0.02})
 
 
@@ -196,6 +196,34 @@ def test_a_browser_shows_the_page(subject, parts, tmp_path):
     seen = Image.open(shot).convert("L")
     assert seen.size == (1100, 1600)
     assert len(np.unique(np.asarray(seen))) > 20
+
+
+@pytest.mark.slow
+@pytest.mark.browser
+@pytest.mark.skipif(not any(map(shutil.which, CHROMES)), reason="no browser: no Chromium to open the page in")
+def test_nothing_is_wider_than_the_screen(subject, parts, tmp_path):
+    """Numbers at the right end that a reader must scroll sideways to see, with all details unfolded."""
+    from playwright.sync_api import sync_playwright
+
+    found = suite.evaluate(subject, "quick", tmp_path)
+    wide = Table("Wide", ("", *(f"column {i}" for i in range(9))), (("a row", *(0.123,) * 9), ("b", *(None,) * 9)))
+    found = replace(
+        found,
+        sections=(*found.sections, Section("wide", "Wide", tables=(wide,))),
+        seconds={f"a-part-with-a-name-{i}": 1.0 for i in range(12)},
+    )
+    shown = page.write(found, tmp_path)
+    with sync_playwright() as driver:
+        chrome = next(c for c in map(shutil.which, CHROMES) if c)
+        browser = driver.chromium.launch(executable_path=chrome, args=["--no-sandbox", "--disable-gpu"])
+        for width in (1200, 400):
+            tab = browser.new_page(viewport={"width": width, "height": 900})
+            tab.goto(shown.resolve().as_uri())
+            tab.evaluate("document.querySelectorAll('details').forEach(d => d.open = true)")
+            assert tab.evaluate("document.documentElement.scrollWidth") <= width
+            # A list on a narrow screen leaves out what has no value.
+            assert tab.locator("table.many td.none").first.is_visible() == (width == 1200)
+        browser.close()
 
 
 # ---------------------------------------------------------------- what is kept
@@ -447,6 +475,15 @@ def test_health_and_training_are_told(subject):
     assert curves is not None
     assert (curves.metrics["training_seconds"] or 0) > 0
     Image.open(io.BytesIO(curves.pictures[0].png)).verify()
+
+
+def test_an_exported_run_has_a_verdict_without_persistent_chains(folder, tmp_path):
+    """A published file was once not judged at all."""
+    file = open_run(folder).export(tmp_path / "model.safetensors")
+    told = health.health(suite.subject_of(open_run(file)), "quick")
+    assert told.metrics["healthy"] in (0.0, 1.0)
+    assert any("persistent chains were not kept" in said for said in told.says)
+    assert told.tables[1].columns == ("check", "samples", "samples given a label", "healthy")
 
 
 def test_the_guards_events_are_told(folder, tmp_path):

@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from jointenergy import LabelSpace
 from jointenergy.data import View
 from jointenergy.data.training import TrainingData
+from jointenergy.data.transforms import GaussianNoise
 from jointenergy.kernels import Langevin
 from jointenergy.labels import MISSING
 from jointenergy.metrics.looks import TAILS, Looks, Space
@@ -178,7 +179,16 @@ def test_data_that_cannot_be_compared_are_said_and_not_called_diverged(x, says):
     health = check(plan, model, None)
     assert health.finite
     assert any(says in c for c in health.complaints)
-    assert not any("nan" in c for c in health.complaints)
+    assert not any("nan" in c or "gap" in c for c in health.complaints)
+
+
+def test_equal_rows_with_noise_are_said_to_be_equal():
+    """Noise that training adds once hid that a table has the same row everywhere."""
+    model, x = Gaussians(), torch.zeros(40, 6)
+    y = torch.zeros(len(x), 1, dtype=torch.int64)
+    data = TrainingData(x, y, x[:1], y[:1], LABELS)
+    plan = replace(plan_of(model), data=data, sampling_steps=5, changes=((GaussianNoise(0.1),),))
+    assert any("all data rows are equal" in c for c in check(plan, model, None).complaints)
 
 
 def test_samples_that_are_not_finite_are_said():

@@ -89,7 +89,7 @@ class Space:
         n = max(1, min(COMPONENTS, found.shape[1], len(found) // 4))
         variance, directions = variance.flip(0)[:n], directions.flip(1)[:, :n]
         largest = float(variance[0])
-        self.constant = not largest > 0
+        self.constant = not largest > 0 or bool((clean == clean[:1]).all())
         """Whether all rows of data are the same, so that nothing can be compared."""
         self.scale = directions / variance.clamp(min=FLOOR * largest if largest > 0 else 1.0).sqrt()
         self.data = self(shown)

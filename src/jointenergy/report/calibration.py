@@ -120,7 +120,7 @@ def calibration(subject: Subject, suite: Suite) -> Section:
         "Calibration",
         (*_how_measured(answers, bool(temperatures)), *([SETS] if sets.rows else []), *says),
         metrics,
-        (_table(found, temperatures, several=len(subject.run.labels) > 1), *([sets] if sets.rows else [])),
+        (*_tables(found, temperatures, several=len(subject.run.labels) > 1), *([sets] if sets.rows else [])),
         (
             classification_plots.reliability_diagrams(answers, {name: f.ece for name, f in found.items()}),
             classification_plots.risk_against_coverage(plain),
@@ -231,36 +231,21 @@ def _how_measured(answers: Mapping[str, Answers], scaled: bool) -> list[str]:
     return says
 
 
-def _table(found: Mapping[str, Calibrated], temperatures: Mapping[str, float], *, several: bool) -> Table:
-    columns = (
-        "",
-        "temperature",
-        "ECE",
-        "95 % interval",
-        "by chance",
-        "by chance, 95 %",
-        "equal-mass ECE",
-        "classwise ECE",
-        # Prediction has that of all labels together, which a model that ties them to each other finds less of.
-        "NLL, label by label" if several else "NLL",
-        "AURC",
-    )
+def _tables(
+    found: Mapping[str, Calibrated], temperatures: Mapping[str, float], *, several: bool
+) -> tuple[Table, Table]:
+    """What is asked first, and the rest."""
+    # Prediction has the NLL of all labels together, which a model that ties them to each other finds less of.
+    columns = ("", "ECE", "95 % interval", "by chance, 95 %", "NLL, label by label" if several else "NLL")
     rows: list[tuple[Cell, ...]] = [
-        (
-            name,
-            temperatures.get(name),
-            f.ece,
-            _span(f.interval),
-            f.by_chance.mean,
-            _span(f.by_chance),
-            f.ece_equal_mass,
-            f.ece_classwise,
-            f.nll,
-            f.aurc,
-        )
+        (name, f.ece, _span(f.interval), _span(f.by_chance), f.nll) for name, f in found.items()
+    ]
+    more: list[tuple[Cell, ...]] = [
+        (name, temperatures.get(name), f.by_chance.mean, f.ece_equal_mass, f.ece_classwise, f.aurc)
         for name, f in found.items()
     ]
-    return Table("Calibration error", columns, tuple(rows))
+    others = ("", "temperature", "ECE by chance", "equal-mass ECE", "classwise ECE", "AURC")
+    return Table("Calibration error", columns, tuple(rows)), Table("Other measures", others, tuple(more))
 
 
 def _span(band: Band) -> str:

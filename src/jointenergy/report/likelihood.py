@@ -219,6 +219,7 @@ def _peers(run: Run, rows: Callable[[Tensor], Tensor], test: Points, generator: 
 
 
 NAME, TITLE = "likelihood", "Likelihood"
+BESIDE = 0.3  # a log-ratio of temperatures whose names would touch
 FAR = 100  # nats, beyond which a temperature is left out of the picture
 PEERS = {
     "gaussian": "Gaussian, full covariance",
@@ -359,13 +360,12 @@ def _densities(facts: Facts, last: Bounds, peers: Mapping[str, float]) -> Table:
     rows: list[tuple[Cell, ...]] = []
     own = {"this model, lower bound": last.lower, "this model, upper bound": last.upper}
     if last.collapsed:
-        own = dict.fromkeys(own)
+        own = {}
     others = {PEERS[name]: peers[name] for name in PEERS if name in peers}
     for name, nats in {**own, **others}.items():
-        values = None if nats is None or facts.log_cell is None else nats + facts.log_cell
-        rows.append((name, nats, values, facts.bits(nats)))
-    if facts.has_baseline:
-        rows.append(("baseline", None, None, None))
+        if nats is not None:
+            values = None if facts.log_cell is None else nats + facts.log_cell
+            rows.append((name, nats, values, facts.bits(nats)))
     columns = ("density", "nats, of x", "nats, of the values", "bits per dimension")
     return Table(f"Mean log-likelihood of a test row, T = {last.temperature:.3g}", columns, tuple(rows))
 
@@ -394,7 +394,8 @@ def _temperatures(scan: Sequence[Bounds], chosen: float) -> Picture:
         axes.plot(t, [b.annealed for b in shown], "s--", color=COLORS[1], label="reverse (RAISE)")
         axes.axvline(chosen, color=COLORS[7], linewidth=1, linestyle=":")
         axes.set_xscale("log")
-        axes.set_xticks(t, [f"{v:.2g}" for v in t])
+        named = [v for v in t if v == chosen or abs(math.log(v / chosen)) > BESIDE]
+        axes.set_xticks(named, [f"{v:.2g}" for v in named])
         axes.minorticks_off()
         axes.set_xlabel("temperature T")
         axes.set_ylabel("nats per validation row")

@@ -19,6 +19,7 @@ from jointenergy.report.suite import RunEvaluation
 
 REPORT = "report.html"
 MANY = 4  # columns beyond which a table becomes a list on a narrow screen
+NONE = "-"  # of a cell without a value, which a list on a narrow screen leaves out
 SCREEN_DPI = 96  # what a page counts in; pictures are saved finer, so that they are sharp on any screen
 
 STYLE = """
@@ -44,6 +45,8 @@ p { margin: .3rem 0; max-width: 48rem; }
 table { border-collapse: collapse; font-size: .9rem; font-variant-numeric: tabular-nums; max-width: 100%; }
 th, td { padding: .25rem .8rem .25rem 0; text-align: right; border-bottom: 1px solid var(--line); }
 th { color: var(--soft); font-weight: 600; vertical-align: bottom; }
+#glance table { width: 100%; max-width: 34rem; table-layout: fixed; } #glance th:first-child { width: 54%; }
+#glance table + table thead { visibility: collapse; }
 th.words, td.words { text-align: left; } td { white-space: nowrap; } td.words { white-space: normal; }
 figure { margin: .6rem 0 0; } img { max-width: 100%; height: auto; display: block; background: #fff; }
 figcaption { color: var(--soft); font-size: .88rem; max-width: 48rem; margin-top: .3rem; }
@@ -53,11 +56,12 @@ summary { cursor: pointer; color: var(--blue); font-size: .92rem; }
 pre { overflow-x: auto; background: var(--wash); padding: .8rem; border-radius: 6px; font-size: .85rem; }
 @media (max-width: 36rem) {
   main, header > div { padding: 0 .7rem; } section { padding: .7rem .8rem; } h1 { font-size: 1.25rem; }
-  table { font-size: .82rem; } th, td { padding: .2rem .45rem .2rem 0; } th { overflow-wrap: anywhere; }
+  table { font-size: .82rem; } th, td { padding: .2rem .45rem .2rem 0; } th { overflow-wrap: break-word; }
   table.many thead { display: none; } table.many, table.many tbody, table.many tr { display: block; }
   table.many tr { padding: .35rem 0; border-bottom: 1px solid var(--line); }
   table.many td { display: flex; justify-content: space-between; gap: 1rem; border: 0; padding: .06rem 0; }
   table.many td::before { content: attr(data-label); color: var(--soft); text-align: left; }
+  table.many td.none { display: none; }
   table.many td:first-child { display: block; font-weight: 600; } table.many td:first-child::before { content: none; }
 }
 @media print { body { background: #fff; } section { break-inside: avoid; border: none; } nav { display: none; } }
@@ -119,9 +123,7 @@ def _glance(metrics: Mapping[str, float | None]) -> str:
     columns = ("", "run", "baseline") if beside else ("", "run")
     wide = len(columns)
     small = [row[:wide] for row in rows if abs(row[1] or 0.0) <= 1]
-    large = [
-        (row[0], *(None if v is None else f"{v:.3g}" for v in row[1:wide])) for row in rows if abs(row[1] or 0.0) > 1
-    ]
+    large = [row[:wide] for row in rows if abs(row[1] or 0.0) > 1]
     tables = [table(Table("", columns, tuple(part))) for part in (small, large) if part]
     return f'<section id="glance">\n<h2>At a glance</h2>\n{"".join(tables)}\n</section>'
 
@@ -181,7 +183,7 @@ def table(shown: Table) -> str:
     rows = "\n".join(
         "<tr>"
         + "".join(
-            f'<td{_class("words" if left else "")} data-label="{escape(c)}">{escape(text)}</td>'
+            f'<td{_class("words" * left, "none" * (text == NONE))} data-label="{escape(c)}">{escape(text)}</td>'
             for c, text, left in zip(shown.columns, row, words, strict=True)
         )
         + "</tr>"
@@ -196,8 +198,9 @@ def _is_words(cells: Sequence[Cell]) -> bool:
     return any(isinstance(cell, str) for cell in cells) and not any(isinstance(cell, float | int) for cell in cells)
 
 
-def _class(kind: str) -> str:
-    return f' class="{kind}"' if kind else ""
+def _class(*kinds: str) -> str:
+    named = " ".join(filter(None, kinds))
+    return f' class="{named}"' if named else ""
 
 
 def texts_of(cells: Sequence[Cell]) -> list[str]:
@@ -212,7 +215,7 @@ def texts_of(cells: Sequence[Cell]) -> list[str]:
 
 def _text_of(cell: Cell, decimals: int) -> str:
     if cell is None or (isinstance(cell, float) and math.isnan(cell)):
-        return "-"
+        return NONE
     if isinstance(cell, bool):
         return "yes" if cell else "no"
     if isinstance(cell, int):
@@ -238,7 +241,7 @@ def _about(evaluation: RunEvaluation) -> str:
         ("baseline", about["baseline"]),
         *((name, other) for name, other in _mapping(about["others"]).items()),
         ("data", f"{about['data']}, {about['test_rows']:,} test rows"),
-        ("parameters", about["parameters"]),
+        ("parameters", f"{about['parameters']:,}"),
         ("seed of training, of this evaluation", f"{about['training_seed']}, {about['seed']}"),
         ("evaluated on", about["hardware"]),
         ("date", about["date"]),

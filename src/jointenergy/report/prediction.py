@@ -129,7 +129,7 @@ def _overview(told: Mapping[str, Told], metrics: Mapping[str, float | None], lab
         rows.append((name, figures[0], *interval, *figures[1:]))
     heads = list(columns.values())
     interval_head = [] if len(labels) > 1 else ["95 % interval"]
-    return Table("Prediction", ("", heads[0], *interval_head, *heads[1:]), tuple(rows))
+    return Table("", ("", heads[0], *interval_head, *heads[1:]), tuple(rows))
 
 
 def _interval(told: Told) -> str:

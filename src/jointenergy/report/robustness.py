@@ -12,7 +12,7 @@ import torch
 from matplotlib.ticker import PercentFormatter
 from torch import Tensor
 
-from jointenergy.data import View
+from jointenergy.data import Dataset, View
 from jointenergy.kernels import Langevin
 from jointenergy.labels import MISSING
 from jointenergy.report.attack_target import NORMS, Budget, Defended, Gradient, Norm, units
@@ -114,19 +114,15 @@ def robustness(subject: Subject, suite: Suite, sizes: RobustnessSizes | None = N
         said.append(f"{_capital(shown(name))} was not attacked: its labels have too many states to enumerate.")
     if "run" not in able:
         return Section(NAME, TITLE, tuple(said))
-    labeled = (subject.test.y != MISSING).any(1).nonzero()[:, 0]
-    order = labeled[torch.randperm(len(labeled), generator=generator_of(subject.seed))]
-    rows, starts = subject.test.rows(order[: sizes.rows]), subject.test.x[order[:STARTS]]
+    rows, starts = chosen_rows(subject, sizes)
     found = []
     for name, run in able.items():
-        x, data = run.rows(rows.x), run.rows(starts)
         refinements = (0,) if name == "baseline" else sizes.refinements
         if not isinstance(run.sampling.x_kernel, Langevin):
             refinements = (0,)
             said.append(f"{_capital(shown(name))} was not refined: its kernel is {run.sampling.x_kernel!r}.")
         for steps in refinements:
-            each = attack(run, x, rows.y, steps=steps, sizes=sizes, starts=data, seed=subject.seed)
-            found.append(_attacked(name, run, steps, each))
+            found.append(attacked(name, run, rows, starts, steps=steps, sizes=sizes, seed=subject.seed))
     x = subject.run.rows(rows.x)
     return Section(
         NAME,
@@ -139,11 +135,26 @@ def robustness(subject: Subject, suite: Suite, sizes: RobustnessSizes | None = N
     )
 
 
-def _attacked(name: str, run: Run, steps: int, found: Mapping[str, Closest]) -> Attacked:
-    called = name if steps == 0 else f"{name}, {steps} refinement step{'s' * (steps > 1)}"
+def chosen_rows(subject: Subject, sizes: RobustnessSizes) -> tuple[Dataset, Tensor]:
+    """The test rows that are attacked, and the x among which attacks without gradients look for a start."""
+    labeled = (subject.test.y != MISSING).any(1).nonzero()[:, 0]
+    order = labeled[torch.randperm(len(labeled), generator=generator_of(subject.seed))]
+    return subject.test.rows(order[: sizes.rows]), subject.test.x[order[:STARTS]]
+
+
+def attacked(
+    name: str, run: Run, rows: Dataset, starts: Tensor, *, steps: int, sizes: RobustnessSizes, seed: int
+) -> Attacked:
+    """A classifier after all attacks, with so many steps of refinement."""
+    found = attack(run, run.rows(rows.x), rows.y, steps=steps, sizes=sizes, starts=run.rows(starts), seed=seed)
     radii = {a: {norm: c.radius[norm].cpu() for norm in NORMS} for a, c in found.items()}
     x = {a: {norm: c.x[norm].cpu() for norm in NORMS} for a, c in found.items()}
-    return Attacked(called, prefix(name), steps, radii, x, run.predict)
+    return Attacked(called(name, steps), prefix(name), steps, radii, x, run.predict)
+
+
+def called(name: str, steps: int) -> str:
+    """A classifier with its refinement, as tables and curves name it."""
+    return name if steps == 0 else f"{name}, {steps} refinement step{'s' * (steps > 1)}"
 
 
 def _says(found: Sequence[Attacked], sizes: RobustnessSizes, entries: int) -> Iterator[str]:

@@ -104,9 +104,10 @@ def _shown(run: Run, sets: Sets) -> tuple[Picture, ...]:
     if sets.buffer is not None:
         panels["persistent chains"] = sets.buffer.x
     n = COLUMNS * COLUMNS if sets.test[0].numel() > 2 else 500
+    kept = " and persistent chains of training" if "persistent chains" in panels else ""
     drawn = grids(
         "samples",
-        f"Fresh samples of {sets.steps} steps, not selected, with real rows and, if there are any, persistent chains.",
+        f"Fresh samples of {sets.steps} steps, not selected, beside test rows{kept}.",
         {title: x[:n] for title, x in panels.items() if len(x)},
         COLUMNS,
         run.bounds,

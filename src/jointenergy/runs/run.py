@@ -556,12 +556,14 @@ class Run:
     def health(self) -> Health:
         """Check the health of the run on held-out rows: numbers, and sentences in `complaints`.
 
-        The same check as in training, with the recipe's chains and the persistent chains of the loaded checkpoint.
+        The same check as in training, with the recipe's chains and the persistent chains of the loaded checkpoint. An
+        exported file has no persistent chains: they are not checked, and a warning says so.
         """
         plan = self.origin.plan
         if not plan.of_density:
             raise InputError(f"{self.origin.name} was trained without a density of x, so its health is undefined")
-        return check(plan, self.model, None if plan.buffer is None or not plan.uses_chains else self.buffer)
+        kept = plan.uses_chains and plan.buffer is not None and self.origin.read_tensors is not None
+        return check(plan, self.model, self.buffer if kept else None)
 
     def export(self, path: Path | str, *, half: bool = False) -> Path:
         """Write the run to one file: `.safetensors` for `jointenergy.load`, or `.onnx` for other programs.

@@ -30,6 +30,7 @@ FULL = 64  # batch size from which a check uses these numbers in full
 FEWEST_HELD = 8  # minimum held-out rows; with fewer, training rows are used
 SCALES = (1.0, 2.0, 4.0, 8.0)  # noise on data, in standard deviations; the first visible one is used
 CLEAR = 0.3  # the same for a single label
+ROUNDING = 1e-5  # a standard deviation of f(data), relative to f, that is none
 VISIBLE = 0.15  # minimum excess over chance of the label agreement of data; below it, samples are not judged
 
 
@@ -38,7 +39,8 @@ def check(
 ) -> Health:
     """Check the health of a model with new chains and a random stream that training never uses.
 
-    `buffer` has the persistent chains; without one, chains of the training length replace them.
+    `buffer` has the persistent chains. In a run that is trained without one, chains of the training length replace
+    them; of a run whose buffer was not kept, they are not checked.
     """
     return _Examined(plan, model, buffer, seeded(plan.seed, stream, iteration, device=plan.data.x.device)).health()
 
@@ -95,23 +97,22 @@ class _Examined:
         x, y = plan.start.draw(self._some(FRESH), generator=generator)
         fresh = self._sampled(x, y)
         persistent = self._persistent(x, y)
-        if not _finite(fresh[0], persistent[0]):
+        if not _finite(fresh[0], *(p[0] for p in persistent)):
             return Health(False)
         long = self._run(Target(model), fresh[0][: self._some(LONG)], fresh[1][: self._some(LONG)], 9 * steps)
         if not _finite(long[0]):
             return Health(False)
         with torch.no_grad():
-            states = ((data, y_data), persistent, (noise, y_data), fresh, long)
+            states = ((data, y_data), (noise, y_data), fresh, long, *persistent)
             values = [model.log_density(at, plan.scored(labels)[0]) for at, labels in states]
         if not _finite(*values):
             return Health(False)
-        f_data, f_persistent, f_noise, f_fresh, f_long = values
-        spread = f_data.std(correction=0)
-        looks = self._looks(fresh[0], persistent[0])
+        f_data, f_noise, f_fresh, f_long, *f_persistent = values
+        looks = self._looks(fresh[0], *(p[0] for p in persistent))
         return Health(
             finite=True,
-            auroc_persistent=auroc(f_data, f_persistent),
-            gap=float((f_data.mean() - f_persistent.mean()) / spread) if float(spread) > 0 else math.nan,
+            auroc_persistent=auroc(f_data, f_persistent[0]) if f_persistent else math.nan,
+            gap=_gap(f_data, f_persistent[0]) if f_persistent else math.nan,
             auroc_noise=auroc(f_data, f_noise),
             auroc_fresh=auroc(f_data, f_fresh),
             auroc_fresh_long=auroc(f_data, f_long),
@@ -137,18 +138,24 @@ class _Examined:
             x[odd], y[odd] = self._run(target, x[odd], y[odd], 1)
         return x, y
 
-    def _persistent(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-        if self.buffer is None:
-            return self._run(Target(self.model), x, y, self.plan.steps)
-        drawn = self.buffer.draw(min(self._some(FRESH), len(self.buffer)), generator=self.generator)
-        return drawn.x, drawn.y
+    def _persistent(self, x: Tensor, y: Tensor) -> list[tuple[Tensor, Tensor]]:
+        """Return the persistent chains, or what replaces them; nothing if they were not kept."""
+        if self.buffer is not None:
+            drawn = self.buffer.draw(min(self._some(FRESH), len(self.buffer)), generator=self.generator)
+            return [(drawn.x, drawn.y)]
+        if self.plan.buffer is not None:
+            self.notes.append("persistent chains were not kept with these weights, so they are not checked")
+            return []
+        return [self._run(Target(self.model), x, y, self.plan.steps)]
 
     # Looks of samples.
 
-    def _looks(self, fresh: Tensor, persistent: Tensor) -> dict[str, Any]:
+    def _looks(self, fresh: Tensor, *persistent: Tensor) -> dict[str, Any]:
         if self.space is None:
             return {}
-        found: dict[str, Any] = {"fresh": self.space.looks(fresh), "persistent": self.space.looks(persistent)}
+        found: dict[str, Any] = {"fresh": self.space.looks(fresh)}
+        if persistent:
+            found["persistent"] = self.space.looks(persistent[0])
         return {**found, "recovery": self._recovery(self.space), **self._given(self.space)}
 
     def _recovery(self, space: Space) -> float:
@@ -274,6 +281,13 @@ def check_trainer(trainer: Trainer) -> Health:
     chains = trainer.chains
     plan = replace(trainer.plan, kernel=chains.kernel, steps=chains.steps)
     return check(plan, trainer.ema, chains.buffer if plan.uses_chains else None, iteration=trainer.iteration)
+
+
+def _gap(data: Tensor, chains: Tensor) -> float:
+    """Return the difference of means, in standard deviations of the first; NaN where that is zero up to rounding."""
+    spread = float(data.std(correction=0))
+    difference = float(data.mean() - chains.mean())
+    return difference / spread if spread > ROUNDING * max(1.0, float(data.abs().max())) else math.nan
 
 
 def _finite(*tensors: Tensor) -> bool:
