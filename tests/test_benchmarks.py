@@ -21,17 +21,6 @@ def here(package: str, module: str) -> str | None:
     return "1" if importlib.util.find_spec(module) else None
 
 
-# What they count.
-
-
-def test_an_iteration_passes_through_few_functions(benchmark):
-    # A layer that only forwards, or a constant computed in every step, shows up here.
-    calls = benchmark("calls")
-    two, three = (calls.calls_of("digits-jem", steps).total() for steps in (2, 3))
-    assert two <= 110
-    assert three - two <= 15
-
-
 # What they share.
 
 

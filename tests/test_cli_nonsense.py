@@ -45,6 +45,8 @@ RIGHT: dict[str, tuple[str, ...]] = {
     "compose": ("compose", "run", "run", "--out", "out.npy"),
     "export": ("export", "run", "out.safetensors"),
     "models": ("models",),
+    "push": ("push", "run", "out"),
+    "pull": ("pull", "nowhere", "--to", "out"),
     "studio": ("studio", "run", "--no-browser"),
     "evaluate": ("evaluate", "run", "--out", "out"),
     "compare": ("compare", "run"),

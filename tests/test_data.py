@@ -527,7 +527,7 @@ def test_a_link_in_an_archive_that_leads_nowhere_is_named(tmp_path, kind, target
         member = tarfile.TarInfo("cat/link.png")
         member.type, member.linkname = kind, target
         archive.addfile(member)
-    end = r"(to \S+, which is no file in it|that leads over more than 40 others): repack it"
+    end = r"(to \S+, which is not a file in it|that leads over more than 40 others): repack it"
     with pytest.raises(InputError, match=rf"x\.tar has a link cat/link\.png {end}"):
         image_folder(path)
     with tarfile.open(path, "a") as archive:  # a file of the same name takes the link's place

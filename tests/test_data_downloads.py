@@ -161,7 +161,7 @@ def test_a_folder_that_cannot_be_used_is_told(server, tmp_path):
 def test_every_set_is_told_where_to_get():
     assert set(SOURCES) | set(BY_HAND) <= set(READERS)
     for name, sentence in {
-        "celeba": "is not downloaded: its terms",
+        "celeba": "is not downloaded: accept its terms",
         "digits": "needs no download: 8 x 8 digits",
         "csv": "needs no download: your own table",
         "mnits": "no data set called 'mnits': did you mean 'mnist'",

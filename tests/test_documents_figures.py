@@ -185,7 +185,7 @@ def test_figures_of_samplers_are_what_their_file_says(column, target, names):
     rows = table_with(SAMPLERS, column)
     assert [row[column] for row in rows] == list(names)
     for row in rows:
-        said = row["effective samples, thousands a second"]
+        said = row["effective samples, thousands per second"]
         found = mean(result("samplers"), f"effective_samples_per_second.{target}.{names[row[column]]}")
         assert said == printed(found / 1000, like=said)
 
@@ -195,10 +195,10 @@ def test_figures_of_kernels_of_x_and_labels_are_what_their_file_says():
     assert [row["kernel of x and labels"] for row in rows] == list(OF_BOTH)
     changes, effective = "class_changes_per_second", "effective_samples_per_second"
     columns = {
-        "class changes, thousands a second, 2 apart": (changes, 2),
+        "class changes, thousands per second, 2 apart": (changes, 2),
         "4 apart": (changes, 4),
         "6 apart": (changes, 6),
-        "effective samples, thousands a second, 2 apart": (effective, 2),
+        "effective samples, thousands per second, 2 apart": (effective, 2),
     }
     for row in rows:
         for column, (metric, distance) in columns.items():

@@ -70,7 +70,7 @@ class TestFrechet:
         for distance in (frechet_distance, kernel_distance):
             with pytest.raises(InputError, match="at least 2 rows"):
                 distance(drawn(1, 3), drawn(5, 3))
-            with pytest.raises(InputError, match="of 3 and of 4 numbers"):
+            with pytest.raises(InputError, match="must have one width, got 3 and 4"):
                 distance(drawn(5, 3), drawn(5, 4))
             assert math.isnan(distance(drawn(5, 3) * math.nan, drawn(5, 3)))
 

@@ -142,7 +142,7 @@ def test_a_film_is_an_animated_gif(address):
         ("ask", {"run": 2, "input": {"image": "AAAA"}}, "takes rows of numbers"),
         ("ask", {"run": 2, "input": {"values": [1.0]}}, "1 values where the run takes 3"),
         ("complete", {"input": {"row": 0}}, "nothing is hidden"),
-        ("complete", {"input": {"row": 0}, "hidden": [64]}, "no place 64"),
+        ("complete", {"input": {"row": 0}, "hidden": [64]}, "no pixel 64"),
         ("convert", {"input": {"row": 0}, "to": {}}, "at least one new label"),
         ("nothing", {}, "there is no task 'nothing'"),
     ],

@@ -42,7 +42,7 @@ class Command(NamedTuple):
 
 # A test checks each line against the docstring of its function.
 COMMANDS = {
-    "demo": Command("Train", "training", "demo", "Train a JEM on 8 x 8 digits in a minute or two and write a report."),
+    "demo": Command("Train", "training", "demo", "Train a JEM on 8 x 8 digits in minutes and write a report."),
     "train": Command("Train", "training", "train", "Train a recipe into a run folder."),
     "resume": Command("Train", "training", "resume", "Resume a stopped run from its last checkpoint."),
     "recipes": Command("Train", "training", "list_recipes", "List the recipes and studies, or print a recipe."),
@@ -59,7 +59,7 @@ COMMANDS = {
     "compose": Command("Use", "synthesis", "compose", "Sample the product of several runs or conditions."),
     "studio": Command("Use", "studio", "studio", "Open runs in the browser: watch chains, ask, complete, compare."),
     "models": Command("Use", "models", "models", "List the published models, with their size and figures."),
-    "export": Command("Use", "tasks", "export", "Export a run to one portable file that every command opens."),
+    "export": Command("Use", "tasks", "export", "Export a run to one file, safetensors or ONNX."),
     "push": Command("Use", "sharing", "push", "Share a run: weights, model card and checksums."),
     "pull": Command("Use", "sharing", "pull", "Get a shared run and check it by its checksums."),
     "evaluate": Command("Evaluate", "evaluation", "evaluate", "Evaluate a run on its test rows and write a report."),

@@ -269,11 +269,12 @@ def export(
     ] = False,
     data: Data = None,
 ) -> None:
-    """Export a run to one portable file that every command opens.
+    """Export a run to one file, safetensors or ONNX.
 
-    A .safetensors file holds the weights, recipe, labels, thresholds,
-    temperature and prediction sets. An .onnx file is for other programs: it
-    gives logits, log-density and the largest probability of a batch.
+    Every command opens a .safetensors file. It holds the weights, recipe,
+    labels, thresholds, temperature and prediction sets. An .onnx file is for
+    other programs: it gives logits, log-density and the largest probability
+    of a batch.
     """
     from jointenergy.cli import outputs
 

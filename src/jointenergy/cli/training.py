@@ -172,7 +172,7 @@ def demo(
     seed: Seed = 0,
     overrides: Set = [],  # noqa: B006 (typer reads the default and copies it)
 ) -> None:
-    """Train a JEM on 8 x 8 digits in a minute or two and write a report.
+    """Train a JEM on 8 x 8 digits in minutes and write a report.
 
     Uses the digits of scikit-learn and the recipe digits-jem. If stopped, run
     the same command to continue.

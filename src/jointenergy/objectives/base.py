@@ -103,9 +103,17 @@ class Samples:
 @final
 @dataclass(frozen=True, eq=False)
 class NoiseDraws:
-    """Draws of a known noise density, as many for each row of the batch, and its log-density at them and at the rows.
+    """Draws of a known noise density, as many for each row of the batch, with its log-density at them and at the rows.
 
     States come row by row. A label that a row misses is MISSING in its states too, and summed out of the noise.
+
+    Examples
+    --------
+    >>> import torch
+    >>> import jointenergy as je
+    >>> states = je.objectives.Samples(torch.zeros(8, 3))
+    >>> je.objectives.NoiseDraws(states, torch.zeros(8), torch.zeros(4)).log_density.shape
+    torch.Size([8])
     """
 
     states: Samples

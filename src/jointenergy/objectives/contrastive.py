@@ -48,11 +48,28 @@ class ContrastiveTerm(NoiseTerm):
 @final
 @dataclass(frozen=True)
 class NoiseContrastiveEstimation(ContrastiveTerm):
-    """Noise contrastive estimation in its ranking form (Ma and Collins 2018), of log p(x, y) of what is observed.
+    """Noise contrastive estimation of log p(x, y), in its ranking form (Ma and Collins 2018).
 
-    Rows are compared with draws of a noise density q(x, y), fitted to the data: one Gaussian for each class where there
-    is one label, one Gaussian and the frequencies of labels elsewhere. The classifier's logit is f - log q. The
-    log-normalizer cancels; the binary form (Gutmann and Hyvarinen 2010) has to learn it.
+        -log of the softmax of f / T - log q at the row, among the row and `n_noise` draws of q(x, y)
+
+    The noise density q is fitted to the data by Gaussians: one for each class of a single label, otherwise one for
+    all rows beside the frequencies of labels. The log-normalizer cancels; the binary form (Gutmann and Hyvarinen
+    2010) has to learn it.
+
+    Parameters
+    ----------
+    weight
+        The factor of the term.
+    temperature
+        The temperature T of the density; None takes that of the kernel in `fit`, and 1 elsewhere.
+    n_noise
+        The number of draws of noise for each row.
+
+    Examples
+    --------
+    >>> import jointenergy as je
+    >>> je.objectives.NoiseContrastiveEstimation(n_noise=16).draws
+    ('noise',)
     """
 
     name: ClassVar[str] = "noise_contrastive_estimation"
@@ -88,10 +105,28 @@ class NoiseContrastiveEstimation(ContrastiveTerm):
 class EnergyDiscrepancy(ContrastiveTerm):
     """Energy discrepancy (Schröder et al. 2023), stabilized with w = 1, of p(x) given the labels of each row.
 
-    A row is compared with `n_noise` others that could have been noised to the same point: noise of `noise_scale` is
-    added once, then once more for each of them. It needs no gradient by x and no fitted noise. As in score matching,
-    levels between labels are left open, which a term of labels such as `LogPYGivenX` sets. In a box noise is reflected
-    at the walls.
+        -log of the softmax of f / T at the row, among the row and `n_noise` rows that were noised twice
+
+    Noise is added to the row once, then once more for each of the others. It needs no chains, no gradient with
+    respect to x and no fitted noise. Levels between labels are left open: add a term of labels such as
+    `LogPYGivenX`. In a box the noise is reflected at the walls.
+
+    Parameters
+    ----------
+    weight
+        The factor of the term.
+    temperature
+        The temperature T of the density; None takes that of the kernel in `fit`, and 1 elsewhere.
+    n_noise
+        The number of noised rows for each row.
+    noise_scale
+        The standard deviation of the noise, in units of x; at most a quarter of the width of a box.
+
+    Examples
+    --------
+    >>> import jointenergy as je
+    >>> je.objectives.EnergyDiscrepancy(noise_scale=0.1).draws
+    ('renoised',)
     """
 
     noise_scale: float = 0.2

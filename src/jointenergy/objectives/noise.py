@@ -59,10 +59,20 @@ def _images(center: Tensor, box: Box) -> list[Tensor]:
 @final
 @dataclass(frozen=True, eq=False)
 class FittedNoise:
-    """A noise density q(x, y) fitted to data: Gaussian classes of one label, or one Gaussian beside several labels.
+    """A noise density q(x, y) that is fitted to data, for `NoiseContrastiveEstimation`.
 
-    In R^D a Gaussian has a full covariance. In a box its entries are independent and reflected at the walls. Beside
-    none or several labels x and each label are independent, labels with their frequencies.
+    With one label it has a Gaussian for each class. With none or several, x is Gaussian and independent of the labels,
+    which have their frequencies. On R^D a Gaussian has a full covariance; in a box its entries are independent and
+    reflected at the walls. Create it with `FittedNoise.fit`.
+
+    Examples
+    --------
+    >>> import torch
+    >>> import jointenergy as je
+    >>> labels, x, y = je.LabelSpace({"class": 2}), torch.randn(100, 3), torch.randint(2, (100, 1))
+    >>> noise = je.objectives.FittedNoise.fit(x, y, labels, je.Reals())
+    >>> noise.log_density(x, y).shape
+    torch.Size([100])
     """
 
     log_shares: Tensor  # [C]
@@ -143,7 +153,18 @@ def _factor(rows: Tensor, least: float, domain: Domain) -> Tensor:
 @final
 @dataclass(frozen=True, eq=False)
 class NoiseSource:
-    """Where the noise of terms without chains comes from: the model's domain, a stream, and the fitted density."""
+    """Where the noise of terms without chains comes from: domain, random generator, and fitted density.
+
+    Examples
+    --------
+    >>> import torch
+    >>> import jointenergy as je
+    >>> source = je.objectives.NoiseSource(je.Box(-1.0, 1.0), torch.Generator().manual_seed(0))
+    >>> batch = je.objectives.Batch(torch.zeros(4, 3), torch.zeros(4, 1, dtype=torch.int64))
+    >>> draws = je.objectives.DenoisingScoreMatching().draw(je.objectives.Draws(), batch, source)
+    >>> draws.noised.x.shape
+    torch.Size([4, 3])
+    """
 
     domain: Domain
     generator: torch.Generator
@@ -152,12 +173,18 @@ class NoiseSource:
 
 @dataclass(frozen=True)
 class NoiseTerm(Term):
-    """A term that compares rows with noise in place of chains, at the density f / temperature.
+    """Base of the terms that compare rows with noise instead of chains, for the density of f / temperature.
 
-    Without a temperature it is that of the kernel that `fit` is given, so that chains sample what was trained, and 1
-    elsewhere. The value is multiplied by the temperature, as likelihood terms are: they compare f itself. Labels that
-    a row misses are summed out before the division, as chains on log p(x) have it; a conditional model has no such
-    sum, and rows that miss labels have no part in it.
+    Without a temperature, `fit` sets that of its kernel, so that chains sample what was trained. The value is
+    multiplied by the temperature, so that weights compare with those of likelihood terms. Missing labels are summed
+    out before f is divided, as in chains on log p(x). A conditional model has no such sum: it skips rows with
+    missing labels.
+
+    Examples
+    --------
+    >>> import jointenergy as je
+    >>> isinstance(je.objectives.EnergyDiscrepancy(), je.objectives.NoiseTerm)
+    True
     """
 
     temperature: float | None = None

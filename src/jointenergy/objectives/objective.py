@@ -171,12 +171,12 @@ class Objective:
             parts[term.name] = value.detach()
         return Loss(total, parts)
 
-    @property
+    @functools.cached_property
     def of_density(self) -> bool:
         """Whether a term trains a density of x."""
         return any(t.of_density for t in self.terms)
 
-    @property
+    @functools.cached_property
     def differentiates_x(self) -> bool:
         """Whether a term differentiates the network twice."""
         return any(t.differentiates_x for t in self.terms)

@@ -76,17 +76,38 @@ def CrossEntropy() -> Objective:  # noqa: N802
 
 
 def ScoreMatching() -> Objective:  # noqa: N802
-    """Denoising score matching of p(x | y) (Vincent 2011) + log p(y | x): JEM without chains."""
+    """Return denoising score matching of p(x | y) (Vincent 2011) plus log p(y | x): a JEM without chains.
+
+    Examples
+    --------
+    >>> import jointenergy as je
+    >>> [term.name for term in je.objectives.ScoreMatching().terms]
+    ['denoising_score_matching', 'log_p_y_given_x']
+    """
     return DenoisingScoreMatching() + LogPYGivenX()
 
 
 def NCE() -> Objective:  # noqa: N802 (the method's name)
-    """Noise contrastive estimation of log p(x, y) (Gutmann and Hyvarinen 2010; Ma and Collins 2018), no chains."""
+    """Return noise contrastive estimation of log p(x, y) (Ma and Collins 2018), without chains.
+
+    Examples
+    --------
+    >>> import jointenergy as je
+    >>> [term.name for term in je.objectives.NCE().terms]
+    ['noise_contrastive_estimation']
+    """
     return Objective((NoiseContrastiveEstimation(),))
 
 
 def Discrepancy() -> Objective:  # noqa: N802
-    """Energy discrepancy of p(x | y) (Schröder et al. 2023) + log p(y | x), no chains."""
+    """Return energy discrepancy of p(x | y) (Schröder et al. 2023) plus log p(y | x), without chains.
+
+    Examples
+    --------
+    >>> import jointenergy as je
+    >>> [term.name for term in je.objectives.Discrepancy().terms]
+    ['energy_discrepancy', 'log_p_y_given_x']
+    """
     return EnergyDiscrepancy() + LogPYGivenX()
 
 
@@ -103,7 +124,7 @@ PRESETS: dict[str, Callable[[], Objective]] = {
 
 
 def preset(name: str) -> Objective:
-    """Return the objective that recipes call `name`: jem, gibbs-jem, mixed, igebm or baseline.
+    """Return the objective of a name in `PRESETS`, such as jem or score-matching.
 
     Examples
     --------

@@ -27,11 +27,29 @@ from jointenergy.objectives.values import Values
 @final
 @dataclass(frozen=True)
 class DenoisingScoreMatching(NoiseTerm):
-    """Half the squared distance of the gradient of f by x to that of the noise, at noised rows, times noise_scale^2.
+    """Match the gradient of f with respect to x to the score of the noised data (Vincent 2011).
 
-    Its minimizer has the score of the noised data, p(x) blurred by Gaussian noise of `noise_scale`, for each row given
-    its labels: levels between labels are left open, which a term of labels such as `LogPYGivenX` sets. In a box the
-    noise is reflected at the walls, and so is its score. It needs no chains and differentiates the network twice.
+        noise_scale^2 / 2 * | gradient of f / T - score of the noise |^2,   at noised rows, given their labels
+
+    The minimizer has the score of the data blurred by Gaussian noise. Levels between labels are left open: add a
+    term of labels such as `LogPYGivenX`. In a box the noise is reflected at the walls. It needs no chains and
+    differentiates the network twice.
+
+    Parameters
+    ----------
+    weight
+        The factor of the term.
+    temperature
+        The temperature T of the density; None takes that of the kernel in `fit`, and 1 elsewhere.
+    noise_scale
+        The standard deviation of the noise, in units of x; at most a quarter of the width of a box.
+
+    Examples
+    --------
+    >>> import jointenergy as je
+    >>> objective = je.objectives.DenoisingScoreMatching(noise_scale=0.1) + je.objectives.LogPYGivenX()
+    >>> [term.name for term in objective.terms]
+    ['denoising_score_matching', 'log_p_y_given_x']
     """
 
     noise_scale: float = 0.2

@@ -21,6 +21,7 @@ LICENSES = {
     "cifar10": "CIFAR-10 (Krizhevsky, 2009); published without a license, for research",
 }
 """The data sets of published models, by the first word of the recipe's data, and their licenses."""
+NOT_WEIGHTS = ("noise_scale", "n_noise", "frequency_weights", "label_smoothing")  # settings of the objective's terms
 FIRST = ("accuracy", "exact_match", "nll", "ece")
 LAST = ("ood_auroc.",)
 FAMILIES = {
@@ -114,7 +115,7 @@ def _training(run: Run, result: Result | None, weights: Weights | None) -> str:
     recipe = run.recipe
     if recipe is None:
         return "By `jointenergy.fit`, or elsewhere."
-    terms = [f"{v:g} {k}" for k, v in asdict(recipe.objective).items() if v]
+    terms = [f"{v:g} {k}" for k, v in asdict(recipe.objective).items() if v and k not in NOT_WEIGHTS]
     kernel = ", ".join(f"{k} {v}" for k, v in asdict(recipe.chain.kernel).items() if v is not None)
     said = [
         f"`jointenergy train {recipe.name}`: {recipe.iterations:,} iterations with batches of {recipe.batch_size}, "
