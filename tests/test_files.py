@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import io
 import json
 import os
@@ -457,3 +458,43 @@ def test_the_limits_stand_in_the_documents():
         assert f"{size // limits.MIB} MiB" in page
     for size in (limits.TABLE_BYTES, limits.MEMBER_BYTES):
         assert f"{size // limits.GIB} GiB" in page
+
+
+def test_a_key_of_many_parts_is_refused_before_it_is_parsed(tmp_path):
+    """The parser needs the square of its length: 6 GB for 120 kB."""
+    path = tmp_path / "deep.toml"
+    path.write_text("a" + ".a" * 60_000 + " = 1")
+    with pytest.raises(InputError, match="more than 2,000 dots"):
+        recipes.load(str(path))
+
+
+@pytest.mark.parametrize("content", ["[" * 4096, '{"pid": Infinity, "host": 1, "command": 2}'])
+def test_a_lock_with_a_strange_holder_is_still_a_lock(tmp_path, content):
+    with open(tmp_path / ".lock", "w") as file:
+        file.write(content)
+        file.flush()
+        fcntl.flock(file, fcntl.LOCK_EX)
+        with pytest.raises(InputError, match="being written by another process"), locks.only_writer(tmp_path):
+            pass
+
+
+def test_an_archive_of_zeros_is_refused_by_its_size(tmp_path, monkeypatch):
+    """Nothing of it is read: 5 GB of zeros fit in 22 MB."""
+    monkeypatch.setattr(arrays, "UNPACKED_FREE", 1000)
+    path = tmp_path / "zeros.npz"
+    np.savez_compressed(path, x=np.zeros((20_000, 64), np.float32))
+    for read in (array_of, arrays_of, lambda path: list(array_pieces(path, 100))):
+        with pytest.raises(InputError, match=r"zeros\.npz unpacks to 0 GiB: give fewer rows at once"):
+            read(path)
+
+
+def test_the_files_of_a_checkpoint_have_the_usual_permissions(tmp_path):
+    checkpoints.save(tmp_path, checkpoints.Checkpoint(1, {"a": torch.zeros(2)}, {}))
+    modes = {p.name: p.stat().st_mode & 0o777 for p in tmp_path.rglob("*") if p.is_file()}
+    assert set(modes.values()) == {0o666 & ~current_umask()}
+
+
+def current_umask():
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

@@ -15,6 +15,7 @@ from typer.testing import CliRunner
 import jointenergy as je
 from jointenergy.cli.main import app
 from jointenergy.errors import InputError
+from jointenergy.report.cards import card
 from jointenergy.report.sharing import CARD, FILES, MODEL, SUMS
 
 REVISION = "0123456789abcdef0123456789abcdef01234567"
@@ -135,6 +136,21 @@ def test_a_shell_pushes_and_pulls(tmp_path, monkeypatch):
     found = shell.invoke(app, ["pull", "shared", "--to", "models"])
     assert "written to models/shared/model.safetensors" in found.output + (found.stderr or "")
     assert (tmp_path / "models" / "shared" / MODEL).stat().st_size < 200_000  # half of float32
+    assert je.load("models/shared").labels == je.load("digits-gibbs").labels  # a folder opens, too
+    (tmp_path / "models" / "inner").mkdir()
+    assert shell.invoke(app, ["pull", "models/inner/../shared", "--to", "deep/er"]).exit_code == 0
+    assert (tmp_path / "deep" / "er" / "shared" / MODEL).is_file()
+
+
+def test_labels_are_escaped_in_the_card():
+    """Fails where a label of a file that somebody else wrote ends the head of the card, or reaches a terminal raw."""
+    labels = je.LabelSpace({"odd": ["\x1b[2J", "---\nlicense: x", "<b>", "|a|"]})
+    run = je.wrap(torch.nn.Linear(3, 4), labels, bounds=(0, 1), event_shape=(3,))
+    text = card(run)
+    assert "\x1b" not in text
+    assert "\nlicense" not in text
+    assert "<b>" not in text
+    assert "\\|a\\|" in text
 
 
 def other(folder, name, content):
@@ -147,10 +163,13 @@ def other(folder, name, content):
     ("place", "message"),
     [
         (lambda t: t / "nowhere", "is not a pushed run: it has no SHA256SUMS"),
-        (lambda t: other(t / "a", SUMS, b"\x00" * 10), "is damaged: push the run again"),
+        (lambda t: other(t / "a", SUMS, b"\x00" * 10), "is damaged, or not of a pushed run: push the run again"),
         (lambda t: other(t / "a", SUMS, b"\xff"), "is not UTF-8 text"),
         (lambda t: other(t / "a", SUMS, b"0" * 64 + b"  ../model.safetensors"), "is damaged"),
-        (lambda t: other(t / "a", SUMS, b"0" * 64 + b"  model.safetensors\n"), "there is no file"),
+        (lambda t: other(t / "a", SUMS, b"0" * 64 + b"  model.safetensors\n"), "is damaged"),
+        (lambda t: other(t / "a", SUMS, f"{'0' * 64}  {MODEL}\n{'0' * 64}  {CARD}\n".encode()), "there is no file"),
+        (lambda t: other(t / "a", SUMS, b"0" * 10_000), "more than the limit"),
+        (lambda t: "https://example.org/a", "a place is a folder or hf://OWNER/NAME"),
         (lambda t: "hf://digits", "a place on the hub is hf://OWNER/NAME"),
         (lambda t: "hf://me/other", "hf://me/other could not be read"),
     ],
@@ -166,8 +185,12 @@ def test_other_files_are_not_overwritten(run, tmp_path):
     with pytest.raises(InputError, match="holds something else than a pushed run"):
         je.push(run, tmp_path / "mine")
     place = je.push(run, tmp_path / "shared")
-    with pytest.raises(InputError, match="is there with other content"):
-        je.pull(place, tmp_path / "mine")
-    assert (tmp_path / "mine" / MODEL).read_bytes() == b"mine"
+    for name in (MODEL, CARD, SUMS, "other.iso"):
+        mine = other(tmp_path / f"with-{name}", name, b"mine")
+        for call in (lambda mine=mine: je.pull(place, mine), lambda mine=mine: je.push(run, mine)):
+            with pytest.raises(InputError, match="holds something else than a pushed run"):
+                call()
+        assert [(p.name, p.read_bytes()) for p in mine.iterdir()] == [(name, b"mine")]
+    assert je.push(run, place) == place  # one's own files are replaced
     with pytest.raises(InputError, match="push takes a run"):
         je.push("runs/demo", tmp_path / "new")

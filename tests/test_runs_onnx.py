@@ -68,6 +68,7 @@ def test_an_exported_run_answers_without_torch(tmp_path):
 MODELS = {
     "conditional": lambda: (LogitModel(nn.Linear(7, 5), LABELS, normalizer="conditional"), (7,)),
     "gaussian reference": lambda: (LogitModel(nn.Linear(7, 5), LABELS, domain=Reals(2.0)), (7,)),
+    "full covariance": lambda: (LogitModel(nn.Linear(2, 5), LABELS, domain=Reals(((1.0, 0.0), (0.5, 2.0)))), (2,)),
     "pair": lambda: (PairModel(Concat(nn.Sequential(nn.Linear(12, 8), nn.SiLU(), nn.Linear(8, 1))), LABELS), (7,)),
     "inner product": lambda: (PairModel(InnerProduct(nn.Linear(5, 6)), LABELS, features=nn.Linear(7, 6)), (7,)),
     "without labels": lambda: (

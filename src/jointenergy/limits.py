@@ -24,6 +24,7 @@ UNPACKED_FREE = GIB
 MEMBERS = 10_000_000  # files in an archive
 LINKS = 40  # links in an archive that point to each other in a chain
 PICKLE_STEPS = 1_000_000  # instructions of a pickle
+DOTS = 2_000  # dots in a TOML file: its parser needs their square for one key with many parts
 DEPTH = 100  # nesting of lists, in a pickle or in JSON
 
 # Counts and numbers in settings.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from pathlib import Path
 from typing import Annotated
 
@@ -10,7 +9,6 @@ import typer
 
 from jointenergy.cli.tasks import Data, RunPath, opened
 from jointenergy.cli.waiting import waiting
-from jointenergy.errors import InputError
 
 Place = Annotated[str, typer.Argument(metavar="PLACE", help="A folder, or hf://OWNER/NAME on the Hugging Face hub.")]
 
@@ -30,9 +28,10 @@ def push(
     """
     from jointenergy.cli import outputs
     from jointenergy.report import comparison, sharing
+    from jointenergy.report.suite import METRICS
 
     figures: dict[str, float | None] = {}
-    with suppress(InputError):  # not evaluated
+    if (comparison.folder_of(run) / METRICS).exists():
         figures = comparison.read(run).metrics
     source = opened(run, data, "cpu")
     with waiting("pushing"):
@@ -48,7 +47,7 @@ def pull(
     from jointenergy.cli import outputs
     from jointenergy.report import sharing
 
-    name = place.rstrip("/").rpartition("/")[2]
+    name = place.rpartition("/")[2] if "://" in place else Path(place).resolve().name
     with waiting("pulling"):
         path = sharing.pull(place, to / name)
     outputs.written(path)

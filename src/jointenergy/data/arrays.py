@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from jointenergy.errors import InputError
 from jointenergy.files.reading import opened, shortened
-from jointenergy.limits import DIMENSIONS, GIB, HEADER_BYTES, MEMBERS, memory
+from jointenergy.limits import DIMENSIONS, GIB, HEADER_BYTES, MEMBERS, UNPACKED, UNPACKED_FREE, memory
 
 _AT_ONCE = 1 << 20  # bytes
 _END = ".npy"
@@ -78,6 +78,11 @@ def _zipped(file: IO[bytes], path: Path) -> Iterator[tuple[zipfile.ZipFile, dict
             raise InputError(
                 f"{path.name} holds {bare!r}, which numpy would call {bare + _END!r}: rename it, or write with "
                 "numpy.savez"
+            )
+        size = sum(member.file_size for member in archive.infolist())
+        if size > min(UNPACKED_FREE + UNPACKED * path.stat().st_size, memory()):
+            raise InputError(
+                f"{path.name} unpacks to {size / GIB:,.0f} GiB: give fewer rows at once, or a .npy file of them"
             )
         yield archive, {name.removesuffix(_END): name for name in names if name.endswith(_END)}
 

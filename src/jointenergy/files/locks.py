@@ -89,5 +89,5 @@ def _holder(file: IO[str]) -> str:
         file.seek(0)
         known = json.loads(file.read(4096))
         return f"process {int(known['pid'])} on {known['host']} ({known['command']})"
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, RecursionError, OverflowError):
         return "another process"  # it has not yet written its name

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from jointenergy.errors import InputError
-from jointenergy.limits import DEPTH, JSON_BYTES, MIB, RECIPE_BYTES
+from jointenergy.limits import DEPTH, DOTS, JSON_BYTES, MIB, RECIPE_BYTES
 
 MOST_SAID = 200  # characters of a reader's message
 
@@ -118,6 +118,8 @@ def parsed_json(text: str) -> Any:  # noqa: ANN401 (JSON)
 
 def toml_of(text: str) -> dict[str, Any]:
     """Parse TOML of limited depth; raise ValueError otherwise."""
+    if text.count(".") > DOTS:  # a key of many parts is nested as deeply, and costs the square of its length
+        raise ValueError(f"it has more than {DOTS:,} dots")
     try:
         found = tomllib.loads(text)
     except RecursionError:

@@ -213,7 +213,8 @@ class Reals:
 
     def _inverse(self, x: Tensor) -> Tensor:
         assert isinstance(self.scale, tuple)
-        return _inverse_of(self.scale, x.dtype, x.device)
+        inverse: Tensor = _inverse_of(self.scale, x.dtype, x.device)
+        return inverse
 
 
 def _matrix(factor: Factor) -> Tensor:
@@ -223,8 +224,13 @@ def _matrix(factor: Factor) -> Tensor:
 # Cached: chains use these at every step.
 
 
-@functools.lru_cache(maxsize=64)
+@torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]  # an exported graph holds the inverse
 def _inverse_of(factor: Factor, dtype: torch.dtype, device: torch.device) -> Tensor:
+    return _computed_inverse(factor, dtype, device)
+
+
+@functools.lru_cache(maxsize=64)
+def _computed_inverse(factor: Factor, dtype: torch.dtype, device: torch.device) -> Tensor:
     with torch.inference_mode(False):
         matrix = _matrix(factor)
         one = torch.eye(len(matrix), dtype=matrix.dtype)

@@ -5,11 +5,14 @@ Written from the run, and from its results file where its recipe has one; no fig
 
 from __future__ import annotations
 
+import html
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import asdict
 
 from jointenergy.errors import plural
+from jointenergy.files.reading import shown
 from jointenergy.metrics.registry import Metric
 from jointenergy.report.results import Result
 from jointenergy.runs import Run
@@ -70,12 +73,17 @@ def card(
     return "\n".join(part for part in parts if part) + "\n"
 
 
+def _plain(text: str) -> str:
+    """Escape a label for Markdown: control characters, line breaks, HTML and table bars."""
+    return re.sub(r"([|`])", r"\\\1", html.escape(shown(text), quote=False))
+
+
 def _what(run: Run) -> str:
     n = sum(p.numel() for p in run.model.parameters())
     low, high = run.bounds
     family = FAMILIES[run.recipe.model.family] if run.recipe else "a network of data"
     labels = "; ".join(
-        f"`{k}`: {', '.join(v[:10])}{', ...' if len(v) > 10 else ''}"
+        f"`{_plain(k)}`: {', '.join(map(_plain, v[:10]))}{', ...' if len(v) > 10 else ''}"
         for k, v in zip(run.labels.names, run.labels.values, strict=True)
     )
     shape = " x ".join(map(str, run.event_shape))

@@ -15,15 +15,18 @@ from pathlib import Path
 from typing import Any
 
 from jointenergy.errors import InputError
-from jointenergy.files.locks import only_writer
+from jointenergy.files.locks import LOCK, only_writer
 from jointenergy.files.reading import content_of, reason_of, text_of
 from jointenergy.files.writing import write_bytes, write_text
-from jointenergy.limits import JSON_BYTES, MEMBER_BYTES
+from jointenergy.limits import MEMBER_BYTES
 from jointenergy.report.cards import card
 from jointenergy.runs import Run
+from jointenergy.runs.pretrained import PUSHED
 
-MODEL, CARD, SUMS = "model.safetensors", "README.md", "SHA256SUMS"
+MODEL, CARD, SUMS = PUSHED, "README.md", "SHA256SUMS"
 FILES = (MODEL, CARD, SUMS)
+SUMS_BYTES = 1000
+LINE = re.compile(r"([0-9a-f]{64})  ([\w.-]+)")
 HUB = "hf://"
 
 
@@ -60,7 +63,7 @@ def push(run: Run, place: Path | str, *, figures: Mapping[str, float | None] | N
         if (name := _repository(place)) is not None:
             return _upload(folder, name)
         target = Path(place)
-        if target.exists() and (not target.is_dir() or (any(target.iterdir()) and not (target / SUMS).is_file())):
+        if target.exists() and (not target.is_dir() or (any(target.iterdir()) and not _is_pushed(target))):
             raise InputError(f"{target} holds something else than a pushed run: choose a new folder")
         with only_writer(target):
             for file in FILES:
@@ -71,27 +74,39 @@ def push(run: Run, place: Path | str, *, figures: Mapping[str, float | None] | N
 def pull(place: Path | str, to: Path | str) -> Path:
     """Copy a pushed run into the folder `to`, check it by its checksums, and return the path that `load` takes."""
     target = Path(to)
+    if target.exists() and (not target.is_dir() or (any(target.iterdir()) and not _is_pushed(target))):
+        raise InputError(f"{target} holds something else than a pushed run: choose a new folder")
     with tempfile.TemporaryDirectory() as made:
         name = _repository(place)
         source = Path(place) if name is None else _download(name, Path(made))
         if not (source / SUMS).is_file():
             raise InputError(f"{place} is not a pushed run: it has no {SUMS}")
-        sums = {}
-        for line in text_of(source / SUMS, JSON_BYTES).splitlines():
-            if (found := re.fullmatch(r"([0-9a-f]{64})  ([\w.-]+)", line)) is None:
-                raise InputError(f"{source / SUMS} is damaged: push the run again")
-            sums[found[2]] = found[1]
+        sums = _sums_of(source)
         contents = {file: content_of(source / file, MEMBER_BYTES) for file in (MODEL, CARD)}
         for file, content in contents.items():
             if hashlib.sha256(content).hexdigest() != sums.get(file):
                 raise InputError(f"{file} of {place} has another sha256 than {SUMS} says: push the run again")
         with only_writer(target):
-            for file, content in contents.items():
-                if (target / file).exists() and content_of(target / file, MEMBER_BYTES) != content:
-                    raise InputError(f"{target / file} is there with other content: choose a new folder")
+            for file, content in {**contents, SUMS: content_of(source / SUMS, SUMS_BYTES)}.items():
                 write_bytes(target / file, content)
-            write_bytes(target / SUMS, content_of(source / SUMS, JSON_BYTES))
     return target / MODEL
+
+
+def _sums_of(folder: Path) -> dict[str, str]:
+    """Read the checksums of a pushed run: one line for each of its two other files."""
+    lines = [LINE.fullmatch(line) for line in text_of(folder / SUMS, SUMS_BYTES).splitlines()]
+    sums = {found[2]: found[1] for found in lines if found is not None}
+    if len(lines) != len(sums) or sums.keys() != {MODEL, CARD}:
+        raise InputError(f"{folder / SUMS} is damaged, or not of a pushed run: push the run again")
+    return sums
+
+
+def _is_pushed(folder: Path) -> bool:
+    """Tell whether a folder holds the files of a push and nothing else."""
+    try:
+        return {p.name for p in folder.iterdir()} <= {*FILES, LOCK} and bool(_sums_of(folder))
+    except InputError:
+        return False
 
 
 def _sha256(path: Path) -> str:
@@ -101,6 +116,8 @@ def _sha256(path: Path) -> str:
 def _repository(place: Path | str) -> str | None:
     """Return OWNER/NAME of a place on the hub, None for a folder."""
     if not str(place).startswith(HUB):
+        if "://" in str(place):
+            raise InputError(f"a place is a folder or hf://OWNER/NAME, got {place}")
         return None
     name = str(place).removeprefix(HUB)
     if not re.fullmatch(r"[\w.-]+/[\w.-]+", name):

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from jointenergy.errors import InputError
-from jointenergy.files.reading import reason_of
+from jointenergy.files.reading import reason_of, shown
 from jointenergy.files.writing import whole
 from jointenergy.models import JointModel
 
@@ -82,7 +82,10 @@ def write(model: JointModel, event_shape: tuple[int, ...], metadata: dict[str, o
                 traced, input_names=list(inputs), output_names=list(asked.outputs), dynamo=True, verbose=False
             )
     except Exception as error:  # whatever the tracer finds in a network
-        raise InputError(f"the network cannot be written as ONNX: {reason_of(error)}") from error
+        cause: BaseException = error
+        while cause.__cause__ is not None:  # the tracer wraps the reason in advice
+            cause = cause.__cause__
+        raise InputError(f"the network cannot be written as ONNX: {shown(reason_of(cause))}") from error
     assert program is not None
     graph = program.model_proto
     onnx.helper.set_model_props(graph, {key: json.dumps(value) for key, value in metadata.items()})

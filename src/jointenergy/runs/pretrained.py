@@ -24,6 +24,8 @@ from jointenergy.limits import MEMBER_BYTES
 INDEX = Path(__file__).with_name("pretrained.json")
 REPOSITORY = Path(__file__).resolve().parents[3] / "pretrained"
 """Where the weights lie in a clone; an installed package has no such folder."""
+PUSHED = "model.safetensors"
+"""The weights in a folder that was pushed or pulled."""
 HOME = "JOINTENERGY_HOME"
 """The variable that names the folder of the cache, ~/.cache/jointenergy unless it is set."""
 BASE = "JOINTENERGY_MODELS"
@@ -89,6 +91,8 @@ def found(path: object, report: Report = lambda *_: None) -> Path:
     if not isinstance(path, str | Path):
         raise InputError(f"load takes a path or the name of a published model, got {type(path).__name__}")
     path, name = Path(path), str(path)
+    if path.is_dir() and (path / PUSHED).is_file():
+        return path / PUSHED
     if path.exists() or name not in published():
         return path
     weights, place = published()[name].weights, place_of(name)

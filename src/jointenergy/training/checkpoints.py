@@ -18,7 +18,7 @@ from torch import Tensor
 
 from jointenergy.errors import InputError
 from jointenergy.files.reading import json_of, opened, shortened, told
-from jointenergy.files.writing import refused, sync, write_json
+from jointenergy.files.writing import refused, sync, whole, write_json
 
 TENSORS, VALUES, SUMS = "tensors.safetensors", "values.json", "sha256.json"
 BEST = "best.json"
@@ -64,12 +64,12 @@ def _write(folder: Path, checkpoint: Checkpoint) -> None:
     plain = {k: v.detach().cpu().contiguous() for k, v in checkpoint.tensors.items()}
     first: dict[int, str] = {}
     shared = {k for k, v in plain.items() if v.numel() and first.setdefault(v.data_ptr(), k) != k}
-    save_file({k: v.clone() if k in shared else v for k, v in plain.items()}, folder / TENSORS)
+    with whole(folder / TENSORS) as part:  # with the usual permissions, which safetensors does not give
+        save_file({k: v.clone() if k in shared else v for k, v in plain.items()}, part)
     values = {"iteration": checkpoint.iteration, **checkpoint.values}
     write_json(folder / VALUES, values)
     sums = {file: _sha256(folder / file) for file in (TENSORS, VALUES)}
     write_json(folder / SUMS, sums)
-    sync(folder / TENSORS)
     sync(folder)
 
 
