@@ -59,11 +59,36 @@ QUANTILE = 0.05  # default share of validation rows below a threshold
 
 
 class Run:
-    """A trained model with its folder, created by `jointenergy.load("runs/demo")`, `fit` or `wrap`.
+    """Hold a trained model with its folder, created by `jointenergy.load("runs/demo")`, `fit` or `wrap`.
 
     `x` is a numpy array or a tensor, `[n, *event_shape]`, within the `bounds`; uint8 pixels are scaled to them.
     Predicted labels are int64 `[n, L]`; `run.labels.decode` converts them to names. `given` fixes some labels, as in
     `{"digit": 3}`. Random methods take a `seed`; the same seed gives the same result.
+
+    Parameters
+    ----------
+    model
+        The joint model of x and labels.
+    origin
+        Where the run comes from: its recipe, data and persistent chains.
+    sampling
+        How chains move and start.
+    bounds
+        The lowest and highest value of x.
+    thresholds
+        What was fitted to validation rows.
+    notes
+        Caveats that apply to every result of this run, one sentence each.
+
+    Examples
+    --------
+    >>> import jointenergy as je
+    >>> run = je.load("digits-jem")
+    >>> run.event_shape, run.bounds, run.labels
+    ((64,), (-1.0, 1.0), LabelSpace({'digit': 10}))
+    >>> x = run.data.x_held[:2]
+    >>> run.labels.decode(run.predict(x))
+    [{'digit': '3'}, {'digit': '2'}]
     """
 
     # Parts of the run.
@@ -167,6 +192,35 @@ class Run:
         `sampling` takes the mode of label chains instead. It also handles partly known x (known where `mask` is True),
         and warns if x moves at another temperature than the labels. `search` anneals all labels jointly, when there are
         too many to enumerate. `refine` first moves x by that many Langevin steps (JEM-1, JEM-10).
+
+        Parameters
+        ----------
+        x
+            The rows, `[n, *event_shape]`.
+        given
+            Labels that are known.
+        by
+            "energy", "sampling" or "search".
+        refine
+            The number of Langevin steps that move x first.
+        mask
+            True where x is known; by sampling alone.
+        n_chains
+            The chains of each row by sampling, or the restarts of a search.
+        steps
+            The steps of each chain or search.
+        seed
+            The seed of chains, searches and Langevin steps.
+
+        Examples
+        --------
+        >>> import jointenergy as je
+        >>> run = je.load("digits-gibbs")
+        >>> x = run.data.x_held[:2]
+        >>> run.labels.decode(run.predict(x))[0]
+        {'parity': 'odd', 'above_four': 'no', 'loop': 'no'}
+        >>> run.predict(x, by="sampling", n_chains=2, steps=2).shape
+        torch.Size([2, 3])
         """
         if by == "search" and mask is None:
             rows = self._refined_rows(x, given, refine, seed)
@@ -193,6 +247,34 @@ class Run:
         """Compute p(label | x, given) of each label variable, `[n, cardinality]`; by sampling, the shares of chains.
 
         `calibrated` applies the temperature stored by `calibrate`, or fits it to the held-out rows.
+
+        Parameters
+        ----------
+        x
+            The rows, `[n, *event_shape]`.
+        given
+            Labels that are known.
+        by
+            "energy" or "sampling".
+        refine
+            The number of Langevin steps that move x first.
+        mask
+            True where x is known; by sampling alone.
+        calibrated
+            Whether to apply the temperature; by energy alone, without a mask.
+        n_chains
+            The chains of each row, by sampling.
+        steps
+            The steps of each chain, by sampling.
+        seed
+            The seed of chains and Langevin steps.
+
+        Examples
+        --------
+        >>> import jointenergy as je
+        >>> run = je.load("digits-jem")
+        >>> run.predict_proba(run.data.x_held[:2])["digit"].shape
+        torch.Size([2, 10])
         """
         if by == "energy" and mask is None:
             probs = inference.predict_proba(self.model, self._refined_rows(x, given, refine, seed), given_of(given))
@@ -296,7 +378,27 @@ class Run:
         return self.thresholds.keep(fitted)
 
     def detect(self, x: Array, *, score: str = "log_density", quantile: float = QUANTILE) -> inference.Detected:
-        """Detect out-of-distribution x with a threshold that rejects the share `quantile` of held-out rows."""
+        """Detect out-of-distribution x with a threshold that rejects the share `quantile` of held-out rows.
+
+        Parameters
+        ----------
+        x
+            The rows, `[n, *event_shape]`.
+        score
+            The name of a score, one of `inference.SCORES`.
+        quantile
+            The share of held-out rows below the threshold.
+
+        Examples
+        --------
+        >>> import torch
+        >>> import jointenergy as je
+        >>> run = je.load("digits-jem")
+        >>> run.detect(run.data.x_held[:2]).inside
+        tensor([True, True])
+        >>> run.detect(torch.zeros(2, 64)).inside
+        tensor([False, False])
+        """
         threshold = self.threshold(score, quantile)
         return inference.detect(self.model, self._checked(x), threshold, reference=self._reference_of(score))
 
@@ -332,6 +434,45 @@ class Run:
         `Film`, and `progress` after each batch with the number of chains that have ended. The methods are those of
         `inference.sample`. `kernel` moves chains in place of the run's own; exact ones find their step size in
         `warm_up` steps, which do not count among `steps`.
+
+        Parameters
+        ----------
+        n
+            The number of samples.
+        given
+            Labels that all samples have.
+        method
+            "resample", "marginalize" or "select".
+        start
+            Where chains start: "noise", "class", "buffer" or a start of your own.
+        keep_best
+            The share of chains that is kept, those with the highest p(given | x); as many more chains are run.
+        kernel
+            Moves chains in place of the run's own.
+        steps
+            The number of steps of each chain.
+        warm_up
+            The number of steps in which an exact kernel finds its step size.
+        matched
+            Whether chains of the buffer must have the given labels.
+        aids
+            Aids for mixing, such as augmentations.
+        batch_size
+            The most chains that run at once; the result is the same.
+        frames
+            Called at each step.
+        progress
+            Called after each batch.
+        seed
+            The seed of starts and chains.
+
+        Examples
+        --------
+        >>> import jointenergy as je
+        >>> run = je.load("digits-jem")
+        >>> drawn = run.sample(2, {"digit": 3}, steps=2)
+        >>> drawn.x.shape, drawn.y.tolist()
+        (torch.Size([2, 64]), [[3], [3]])
         """
         begin, notes = self._resolved_start(start, given, check_count("n, the number of samples,", n))
         moves = self.sampling if kernel is None else self.sampling.moved_by(kernel)
@@ -470,6 +611,44 @@ class Run:
         """Draw the unknown entries of x, keeping the known ones, where `mask` is True.
 
         Without a mask, NaN entries are unknown. `start="mean"` starts at the mean of the data.
+
+        Parameters
+        ----------
+        x
+            The rows, `[n, *event_shape]`.
+        mask
+            True where x is known, in the shape of x or of one row.
+        given
+            Labels that are known.
+        n_draws
+            The number of draws of each row.
+        level
+            The probability that a further draw lies between `low` and `high`.
+        method
+            "marginalize" sums out the labels that are not given; "resample" moves them with x.
+        start
+            Where unknown entries start: "noise", "mean" or "input".
+        steps
+            The number of steps of each chain; default: the recipe's.
+        aids
+            Aids for mixing, such as augmentations.
+        batch_size
+            The most chains that run at once; the result is the same.
+        frames
+            Called at each step.
+        seed
+            The seed of starts and chains.
+
+        Examples
+        --------
+        >>> import torch
+        >>> import jointenergy as je
+        >>> run = je.load("digits-jem")
+        >>> x = run.data.x_held[:2]
+        >>> upper = torch.arange(64) < 32
+        >>> done = run.inpaint(x, upper, n_draws=3, steps=2)
+        >>> done.draws.shape, bool((done.draws[0][:, upper] == x[:, upper]).all())
+        (torch.Size([3, 2, 64]), True)
         """
         rows = self._checked(x, None if start == "input" else mask)
         held = ~rows.isnan() if mask is None else self.mask(mask)
@@ -576,6 +755,16 @@ class Run:
         `log_density` and `max_probability`. If labels are not independent given x, or have unknown constants, it takes
         x and complete labels y, int64 `[n, L]`, and returns `log_density`. Labels, bounds, temperature and thresholds
         are in its metadata.
+
+        Examples
+        --------
+        >>> from pathlib import Path
+        >>> from tempfile import TemporaryDirectory
+        >>> import jointenergy as je
+        >>> with TemporaryDirectory() as folder:
+        ...     path = je.load("digits-jem").export(Path(folder) / "mine.safetensors")
+        ...     je.load(path).labels
+        LabelSpace({'digit': 10})
         """
         if self.model.assumptions:
             raise InputError(
