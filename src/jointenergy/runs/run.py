@@ -59,11 +59,36 @@ QUANTILE = 0.05  # default share of validation rows below a threshold
 
 
 class Run:
-    """A trained model with its folder, created by `jointenergy.load("runs/demo")`, `fit` or `wrap`.
+    """Hold a trained model with its folder, created by `jointenergy.load("runs/demo")`, `fit` or `wrap`.
 
     `x` is a numpy array or a tensor, `[n, *event_shape]`, within the `bounds`; uint8 pixels are scaled to them.
     Predicted labels are int64 `[n, L]`; `run.labels.decode` converts them to names. `given` fixes some labels, as in
     `{"digit": 3}`. Random methods take a `seed`; the same seed gives the same result.
+
+    Parameters
+    ----------
+    model
+        The joint model of x and labels.
+    origin
+        Where the run comes from: its recipe, data and persistent chains.
+    sampling
+        How chains move and start.
+    bounds
+        The lowest and highest value of x.
+    thresholds
+        What was fitted to validation rows.
+    notes
+        Caveats that apply to every result of this run, one sentence each.
+
+    Examples
+    --------
+    >>> import jointenergy as je
+    >>> run = je.load("digits-jem")
+    >>> run.event_shape, run.bounds, run.labels
+    ((64,), (-1.0, 1.0), LabelSpace({'digit': 10}))
+    >>> x = run.data.x_held[:2]
+    >>> run.labels.decode(run.predict(x))
+    [{'digit': '3'}, {'digit': '2'}]
     """
 
     # Parts of the run.
@@ -129,7 +154,18 @@ class Run:
 
     @torch.no_grad()
     def log_density(self, x: Array, y: Labels = None) -> Tensor:
-        """Compute log p(x, y) up to a constant of the model, `[n]`; missing labels are summed out."""
+        """Compute log p(x, y) up to a constant of the model, `[n]`; missing labels are summed out.
+
+        Examples
+        --------
+        >>> import jointenergy as je
+        >>> run = je.load("digits-jem")
+        >>> x = run.data.x_held[:2]
+        >>> run.log_density(x).shape
+        torch.Size([2])
+        >>> bool((run.log_density(x, {"digit": 3}) < run.log_density(x)).all())
+        True
+        """
         rows = self._checked(x)
         return self.model.log_density(rows, self.labels.given(given_of(y), len(rows), rows.device))
 
@@ -138,7 +174,24 @@ class Run:
         return inference.label_table(self.model, self._checked(x), names, given_of(given))
 
     def score(self, x: Array, name: str = "log_density", *, given: Labels = None) -> Tensor:
-        """Score x for out-of-distribution detection, `[n]`; higher is more like the data. Names: `inference.SCORES`."""
+        """Score x for out-of-distribution detection, `[n]`; higher is more like the data. Names: `inference.SCORES`.
+
+        Parameters
+        ----------
+        x
+            The rows, `[n, *event_shape]`.
+        name
+            The name of the score.
+        given
+            Labels that are known.
+
+        Examples
+        --------
+        >>> import jointenergy as je
+        >>> run = je.load("digits-jem")
+        >>> run.score(run.data.x_held[:2], "max_probability").shape
+        torch.Size([2])
+        """
         rows = self._checked(x)
         return inference.score(self.model, rows, name, given_of(given), reference=self._reference_of(name))
 
@@ -167,6 +220,35 @@ class Run:
         `sampling` takes the mode of label chains instead. It also handles partly known x (known where `mask` is True),
         and warns if x moves at another temperature than the labels. `search` anneals all labels jointly, when there are
         too many to enumerate. `refine` first moves x by that many Langevin steps (JEM-1, JEM-10).
+
+        Parameters
+        ----------
+        x
+            The rows, `[n, *event_shape]`.
+        given
+            Labels that are known.
+        by
+            "energy", "sampling" or "search".
+        refine
+            The number of Langevin steps that move x first.
+        mask
+            True where x is known; by sampling alone.
+        n_chains
+            The chains of each row by sampling, or the restarts of a search.
+        steps
+            The steps of each chain or search.
+        seed
+            The seed of chains, searches and Langevin steps.
+
+        Examples
+        --------
+        >>> import jointenergy as je
+        >>> run = je.load("digits-gibbs")
+        >>> x = run.data.x_held[:2]
+        >>> run.labels.decode(run.predict(x))[0]
+        {'parity': 'odd', 'above_four': 'no', 'loop': 'no'}
+        >>> run.predict(x, by="sampling", n_chains=2, steps=2).shape
+        torch.Size([2, 3])
         """
         if by == "search" and mask is None:
             rows = self._refined_rows(x, given, refine, seed)
@@ -193,6 +275,34 @@ class Run:
         """Compute p(label | x, given) of each label variable, `[n, cardinality]`; by sampling, the shares of chains.
 
         `calibrated` applies the temperature stored by `calibrate`, or fits it to the held-out rows.
+
+        Parameters
+        ----------
+        x
+            The rows, `[n, *event_shape]`.
+        given
+            Labels that are known.
+        by
+            "energy" or "sampling".
+        refine
+            The number of Langevin steps that move x first.
+        mask
+            True where x is known; by sampling alone.
+        calibrated
+            Whether to apply the temperature; by energy alone, without a mask.
+        n_chains
+            The chains of each row, by sampling.
+        steps
+            The steps of each chain, by sampling.
+        seed
+            The seed of chains and Langevin steps.
+
+        Examples
+        --------
+        >>> import jointenergy as je
+        >>> run = je.load("digits-jem")
+        >>> run.predict_proba(run.data.x_held[:2])["digit"].shape
+        torch.Size([2, 10])
         """
         if by == "energy" and mask is None:
             probs = inference.predict_proba(self.model, self._refined_rows(x, given, refine, seed), given_of(given))
@@ -225,6 +335,15 @@ class Run:
         """Fit a temperature of p(label | x) to validation rows (default: the held-out rows) and store it.
 
         `predict_proba(x, calibrated=True)` uses it. Predicted labels do not change.
+
+        Examples
+        --------
+        >>> import jointenergy as je
+        >>> run = je.load("digits-jem")
+        >>> run.calibrate().n_rows == len(run.data.x_held)
+        True
+        >>> run.predict_proba(run.data.x_held[:2], calibrated=True)["digit"].shape
+        torch.Size([2, 10])
         """
         rows, labels = self._validation(x, y, "run.calibrate(x, y)")
         return self.thresholds.keep_temperature(inference.calibrate(self.model, rows, labels))
@@ -243,6 +362,27 @@ class Run:
         Sets are adaptive (APS). The coverage holds for new rows that are exchangeable with the validation rows, on
         average over both and over all x: not for each class or region of x, and not under distribution shift. The
         held-out rows were used to choose the checkpoint; for a strict guarantee, pass unused rows.
+
+        Parameters
+        ----------
+        x
+            The validation rows, `[n, *event_shape]`.
+        y
+            Their labels.
+        coverage
+            The probability that a set contains the true value.
+        randomized
+            Whether sets have exactly the coverage, and may be empty.
+        seed
+            The seed of randomized sets.
+
+        Examples
+        --------
+        >>> import jointenergy as je
+        >>> run = je.load("digits-jem")
+        >>> fitted = run.conform(coverage=0.8)
+        >>> fitted["digit"].label, fitted["digit"].coverage
+        ('digit', 0.8)
         """
         coverage = check_number("coverage", coverage)
         rows, labels = self._validation(x, y, f"run.conform(x, y, coverage={round(coverage, 12)})")
@@ -259,6 +399,24 @@ class Run:
         By default a set contains the most probable value, and the coverage is at least the stated one; `randomized`
         sets have exactly the stated coverage and may be empty. Uses the sets of `conform`, or fits them to the held-out
         rows.
+
+        Parameters
+        ----------
+        x
+            The rows, `[n, *event_shape]`.
+        coverage
+            The probability that a set contains the true value.
+        randomized
+            Whether sets have exactly the coverage, and may be empty.
+        seed
+            The seed of randomized sets.
+
+        Examples
+        --------
+        >>> import jointenergy as je
+        >>> run = je.load("digits-jem")
+        >>> run.predict_set(run.data.x_held[:2], coverage=0.8).members["digit"].shape
+        torch.Size([2, 10])
         """
         rows = self._checked(x)
         coverage = check_number("coverage", coverage)
@@ -272,7 +430,15 @@ class Run:
     # Out-of-distribution detection and abstention.
 
     def threshold(self, score: str = "log_density", quantile: float = QUANTILE) -> inference.Threshold:
-        """Return the stored threshold of a score, or fit one to the held-out rows and store it in the run folder."""
+        """Return the stored threshold of a score, or fit one to the held-out rows and store it in the run folder.
+
+        Examples
+        --------
+        >>> import jointenergy as je
+        >>> run = je.load("digits-jem")
+        >>> run.threshold("max_probability", quantile=0.05)
+        Threshold(score='max_probability', quantile=0.05, value=..., n_rows=126)
+        """
         quantile = check_number("quantile", quantile)
         found = self.thresholds.find(score, quantile)
         if found is not None:
@@ -287,7 +453,24 @@ class Run:
         return self.fit_threshold(self.data.x_held, score, quantile)
 
     def fit_threshold(self, x: Array, score: str = "log_density", quantile: float = QUANTILE) -> inference.Threshold:
-        """Fit and store a threshold with your own validation rows, of which the share `quantile` lies below it."""
+        """Fit and store a threshold with your own validation rows, of which the share `quantile` lies below it.
+
+        Parameters
+        ----------
+        x
+            The validation rows, `[n, *event_shape]`.
+        score
+            The name of the score.
+        quantile
+            The share of rows below the threshold.
+
+        Examples
+        --------
+        >>> import jointenergy as je
+        >>> run = je.load("digits-jem")
+        >>> run.fit_threshold(run.data.x_held[:40], quantile=0.1)
+        Threshold(score='log_density', quantile=0.1, value=..., n_rows=40)
+        """
         quantile = check_number("quantile", quantile)
         if score == CONFIDENCE:
             fitted = inference.confidence_threshold(self.model, self._checked(x), 1.0 - quantile)
@@ -296,12 +479,51 @@ class Run:
         return self.thresholds.keep(fitted)
 
     def detect(self, x: Array, *, score: str = "log_density", quantile: float = QUANTILE) -> inference.Detected:
-        """Detect out-of-distribution x with a threshold that rejects the share `quantile` of held-out rows."""
+        """Detect out-of-distribution x with a threshold that rejects the share `quantile` of held-out rows.
+
+        Parameters
+        ----------
+        x
+            The rows, `[n, *event_shape]`.
+        score
+            The name of a score, one of `inference.SCORES`.
+        quantile
+            The share of held-out rows below the threshold.
+
+        Examples
+        --------
+        >>> import torch
+        >>> import jointenergy as je
+        >>> run = je.load("digits-jem")
+        >>> run.detect(run.data.x_held[:2]).inside
+        tensor([True, True])
+        >>> run.detect(torch.zeros(2, 64)).inside
+        tensor([False, False])
+        """
         threshold = self.threshold(score, quantile)
         return inference.detect(self.model, self._checked(x), threshold, reference=self._reference_of(score))
 
     def abstain(self, x: Array, *, coverage: float = 0.95, given: Labels = None) -> inference.Abstention:
-        """Predict where the model is confident, MISSING elsewhere; covers the share `coverage` of held-out rows."""
+        """Predict where the model is confident, MISSING elsewhere; covers the share `coverage` of held-out rows.
+
+        Parameters
+        ----------
+        x
+            The rows, `[n, *event_shape]`.
+        coverage
+            The share of held-out rows that get a label.
+        given
+            Labels that are known.
+
+        Examples
+        --------
+        >>> import torch
+        >>> import jointenergy as je
+        >>> run = je.load("digits-jem")
+        >>> x = torch.cat([run.data.x_held[:2], torch.full((1, 64), 0.5)])
+        >>> run.abstain(x).labels.tolist()
+        [[3], [2], [-1]]
+        """
         threshold = self.threshold(CONFIDENCE, 1.0 - check_number("coverage", coverage))
         return inference.abstain(self.model, self._checked(x), threshold, given_of(given))
 
@@ -332,6 +554,45 @@ class Run:
         `Film`, and `progress` after each batch with the number of chains that have ended. The methods are those of
         `inference.sample`. `kernel` moves chains in place of the run's own; exact ones find their step size in
         `warm_up` steps, which do not count among `steps`.
+
+        Parameters
+        ----------
+        n
+            The number of samples.
+        given
+            Labels that all samples have.
+        method
+            "resample", "marginalize" or "select".
+        start
+            Where chains start: "noise", "class", "buffer" or a start of your own.
+        keep_best
+            The share of chains that is kept, those with the highest p(given | x); as many more chains are run.
+        kernel
+            Moves chains in place of the run's own.
+        steps
+            The number of steps of each chain.
+        warm_up
+            The number of steps in which an exact kernel finds its step size.
+        matched
+            Whether chains of the buffer must have the given labels.
+        aids
+            Aids for mixing, such as augmentations.
+        batch_size
+            The most chains that run at once; the result is the same.
+        frames
+            Called at each step.
+        progress
+            Called after each batch.
+        seed
+            The seed of starts and chains.
+
+        Examples
+        --------
+        >>> import jointenergy as je
+        >>> run = je.load("digits-jem")
+        >>> drawn = run.sample(2, {"digit": 3}, steps=2)
+        >>> drawn.x.shape, drawn.y.tolist()
+        (torch.Size([2, 64]), [[3], [3]])
         """
         begin, notes = self._resolved_start(start, given, check_count("n, the number of samples,", n))
         moves = self.sampling if kernel is None else self.sampling.moved_by(kernel)
@@ -360,8 +621,32 @@ class Run:
     def diagnose(
         self, *, n: int = 64, steps: int = 400, kernel: Kernel | None = None, warm_up: int = 0, seed: int = 0
     ) -> inference.Diagnosis:
-        """Run `n` chains from where the run's chains start, and report acceptance, effective samples, R-hat and mode
-        jumps, with advice. `kernel` moves them in place of the run's own, adapted in `warm_up` steps."""
+        """Run `n` chains from where the run's chains start, and report how they mix.
+
+        The report has acceptance, effective samples, R-hat and mode jumps, with advice. `kernel` moves chains in place
+        of the run's own, adapted in `warm_up` steps.
+
+        Parameters
+        ----------
+        n
+            The number of chains.
+        steps
+            The number of steps of each chain, of which the second half counts.
+        kernel
+            Moves chains in place of the run's own.
+        warm_up
+            The number of steps in which the kernel adapts.
+        seed
+            The seed of starts and chains.
+
+        Examples
+        --------
+        >>> import jointenergy as je
+        >>> run = je.load("digits-jem")
+        >>> found = run.diagnose(n=4, steps=40)
+        >>> found.kernel, found.n_chains, found.steps
+        ('Langevin', 4, 40)
+        """
         moves = self.sampling if kernel is None else self.sampling.moved_by(kernel)
         given = self.labels.given(None, check_count("n, the number of chains,", n))
         check_memory(n, self.event_shape)
@@ -399,8 +684,36 @@ class Run:
         frames: Frames | None = None,
         seed: int = 0,
     ) -> inference.Composed:
-        """Draw `n` samples from the product of this run, under `given`, and others: runs, pairs (run, labels), or other
-        labels for this run. Chains start from noise and use this run's kernel."""
+        """Draw `n` samples from the product of this run, under `given`, and others.
+
+        Others are runs, pairs (run, labels), or other labels for this run. Chains start from noise and use this run's
+        kernel.
+
+        Parameters
+        ----------
+        others
+            The other factors of the product.
+        n
+            The number of samples.
+        given
+            Labels for this run.
+        steps
+            The number of steps of each chain; default: the recipe's.
+        batch_size
+            The most chains that run at once; the result is the same.
+        frames
+            Called at each step.
+        seed
+            The seed of starts and chains.
+
+        Examples
+        --------
+        >>> import jointenergy as je
+        >>> run = je.load("digits-gibbs")
+        >>> drawn = run.compose([{"loop": "yes"}], 2, {"parity": "even"}, steps=2)
+        >>> drawn.x.shape, drawn.parts.shape
+        (torch.Size([2, 64]), torch.Size([2, 2]))
+        """
         if not isinstance(others, Sequence):
             raise InputError(
                 f"compose takes a list of runs, pairs (run, labels) or labels, got {type(others).__name__}"
@@ -427,7 +740,31 @@ class Run:
         max_steps: int = 1000,
         seed: int = 0,
     ) -> inference.Distal:
-        """Ascend log p(given | x) from noise until the model is confident, in steps of 0.01 of the range of x."""
+        """Ascend log p(given | x) from noise until the model is confident, in steps of 0.01 of the range of x.
+
+        Parameters
+        ----------
+        n
+            The number of rows.
+        given
+            The labels to be confident about.
+        above
+            The probability at which a row stops.
+        step_size
+            The length of a step; default: 0.01 of the range of x, times the root of its number of entries.
+        max_steps
+            The most steps of a row.
+        seed
+            The seed of the noise.
+
+        Examples
+        --------
+        >>> import jointenergy as je
+        >>> run = je.load("digits-jem")
+        >>> found = run.distal(2, {"digit": 3}, max_steps=2)
+        >>> found.x.shape, found.reached.shape
+        (torch.Size([2, 64]), torch.Size([2]))
+        """
         if step_size is None:
             step_size = 0.01 * (self.bounds[1] - self.bounds[0]) * math.sqrt(math.prod(self.event_shape))
         return inference.distal(
@@ -446,7 +783,27 @@ class Run:
     def neighbors(
         self, samples: Array, k: int = 1, *, features: Features | None = None, space: str | None = None
     ) -> inference.Neighbors:
-        """Find the nearest training rows of each sample, in pixels or in a named feature space."""
+        """Find the nearest training rows of each sample, in pixels or in a named feature space.
+
+        Parameters
+        ----------
+        samples
+            The samples, `[n, *event_shape]`.
+        k
+            The number of training rows for each sample.
+        features
+            Maps a batch to features `[n, ...]`; default: pixels.
+        space
+            The name of the feature space.
+
+        Examples
+        --------
+        >>> import jointenergy as je
+        >>> run = je.load("digits-jem")
+        >>> near = run.neighbors(run.data.x[:2], k=3)
+        >>> near.index.shape, near.space
+        (torch.Size([2, 3]), 'pixels')
+        """
         return inference.neighbors(self.rows(samples), self.data.x, k=k, features=features, space=space)
 
     # Edits of given x.
@@ -470,6 +827,44 @@ class Run:
         """Draw the unknown entries of x, keeping the known ones, where `mask` is True.
 
         Without a mask, NaN entries are unknown. `start="mean"` starts at the mean of the data.
+
+        Parameters
+        ----------
+        x
+            The rows, `[n, *event_shape]`.
+        mask
+            True where x is known, in the shape of x or of one row.
+        given
+            Labels that are known.
+        n_draws
+            The number of draws of each row.
+        level
+            The probability that a further draw lies between `low` and `high`.
+        method
+            "marginalize" sums out the labels that are not given; "resample" moves them with x.
+        start
+            Where unknown entries start: "noise", "mean" or "input".
+        steps
+            The number of steps of each chain; default: the recipe's.
+        aids
+            Aids for mixing, such as augmentations.
+        batch_size
+            The most chains that run at once; the result is the same.
+        frames
+            Called at each step.
+        seed
+            The seed of starts and chains.
+
+        Examples
+        --------
+        >>> import torch
+        >>> import jointenergy as je
+        >>> run = je.load("digits-jem")
+        >>> x = run.data.x_held[:2]
+        >>> upper = torch.arange(64) < 32
+        >>> done = run.inpaint(x, upper, n_draws=3, steps=2)
+        >>> done.draws.shape, bool((done.draws[0][:, upper] == x[:, upper]).all())
+        (torch.Size([3, 2, 64]), True)
         """
         rows = self._checked(x, None if start == "input" else mask)
         held = ~rows.isnan() if mask is None else self.mask(mask)
@@ -508,7 +903,33 @@ class Run:
         kernel: Langevin | None = None,
         seed: int = 0,
     ) -> inference.Refined:
-        """Move x by Langevin steps on log p(x), and compute the label probabilities there."""
+        """Move x by Langevin steps on log p(x), and compute the label probabilities there.
+
+        Parameters
+        ----------
+        x
+            The rows, `[n, *event_shape]`.
+        steps
+            The number of Langevin steps.
+        given
+            Labels that are known: steps are then on log p(x, given).
+        n_draws
+            The number of noise draws, over which probabilities are averaged.
+        differentiable
+            Whether to keep the graph from the result to x, through every step.
+        kernel
+            Moves x in place of the run's own Langevin kernel.
+        seed
+            The seed of the noise.
+
+        Examples
+        --------
+        >>> import jointenergy as je
+        >>> run = je.load("digits-jem")
+        >>> refined = run.refine(run.data.x_held[:2], steps=2, n_draws=3)
+        >>> refined.x.shape, refined.probs["digit"].shape
+        (torch.Size([3, 2, 64]), torch.Size([2, 10]))
+        """
         return inference.refine(
             self.model,
             self._checked(x),
@@ -531,7 +952,33 @@ class Run:
         frames: Frames | None = None,
         seed: int = 0,
     ) -> inference.Converted:
-        """Convert real x to other labels and return the path; x is kept where `mask` is True."""
+        """Convert real x to other labels and return the path; x is kept where `mask` is True.
+
+        Parameters
+        ----------
+        x
+            The rows, `[n, *event_shape]`.
+        to
+            The new labels; also name labels that should not change.
+        mask
+            True where x is kept, in the shape of x or of one row.
+        steps
+            The number of steps of each chain; default: the recipe's.
+        every
+            The number of steps between two frames of the path.
+        frames
+            Called at each step.
+        seed
+            The seed of the chains.
+
+        Examples
+        --------
+        >>> import jointenergy as je
+        >>> run = je.load("digits-gibbs")
+        >>> converted = run.convert(run.data.x_held[:2], {"parity": "even"}, steps=2)
+        >>> converted.path.shape, converted.steps
+        (torch.Size([3, 2, 64]), (0, 1, 2))
+        """
         return inference.convert(
             self.model,
             self._checked(x),
@@ -576,6 +1023,16 @@ class Run:
         `log_density` and `max_probability`. If labels are not independent given x, or have unknown constants, it takes
         x and complete labels y, int64 `[n, L]`, and returns `log_density`. Labels, bounds, temperature and thresholds
         are in its metadata.
+
+        Examples
+        --------
+        >>> from pathlib import Path
+        >>> from tempfile import TemporaryDirectory
+        >>> import jointenergy as je
+        >>> with TemporaryDirectory() as folder:
+        ...     path = je.load("digits-jem").export(Path(folder) / "mine.safetensors")
+        ...     je.load(path).labels
+        LabelSpace({'digit': 10})
         """
         if self.model.assumptions:
             raise InputError(
@@ -840,5 +1297,29 @@ def generator_of(seed: int) -> torch.Generator:
 def diagnose(
     run: Run, *, n: int = 64, steps: int = 400, kernel: Kernel | None = None, warm_up: int = 0, seed: int = 0
 ) -> inference.Diagnosis:
-    """`run.diagnose`: how a run's chains mix, in one table with advice."""
+    """Call `run.diagnose`: how a run's chains mix, in one table with advice.
+
+    Parameters
+    ----------
+    run
+        The run.
+    n
+        The number of chains.
+    steps
+        The number of steps of each chain, of which the second half counts.
+    kernel
+        Moves chains in place of the run's own.
+    warm_up
+        The number of steps in which the kernel adapts.
+    seed
+        The seed of starts and chains.
+
+    Examples
+    --------
+    >>> import jointenergy as je
+    >>> run = je.load("digits-jem")
+    >>> found = je.diagnose(run, n=4, steps=40)
+    >>> found.kernel, found.n_chains, found.steps
+    ('Langevin', 4, 40)
+    """
     return run.diagnose(n=n, steps=steps, kernel=kernel, warm_up=warm_up, seed=seed)
