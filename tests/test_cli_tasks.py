@@ -352,7 +352,7 @@ WRONG = [
     (["predict", "run", "x.npy", "--given", "digt=3"], "there is no label called 'digt': did you mean 'digit'?"),
     (["predict", "run", "x.npy", "--given", "digit=12"], "label 'digit' takes the values 0 to 9, got 12"),
     (["predict", "run", "x.npy", "--json", "--csv"], "give one of them"),
-    (["sample", "run", "--out", "o.txt"], "--out must end in .png, .npy or .npz"),
+    (["sample", "run", "--out", "o.txt"], "--out must end in .npy, .npz, .png"),
     (["sample", "run", "--out", "o.png", "--film", "o.mp4"], "--film must end in .gif"),
     (["sample", "run", "--given", "3", "--out", "o.png", "--keep-best", "0"], "keep_best must be a share above 0"),
     (

@@ -94,7 +94,7 @@ def written(path: Path | str) -> None:
 def check_file(path: Path) -> None:
     """Check that the file can be written, before any chain is run."""
     if path.suffix.lower() not in (*PICTURES, ".npy", ".npz"):
-        raise InputError(f"--out must end in .png, .npy or .npz, got {path.name!r}")
+        raise InputError(f"--out must end in .npy, .npz, .png or another picture format, got {path.name!r}")
     if path.is_dir() or len(os.fsencode(path.name)) > LONGEST:
         raise InputError(f"--out {path} is not a valid file name: choose another")
     nearest = next(place for place in (path.parent, *path.parent.parents) if place.exists())

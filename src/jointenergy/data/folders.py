@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import io
 import os
+import warnings
 import zipfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
@@ -213,7 +214,7 @@ def decode(content: bytes, shown: str, mode: Mode | None, size: tuple[int, int] 
     Without a mode, gray images stay gray and all others become RGB. A broken image raises InputError.
     """
     try:
-        with opened_image(content) as image:
+        with warnings.catch_warnings(action="ignore"), opened_image(content) as image:  # Pillow's notes on odd files
             deep = image.mode if image.mode[0] in "IF" else ""
             if not deep:
                 pixels = image.convert(mode or ("L" if image.mode in GREY else "RGB"))
