@@ -28,6 +28,7 @@ from jointenergy.data.archives import tar_files
 from jointenergy.data.arrays import array_of, array_pieces, arrays_of
 from jointenergy.data.folders import decode, image_folder
 from jointenergy.data.idx import read_idx
+from jointenergy.data.tables import lines_of
 from jointenergy.data.unpickling import unpickle
 from jointenergy.errors import InputError
 from jointenergy.files import locks, writing
@@ -498,3 +499,10 @@ def current_umask():
     mask = os.umask(0)
     os.umask(mask)
     return mask
+
+
+def test_a_table_of_too_many_lines_is_refused_before_it_is_parsed(tmp_path):
+    path = tmp_path / "tall.csv"
+    path.write_bytes(b"\n" * (limits.LINES + 1))
+    with pytest.raises(InputError, match=r"has more than 10,000,000 lines: give it in parts"):
+        lines_of(path)

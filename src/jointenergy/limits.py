@@ -12,7 +12,7 @@ MIB, GIB = 1 << 20, 1 << 30
 # Bytes.
 JSON_BYTES = 64 * MIB  # a JSON file
 RECIPE_BYTES = MIB  # a TOML file
-TABLE_BYTES = 4 * GIB  # a CSV file
+TABLE_BYTES = GIB  # a CSV file
 IMAGE_BYTES = 256 * MIB  # an image file, in an archive or not
 IMAGE_PIXELS = 100_000_000  # an image that is read or drawn, height times width
 MEMBER_BYTES = GIB  # another file in an archive, or a file that is read whole
@@ -20,7 +20,8 @@ HEADER_BYTES = 10_000  # the description of a numpy array
 UNPACKED = 200  # the largest ratio of unpacked to packed size of an archive, beyond `UNPACKED_FREE`
 UNPACKED_FREE = GIB
 
-# Archives and pickles.
+# Tables, archives and pickles.
+LINES = 10_000_000  # of a CSV file
 MEMBERS = 10_000_000  # files in an archive
 LINKS = 40  # links in an archive that point to each other in a chain
 PICKLE_STEPS = 1_000_000  # instructions of a pickle

@@ -22,7 +22,7 @@ from jointenergy.data.request import WHERE, Request
 from jointenergy.errors import InputError
 from jointenergy.files.reading import content_of, shortened
 from jointenergy.labels import MISSING, LabelSpace, nearest
-from jointenergy.limits import LARGEST, TABLE_BYTES
+from jointenergy.limits import LARGEST, LINES, TABLE_BYTES
 
 MISSING_CELLS = ("", "nan", "na", "?")
 """Lowercase texts of a cell without a value."""
@@ -40,6 +40,8 @@ def lines_of(path: Path) -> list[list[str]]:
     """Read the non-empty lines of a csv file; raise InputError if it is not one."""
     # Spreadsheets start UTF-8 with a byte order mark, which would turn the first number into text.
     content = content_of(path, TABLE_BYTES, "the table")
+    if content.count(b"\n") > LINES:
+        raise InputError(f"the table {path} has more than {LINES:,} lines: give it in parts, or numbers as .npy")
     try:
         text = io.TextIOWrapper(io.BytesIO(content), encoding="utf-8-sig", newline="")
         lines = [line for line in csv.reader(text) if any(cell.strip() for cell in line) or len(line) > 1]
