@@ -80,7 +80,7 @@ def page(found: NotebookNode, name: str) -> tuple[str, dict[str, bytes]]:
                 pictures[file] = base64.b64decode(output.data["image/png"])
                 parts.append(f"![What the code above draws]({file})")
         if printed.strip():
-            lines = [line.rstrip() for line in printed.strip().splitlines()]
+            lines = [line.rstrip() for line in printed.strip("\n").splitlines()]
             parts.append("\n".join(("```text", *lines, "```")))
     parts.append(f"[The notebook]({name}.ipynb) and [the script]({name}.py) of this page.")
     return "\n\n".join(parts) + "\n", pictures
