@@ -41,7 +41,7 @@ from jointenergy.training.chains import with_step_size
 from jointenergy.training.checkpoints import Checkpoint
 from jointenergy.training.distributed import device_of
 from jointenergy.training.loop import Diverged, Interrupted, Loop
-from jointenergy.training.plan import Gradients, OptimizerFactory, Plan, make_plan
+from jointenergy.training.plan import Gradients, OptimizerFactory, Plan, clamped, make_plan
 from jointenergy.training.recovery import FIRST
 from jointenergy.training.settings import CadenceSettings, EngineSettings, OptimizerSettings
 from jointenergy.training.state import under
@@ -519,14 +519,17 @@ def _say(known: _Known, plan: Plan, spec: object, device: torch.device, loop: Lo
     data, labels = plan.data, plan.model.labels
     terms = [f"{t.weight:g} {t.name}" for o in plan.objectives for t in o.terms]
     lines = [
-        f"{len(data.x):,} rows of {data.event_shape} in [{plan.bounds[0]:g}, {plan.bounds[1]:g}], {len(data.x_held):,} "
-        f"held out, {labels!r}",
+        f"{len(data.x):,} rows of shape {data.event_shape}, {len(data.x_held):,} held out, {labels!r}",
         *known.notes,
         f"objective {' + '.join(terms)}",
-        f"{_moves(plan)}, {plan.steps} steps, start {spec}, buffer {plan.buffer}",
+        f"{_moves(plan)}, {plan.steps} steps, start {spec}, buffer {plan.buffer}"
+        if plan.uses_chains
+        else f"no chains in training; samples by {plan.kernel}, start {spec}",
         f"{plan.optimizer.name if plan.make_optimizer is None else 'your optimizer'}, batches of {plan.batch_size}, "
         f"{plan.iterations:,} iterations on {device.type}, averaged weights {plan.optimizer.ema:g}",
     ]
+    if clamped(plan.kernel, plan.model):
+        lines[-2] += f"; chains stay in [{plan.bounds[0]:.3g}, {plan.bounds[1]:.3g}]"
     if loop.trainer.iteration:
         ended = loop.trainer.iteration >= plan.iterations
         lines.append("the run is complete" if ended else f"resuming at iteration {loop.trainer.iteration:,}")
