@@ -255,7 +255,14 @@ class TestArguments:
     def test_what_is_chosen_is_printed(self, capsys):
         je.fit(network(), blobs(), **{**QUICK, "verbose": True})
         said = capsys.readouterr().out
-        for word in ("108 rows of shape (2,)", "12 held out", "log_p_x", "MALA", "ReplayBuffer(", "6 iterations on cpu"):
+        for word in (
+            "108 rows of shape (2,)",
+            "12 held out",
+            "log_p_x",
+            "MALA",
+            "ReplayBuffer(",
+            "6 iterations on cpu",
+        ):
             assert word in said
         assert "chains stay in" not in said  # a table has no box
 
