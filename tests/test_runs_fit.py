@@ -255,8 +255,27 @@ class TestArguments:
     def test_what_is_chosen_is_printed(self, capsys):
         je.fit(network(), blobs(), **{**QUICK, "verbose": True})
         said = capsys.readouterr().out
-        for word in ("108 rows of (2,)", "12 held out", "log_p_x", "MALA", "ReplayBuffer(", "6 iterations on cpu"):
+        for word in (
+            "108 rows of shape (2,)",
+            "12 held out",
+            "log_p_x",
+            "MALA",
+            "ReplayBuffer(",
+            "6 iterations on cpu",
+        ):
             assert word in said
+        assert "chains stay in" not in said  # a table has no box
+
+    def test_bounds_are_printed_as_those_of_chains(self, capsys):
+        x, y = blobs()
+        je.fit(network(), (x, y), **{**QUICK, "verbose": True, "bounds": (-20.0, 20.0)})
+        assert "; chains stay in [-20, 20]" in capsys.readouterr().out
+
+    def test_an_objective_without_chains_says_so(self, capsys):
+        je.fit(network(), blobs(), **{**QUICK, "verbose": True, "objective": je.objectives.ScoreMatching()})
+        said = capsys.readouterr().out
+        assert "no chains in training; samples by " in said
+        assert "buffer" not in said
 
 
 class Kill(je.Callback):

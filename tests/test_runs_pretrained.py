@@ -138,6 +138,14 @@ def test_weights_are_downloaded_once_and_checked(host, elsewhere, monkeypatch):
         je.load("digits-jem")
 
 
+@pytest.mark.parametrize(("base", "where"), [(None, "in the repository"), ("https://example.org", "download")])
+def test_the_list_promises_a_download_only_where_there_is_an_address(base, where, elsewhere, monkeypatch):
+    if base is not None:
+        monkeypatch.setenv(pretrained.BASE, base)
+    done = CliRunner().invoke(app, ["models", "--json"])
+    assert {record["where"] for record in json.loads(done.stdout)} == {where, "train it"}
+
+
 def test_the_list_has_every_model_with_its_size_and_figures():
     done = CliRunner().invoke(app, ["models", "--json"])
     assert done.exit_code == 0

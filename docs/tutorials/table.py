@@ -46,8 +46,8 @@ print(
 # %% [markdown]
 # ## Is the model healthy?
 #
-# Probabilities can be good when the density is not. Look here before you use densities, samples or imputations. With a
-# third of the entries missing and 106 training rows, this fit ends as not healthy; with a fifth and 124 rows it is fine.
+# Probabilities can be good when the density is not. Look here before you use densities, samples or imputations. With
+# many entries missing and few rows, a fit can end as not healthy.
 
 # %%
 health = model.health_

@@ -7,7 +7,7 @@ EXAMPLES = {
     "recipes": "jointenergy recipes digits-jem --python",
     "init": "jointenergy init photos --out my.toml --minutes 10",
     "data": "jointenergy data get mnist --to data",
-    "predict": "jointenergy predict runs/demo digit.png --resize",
+    "predict": "jointenergy predict runs/demo threes.npz",
     "score": "jointenergy score runs/demo threes.npz --quantile 0.05",
     "calibrate": "jointenergy calibrate runs/demo",
     "rank": "jointenergy rank runs/demo digit.png --first digit=3 --second digit=8",

@@ -23,9 +23,10 @@ from jointenergy.errors import InputError
 FIRST = """\
 Try first:
 
-  jointenergy demo                                      train, evaluate, report
-  jointenergy train digits-jem --out runs/digits        train a recipe
-  jointenergy predict runs/digits digit.png --resize    predict the label"""
+  jointenergy demo                                  train, evaluate, report
+  jointenergy train digits-jem --out runs/digits    train a recipe
+  jointenergy sample runs/digits --given digit=3 -n 16 --out threes.npz
+  jointenergy predict runs/digits threes.npz        label the samples"""
 
 
 LONGEST = 200  # characters shown of an unexpected error

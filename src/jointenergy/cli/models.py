@@ -12,14 +12,17 @@ def models(as_json: AsJson = False, as_csv: AsCsv = False) -> None:
     `jointenergy.load`. Figures are of the file, or means of seeds where there
     is none.
     """
+    import os
+
     from jointenergy.cli import outputs
     from jointenergy.runs import pretrained
 
+    elsewhere = "download" if os.environ.get(pretrained.BASE) else "in the repository"
     records: list[outputs.Record] = []
     for name, entry in pretrained.published().items():
         weights, place = entry.weights, pretrained.place_of(name)
         figures = entry.figures if weights is None else weights.figures
-        where = "train it" if weights is None else "download" if place is None else "here"
+        where = "train it" if weights is None else elsewhere if place is None else "here"
         records.append(
             {
                 "name": name,

@@ -41,7 +41,7 @@ from jointenergy.training.chains import with_step_size
 from jointenergy.training.checkpoints import Checkpoint
 from jointenergy.training.distributed import device_of
 from jointenergy.training.loop import Diverged, Interrupted, Loop
-from jointenergy.training.plan import Gradients, OptimizerFactory, Plan, make_plan
+from jointenergy.training.plan import Gradients, OptimizerFactory, Plan, clamped, make_plan
 from jointenergy.training.recovery import FIRST
 from jointenergy.training.settings import CadenceSettings, EngineSettings, OptimizerSettings
 from jointenergy.training.state import under
@@ -518,12 +518,17 @@ def _say(known: _Known, plan: Plan, spec: object, device: torch.device, loop: Lo
     """Print the settings that were chosen."""
     data, labels = plan.data, plan.model.labels
     terms = [f"{t.weight:g} {t.name}" for o in plan.objectives for t in o.terms]
+    box = f"; chains stay in [{plan.bounds[0]:.3g}, {plan.bounds[1]:.3g}]" if clamped(plan.kernel, plan.model) else ""
+    chains = (
+        f"{_moves(plan)}, {plan.steps} steps, start {spec}, buffer {plan.buffer}"
+        if plan.uses_chains
+        else f"no chains in training; samples by {_moves(plan)}, start {spec}"
+    )
     lines = [
-        f"{len(data.x):,} rows of {data.event_shape} in [{plan.bounds[0]:g}, {plan.bounds[1]:g}], {len(data.x_held):,} "
-        f"held out, {labels!r}",
+        f"{len(data.x):,} rows of shape {data.event_shape}, {len(data.x_held):,} held out, {labels!r}",
         *known.notes,
         f"objective {' + '.join(terms)}",
-        f"{_moves(plan)}, {plan.steps} steps, start {spec}, buffer {plan.buffer}",
+        chains + box,
         f"{plan.optimizer.name if plan.make_optimizer is None else 'your optimizer'}, batches of {plan.batch_size}, "
         f"{plan.iterations:,} iterations on {device.type}, averaged weights {plan.optimizer.ema:g}",
     ]
@@ -535,7 +540,9 @@ def _say(known: _Known, plan: Plan, spec: object, device: torch.device, loop: Lo
 
 
 def _moves(plan: Plan) -> str:
-    return "MALA in the shape of a class, its step size adapted" if plan.adapted else str(plan.kernel)
+    if not plan.adapted:
+        return str(plan.kernel)
+    return "MALA in the shape of a class" + (", its step size adapted" if plan.uses_chains else "")
 
 
 def _run(loop: Loop, spec: StartSpec | XStart | Start, folder: Path | None) -> Run:

@@ -38,7 +38,7 @@ REMEDIES: dict[Sign, tuple[str, Remedy, Remedy]] = {
     "movement": ("the gradient does not lead back to the data", LONGER, LARGER),
     "looks": ("samples have artifacts, or another distribution than data", LONGER, STEPS),
     "coverage": ("samples show a few kinds of data, or copies of training rows", WARMER, RESTARTS),
-    "conditions": ("labels have too little say in what is drawn", LABELS, LONGER),
+    "conditions": ("samples depend too weakly on the label", LABELS, LONGER),
 }
 
 
