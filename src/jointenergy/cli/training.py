@@ -294,7 +294,7 @@ def _advice(health: Health) -> str:
     from jointenergy.training.advice import PAGE, changes
 
     settings = ", then ".join(f"{change.verb} {change.recipe}" for change in changes(health))
-    return f"to change first: {settings}; {PAGE} explains the verdict"
+    return f"to change first: {settings}; the documentation ({PAGE}) explains the verdict"
 
 
 def _leave_unhealthy(run: Loop) -> None:

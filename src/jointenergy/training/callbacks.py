@@ -72,4 +72,4 @@ class Printed(Callback):
         print(f"[{self.name}] the run is {state}")
         if not verdict.healthy:
             settings = ", then ".join(f"{change.verb} {change.fit}" for change in changes(verdict))
-            print(f"[{self.name}] to change first: {settings}; {PAGE} explains the verdict")
+            print(f"[{self.name}] to change first: {settings}; the documentation ({PAGE}) explains the verdict")
