@@ -55,16 +55,16 @@ def push(run: Run, place: Path | str, *, figures: Mapping[str, float | None] | N
     """
     if not isinstance(run, Run):
         raise InputError(f"push takes a run, as load gives, got {type(run).__name__}")
+    name, target = _repository(place), Path(place)
+    if name is None:
+        _check_free(target)
     with tempfile.TemporaryDirectory() as made:
         folder = Path(made)
         run.export(folder / MODEL, half=half)
         write_text(folder / CARD, card(run, figures=figures or {}, file=MODEL))
         write_text(folder / SUMS, "".join(f"{_sha256(folder / name)}  {name}\n" for name in (MODEL, CARD)))
-        if (name := _repository(place)) is not None:
+        if name is not None:
             return _upload(folder, name)
-        target = Path(place)
-        if target.exists() and (not target.is_dir() or (any(target.iterdir()) and not _is_pushed(target))):
-            raise InputError(f"{target} holds something else than a pushed run: choose a new folder")
         with only_writer(target):
             for file in FILES:
                 write_bytes(target / file, (folder / file).read_bytes())
@@ -72,10 +72,26 @@ def push(run: Run, place: Path | str, *, figures: Mapping[str, float | None] | N
 
 
 def pull(place: Path | str, to: Path | str) -> Path:
-    """Copy a pushed run into the folder `to`, check it by its checksums, and return the path that `load` takes."""
+    """Copy a pushed run into a folder, check it by its checksums, and return the path that `load` takes.
+
+    Parameters
+    ----------
+    place
+        The folder, or `hf://OWNER/NAME`, that `push` wrote to.
+    to
+        A folder that is new, empty, or of an earlier push or pull, whose files are replaced.
+
+    Examples
+    --------
+    >>> import tempfile
+    >>> import jointenergy as je
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     place = je.push(je.load("digits-gibbs"), f"{folder}/shared")
+    ...     je.pull(place, f"{folder}/copy").name
+    'model.safetensors'
+    """
     target = Path(to)
-    if target.exists() and (not target.is_dir() or (any(target.iterdir()) and not _is_pushed(target))):
-        raise InputError(f"{target} holds something else than a pushed run: choose a new folder")
+    _check_free(target)
     with tempfile.TemporaryDirectory() as made:
         name = _repository(place)
         source = Path(place) if name is None else _download(name, Path(made))
@@ -99,6 +115,12 @@ def _sums_of(folder: Path) -> dict[str, str]:
     if len(lines) != len(sums) or sums.keys() != {MODEL, CARD}:
         raise InputError(f"{folder / SUMS} is damaged, or not of a pushed run: push the run again")
     return sums
+
+
+def _check_free(folder: Path) -> None:
+    """Refuse a folder that holds anything but an earlier push or pull, before any work."""
+    if folder.exists() and (not folder.is_dir() or (any(folder.iterdir()) and not _is_pushed(folder))):
+        raise InputError(f"{folder} holds something else than a pushed run: choose a new folder")
 
 
 def _is_pushed(folder: Path) -> bool:
