@@ -88,19 +88,29 @@ def conform(
     model: JointModel, x: Tensor, y: Tensor, coverage: float, *, randomized: bool, generator: torch.Generator
 ) -> tuple[Conformal, ...]:
     """Fit the prediction sets of each label to validation rows; MISSING labels are ignored."""
-    _check_coverage(coverage)
     found = []
     for name, z, truth in zip(model.labels, *_observed(model, x, y), strict=True):
-        n = len(truth)
-        # The conformal rank, which accounts for the new row; the summand corrects rounding of (n + 1) * 0.9.
-        rank = math.ceil((n + 1) * coverage - 1e-9)
-        if rank > n:
-            least = math.ceil(coverage / (1.0 - coverage) - 1e-9)
-            raise InputError(f"coverage {coverage:g} needs at least {least} validation rows with {name!r}, got {n}")
-        scores = _scores(z.exp(), torch.rand(n, generator=generator, dtype=torch.float64) if randomized else None)
-        own = scores.gather(1, truth[:, None])[:, 0]
-        found.append(Conformal(name, float(coverage), randomized, float(own.sort().values[rank - 1]), n))
+        chance = torch.rand(len(truth), generator=generator, dtype=torch.float64) if randomized else None
+        found.append(conformal_of(name, z.exp(), truth, coverage, chance))
     return tuple(found)
+
+
+def conformal_of(label: str, probs: Tensor, truth: Tensor, coverage: float, chance: Tensor | None = None) -> Conformal:
+    """Fit the prediction sets of one label to its probabilities `[n, c]` and true values on validation rows."""
+    _check_coverage(coverage)
+    n = len(truth)
+    # The conformal rank, which accounts for the new row; the summand corrects rounding of (n + 1) * 0.9.
+    rank = math.ceil((n + 1) * coverage - 1e-9)
+    if rank > n:
+        least = math.ceil(coverage / (1.0 - coverage) - 1e-9)
+        raise InputError(f"coverage {coverage:g} needs at least {least} validation rows with {label!r}, got {n}")
+    own = _scores(probs, chance).gather(1, truth[:, None])[:, 0]
+    return Conformal(label, float(coverage), chance is not None, float(own.sort().values[rank - 1]), n)
+
+
+def members_of(fitted: Conformal, probs: Tensor, chance: Tensor | None = None) -> Tensor:
+    """Tell which values are in the set of each row, bool `[n, c]`."""
+    return _scores(probs, chance) <= fitted.value
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,7 +147,7 @@ def prediction_set(
     for name, p in probs.items():
         check_numbers(p.sum(1))
         chance = torch.rand(len(p), generator=generator, dtype=torch.float64) if fitted[name].randomized else None
-        members[name] = (_scores(p.double().cpu(), chance) <= fitted[name].value).to(p.device)
+        members[name] = members_of(fitted[name], p.double().cpu(), chance).to(p.device)
     return PredictionSet(members, model.labels, next(iter(fitted.values())).coverage)
 
 

@@ -14,6 +14,7 @@ from sklearn.utils.validation import check_consistent_length, check_is_fitted, c
 from torch import Tensor
 
 from jointenergy.errors import InputError
+from jointenergy.inference.calibrate import Conformal, conformal_of, members_of
 from jointenergy.labels import MISSING
 from jointenergy.tables import plots
 from jointenergy.tables.base import TableEstimator
@@ -86,6 +87,8 @@ class JointEnergyClassifier(ClassifierMixin, TableEstimator):  # type: ignore[mi
         Verdict on the chains: `health_.healthy`, its measures, and `health_.complaints` in sentences.
     transduction_ : ndarray
         Labels of the training rows, missing ones predicted.
+    conformal_ : tuple of Conformal
+        Thresholds of prediction sets that `conform` fitted, one for each coverage and output.
     n_iter_ : int
         Iterations made.
     loss_curve_ : list of float
@@ -180,6 +183,7 @@ class JointEnergyClassifier(ClassifierMixin, TableEstimator):  # type: ignore[mi
         labels[torch.from_numpy(counts)] = self._targets.encode(rows_of(y, counts), int(counts.sum()))
         self._progress = self._train(table, labels, self._targets.space, weight, before=before, decay=decay)
         self.classes_ = self._targets.public()
+        self.conformal_: tuple[Conformal, ...] = ()  # those of an earlier fit do not hold any more
         missing = (labels == MISSING).any(1)
         if bool(missing.any()):
             guessed = torch.stack([p.argmax(1) for p in self._probs(table)], dim=1)
@@ -218,6 +222,54 @@ class JointEnergyClassifier(ClassifierMixin, TableEstimator):  # type: ignore[mi
         if self._targets.kind == "one":
             return odds[0][:, 1] if odds[0].shape[1] == 2 else odds[0]
         return self._targets.shaped(odds)
+
+    def conform(self, X: Any, y: Any, *, coverage: float = 0.9) -> Self:
+        """Fit prediction sets that contain the true class of new rows with probability `coverage` at least.
+
+        Pass rows that `fit` has not seen and that come from the same population as the new rows; rows without a label
+        are ignored. The sets are conformal and adaptive (Romano, Sesia and Candes, 2020): the guarantee holds whether
+        or not the probabilities are right, on average over rows, and for each output by itself.
+
+        Examples
+        --------
+        >>> from sklearn.datasets import load_iris
+        >>> from jointenergy.tables import JointEnergyClassifier
+        >>> X, y = load_iris(return_X_y=True)
+        >>> model = JointEnergyClassifier(max_iter=100, random_state=0).fit(X[::2], y[::2])
+        >>> model.conform(X[1::2], y[1::2], coverage=0.9).predict_set(X[:1], coverage=0.9)  # one column a class
+        array([[ True, False, False]])
+        """
+        probs, targets = self._probs(self._read(X)), self._targets
+        truths = targets.encode(y, len(probs[0]))
+        seen = [truths[:, k] != MISSING for k in range(len(probs))]
+        fitted = [
+            conformal_of(name, p[rows], truths[rows, k], coverage)
+            for k, (name, p, rows) in enumerate(zip(targets.space, probs, seen, strict=True))
+        ]
+        self.conformal_ = (*(c for c in self.conformal_ if c.coverage != coverage), *fitted)
+        return self
+
+    def predict_set(self, X: Any, *, coverage: float = 0.9) -> Any:
+        """Return the prediction set of each row: True for the classes in it, in the order of `classes_`.
+
+        Call `conform` with the same coverage first.
+
+        Returns
+        -------
+        ndarray or list of ndarray
+            bool `[n, classes]`, a list of them for several outputs or binary labels. The most probable class is always
+            in the set.
+        """
+        check_is_fitted(self)
+        fitted = [c for c in self.conformal_ if c.coverage == coverage]
+        if not fitted:
+            known = ", ".join(sorted({f"{c.coverage:g}" for c in self.conformal_})) or "none"
+            raise InputError(
+                f"there are no prediction sets of coverage {coverage!r} (fitted: {known}): "
+                f"call conform(X, y, coverage={coverage!r}) with rows that fit has not seen"
+            )
+        sets = [members_of(c, p).numpy() for c, p in zip(fitted, self._probs(self._read(X)), strict=True)]
+        return sets[0] if self._targets.kind == "one" else sets
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Return the accuracy; with several outputs a row counts when all of them are right."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import dataclass, fields
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, TypeVar, get_args
 
@@ -19,6 +19,7 @@ from jointenergy.errors import InputError
 from jointenergy.files.reading import check_plain, told
 from jointenergy.files.schema import Natural, Shape, of_json
 from jointenergy.files.writing import whole
+from jointenergy.inference.calibrate import Conformal
 from jointenergy.labels import LabelSpace
 from jointenergy.limits import LARGEST, LAYERS, WIDTH
 from jointenergy.tables import frames
@@ -32,7 +33,7 @@ from jointenergy.tables.targets import Kind, Targets
 from jointenergy.training.health import Health
 from jointenergy.training.state import under
 
-FORMAT = "2"
+FORMAT = "3"
 Left = Literal[
     "n_iter_",
     "loss_curve_",
@@ -78,6 +79,7 @@ def save(estimator: Any, path: Path) -> Path:
         },
         "step_size": density.step_size,
         "health": estimator.health_.state(),
+        "conformal": [asdict(c) for c in getattr(estimator, "conformal_", ())],
         "left": {k: _as_json(v, k) for k, v in vars(estimator).items() if k in get_args(Left)},
     }
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -125,6 +127,7 @@ class _StoredEstimator:
     model: _Model
     step_size: Annotated[float, Field(gt=0, le=LARGEST)]
     health: Health
+    conformal: tuple[Conformal, ...]
     left: dict[Left, Any]
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="forbid")
@@ -169,6 +172,7 @@ def _made(cls: type[E], known: _StoredEstimator, tensors: dict[str, Tensor]) -> 
         classes = [np.array(values, dtype=np.dtype(kind)) for kind, values in known.targets.classes]
         estimator._targets = Targets(known.targets.kind, classes, _from_json(known.targets.missing_label))
         estimator.classes_ = estimator._targets.public()
+        estimator.conformal_ = known.conformal
     weights, labels = under(tensors, "model/"), LabelSpace(known.model.spaces)
     sizes = known.model.hidden, known.model.event_shape, labels, known.model.n_targets
     with torch.device("meta"):  # shapes only: the file may name sizes beyond memory
