@@ -102,3 +102,18 @@ def test_what_cannot_be_exported_is_said_in_one_sentence(tmp_path):
     with pytest.raises(InputError, match="keeps float32 weights"):
         je.load("digits-gibbs").export(tmp_path / "model.onnx", half=True)
     assert not any(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("name", ["model.onnx", "model.safetensors"])
+def test_a_file_that_cannot_be_written_is_refused_before_any_work(name, tmp_path, monkeypatch):
+    """Fails if thresholds are fitted or the network is traced first."""
+    run = je.load("digits-gibbs")
+    (tmp_path / name).mkdir()
+    (tmp_path / "file").touch()
+    monkeypatch.setattr(type(run), "_fit_all", lambda _: pytest.fail("work was done"))
+    with pytest.raises(InputError, match=f"{name} is not a valid file name: choose another"):
+        run.export(tmp_path / name)
+    with pytest.raises(InputError, match="file is not a writable folder"):
+        run.export(tmp_path / "file" / name)
+    with pytest.raises(InputError, match=r"must end in \.safetensors or \.onnx"):
+        run.export(tmp_path / "model.pt")

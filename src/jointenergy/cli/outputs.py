@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import json
 import math
-import os
 import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
@@ -20,14 +19,13 @@ from jointenergy.cli.screen import cell, console, note
 from jointenergy.cli.waiting import waiting
 from jointenergy.errors import InputError
 from jointenergy.files.reading import shown as shown_text
-from jointenergy.files.writing import whole
+from jointenergy.files.writing import check_target, whole
 from jointenergy.runs.film import check_drawable, picture
 
 Value = str | int | float | bool | None
 Record = Mapping[str, Value]
 
 MOST_ROWS = 40  # rows of a table on the screen
-LONGEST = 200  # bytes of a file name, leaving room for a temporary suffix
 PICTURES = (".png", ".gif", ".jpg", ".jpeg", ".bmp", ".tif", ".tiff", ".webp")
 
 
@@ -95,11 +93,7 @@ def check_file(path: Path) -> None:
     """Check that the file can be written, before any chain is run."""
     if path.suffix.lower() not in (*PICTURES, ".npy", ".npz"):
         raise InputError(f"--out must end in .npy, .npz, .png or another picture format, got {path.name!r}")
-    if path.is_dir() or len(os.fsencode(path.name)) > LONGEST:
-        raise InputError(f"--out {path} is not a valid file name: choose another")
-    nearest = next(place for place in (path.parent, *path.parent.parents) if place.exists())
-    if not (nearest.is_dir() and os.access(nearest, os.W_OK)):
-        raise InputError(f"--out {path} cannot be written: {nearest} is not a writable folder")
+    check_target(path, f"--out {path}")
 
 
 def check_rows(path: Path | None, n: int, event_shape: tuple[int, ...]) -> None:

@@ -17,6 +17,17 @@ from safetensors import SafetensorError
 
 from jointenergy.errors import InputError
 
+LONGEST = 200  # bytes of a file name, leaving room for a temporary suffix
+
+
+def check_target(path: Path, name: str) -> None:
+    """Check that a file can be written, before any work; `name` is what the message calls it."""
+    if path.is_dir() or len(os.fsencode(path.name)) > LONGEST:
+        raise InputError(f"{name} is not a valid file name: choose another")
+    nearest = next(place for place in (path.parent, *path.parent.parents) if place.exists())
+    if not (nearest.is_dir() and os.access(nearest, os.W_OK)):
+        raise InputError(f"{name} cannot be written: {nearest} is not a writable folder")
+
 
 @contextmanager
 def whole(path: Path) -> Iterator[Path]:

@@ -111,8 +111,6 @@ def write(
     half: bool = False,
 ) -> Path:
     """Whole or not at all; an older file of that name is replaced. `half` keeps weights as float16."""
-    if path.suffix != ENDING:
-        raise InputError(f"an exported file must end in {ENDING} or .onnx, got {path.name!r}")
     labels = dict(zip(origin.labels.names, origin.labels.values, strict=True))
     metadata = {
         "jointenergy": FORMAT,

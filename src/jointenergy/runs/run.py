@@ -22,6 +22,7 @@ from jointenergy import inference, streams
 from jointenergy.buffers import Buffer, Drawn, ReplayBuffer
 from jointenergy.data.training import TrainingData
 from jointenergy.errors import InputError
+from jointenergy.files.writing import check_target
 from jointenergy.inference.chains import NONE, Aids, Frames, draw_free, held_mask
 from jointenergy.inference.chains import plan as plan_chains
 from jointenergy.inference.compose import Factor
@@ -1039,6 +1040,9 @@ class Run:
                 "a run with assumed constants cannot be exported: export the original run, assume them after loading"
             )
         path = check_path("path", path)
+        if path.suffix not in (portable.ENDING, onnx.ENDING):
+            raise InputError(f"an exported file must end in {portable.ENDING} or {onnx.ENDING}, got {path.name!r}")
+        check_target(path, str(path))
         if path.suffix == onnx.ENDING:
             if half:
                 raise InputError("an .onnx file keeps float32 weights: leave out half, or export a .safetensors file")
