@@ -669,11 +669,14 @@ class TestRefusals:
             call(self.MODEL, self.X, self.Y)
         assert "\n" not in str(caught.value)
 
-    def test_values_that_are_no_numbers(self):
+    @pytest.mark.parametrize("weight", [torch.nan, torch.finfo(torch.float64).max])
+    def test_values_that_are_no_numbers(self, weight):
+        """Fails if weights that are finite but overflow give probabilities of NaN."""
         for name in ("pair", "logits"):
             model: JointModel = make(name)
-            next(model.parameters()).data.fill_(torch.nan)
-            for task in (predict, predict_joint):
+            for values in model.parameters():
+                values.data.fill_(weight)
+            for task in (predict, predict_proba, predict_joint):
                 with pytest.raises(InputError, match="no numbers for 4 row"):
                     task(model, self.X)
 

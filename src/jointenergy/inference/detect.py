@@ -13,7 +13,7 @@ from torch import Tensor
 from jointenergy.errors import InputError
 from jointenergy.inference.density import label_log_prob, log_table
 from jointenergy.inference.features import Reference, features_of, mahalanobis, nearest_neighbor
-from jointenergy.inference.predict import check_numbers, predict_joint, predict_proba
+from jointenergy.inference.predict import predict_joint, predict_proba
 from jointenergy.inference.rows import pieces
 from jointenergy.inputs import is_integer, is_number
 from jointenergy.kernels import State, Target
@@ -280,8 +280,6 @@ def abstain(model: JointModel, x: Tensor, threshold: Threshold, given: Given = N
     known = model.labels.given(given, len(x), x.device)
     if not probs:
         raise InputError("there is nothing to predict: the model has no labels")
-    for p in probs.values():
-        check_numbers(p.sum(1))
     largest, labels = (torch.stack(parts, dim=1) for parts in zip(*(p.max(1) for p in probs.values()), strict=True))
     free = known == MISSING
     answered = threshold.accepts(largest)

@@ -23,7 +23,10 @@ def predict_proba(model: JointModel, x: Tensor, given: Given = None) -> dict[str
     x = model.check_x(x)
     y = model.labels.given(given, len(x), x.device)
     found = [model.label_probs(x[piece], y[piece]) for piece in pieces(model, y)]
-    return {name: torch.cat([f[name] for f in found]) for name in model.labels}
+    probs = {name: torch.cat([f[name] for f in found]) for name in model.labels}
+    for p in probs.values():
+        check_numbers(p.sum(1))
+    return probs
 
 
 def predict(model: JointModel, x: Tensor, given: Given = None) -> Tensor:
@@ -34,8 +37,6 @@ def predict(model: JointModel, x: Tensor, given: Given = None) -> Tensor:
     probs = predict_proba(model, x, given)
     if not probs:
         return torch.zeros(len(x), 0, dtype=torch.int64, device=x.device)
-    for p in probs.values():
-        check_numbers(p.sum(1))
     return torch.stack([p.argmax(1) for p in probs.values()], dim=1)
 
 
@@ -93,7 +94,7 @@ def check_numbers(values: Tensor) -> None:
     if len(wrong):
         raise InputError(
             f"the model gives values that are no numbers for {len(wrong)} row(s), the first of them {int(wrong[0])}: "
-            "its weights or the scale of x are wrong"
+            "its weights are damaged or too large, or x has the wrong scale"
         )
 
 
