@@ -321,6 +321,17 @@ def test_labels_flip_early_and_noise_is_raised_early(method):
     assert free.notes == ("no labels were held, so none were flipped",)
 
 
+def test_the_last_steps_of_samples_go_without_noise():
+    shown = []
+    settings = {"x_kernel": Langevin(1e-9, 0.1), "start": NOISE3, "generator": seeded(), "method": "marginalize"}
+    aids = Aids(denoise_for=2)
+    sample(make("logits"), 500, steps=5, aids=aids, frames=lambda _, state: shown.append(state.x), **settings)
+    spread = [float((b - a).std()) for a, b in itertools.pairwise(shown)]
+    assert spread == pytest.approx([0.1, 0.1, 0.1, 0.0, 0.0], rel=0.05, abs=1e-6)
+    with pytest.raises(InputError, match="the last steps of MALA cannot go without noise: use Langevin"):
+        sample(make("logits"), 2, steps=5, aids=aids, **{**settings, "x_kernel": MALA(0.1)})
+
+
 def buffer_of(y, model=None):
     labels = joint_toy().labels if model is None else model.labels
     y = torch.tensor(y, dtype=torch.int64)
@@ -477,7 +488,14 @@ def test_what_is_wrong_with_a_request_is_said_in_a_sentence(settings, message):
 
 
 @pytest.mark.parametrize(
-    "settings", [{"augment_every": 2}, {"augmentations": [Jitter()]}, {"noise_factor": 0.0}, {"flip_labels_for": -1}]
+    "settings",
+    [
+        {"augment_every": 2},
+        {"augmentations": [Jitter()]},
+        {"noise_factor": 0.0},
+        {"flip_labels_for": -1},
+        {"denoise_for": -1},
+    ],
 )
 def test_aids_that_make_no_sense_are_refused(settings):
     with pytest.raises(InputError):

@@ -54,6 +54,9 @@ class Aids:
     Grathwohl 2021, appendix B). In the first `flip_labels_for` steps the given labels are redrawn uniformly at each
     step, and in the first `raise_noise_for` steps the noise is multiplied by `noise_factor` (Du and Mordatch 2019,
     appendix A.2).
+
+    The last `denoise_for` steps are different: they are Langevin steps without noise, which remove from samples the
+    noise that data and chains have in training.
     """
 
     augmentations: Sequence[Augmentation] = ()
@@ -61,9 +64,10 @@ class Aids:
     flip_labels_for: int = 0
     raise_noise_for: int = 0
     noise_factor: float = 1.0
+    denoise_for: int = 0
 
     def __post_init__(self) -> None:
-        for name in ("augment_every", "flip_labels_for", "raise_noise_for"):
+        for name in ("augment_every", "flip_labels_for", "raise_noise_for", "denoise_for"):
             check_count(name, getattr(self, name), least=0)
         check_positive(self, "noise_factor", self.noise_factor)
         if bool(self.augmentations) != bool(self.augment_every):
@@ -73,7 +77,7 @@ class Aids:
         """Return the step up to which chains run without a change from outside."""
         if done < self.flip_labels_for:
             return done + 1
-        stops = [steps, self.raise_noise_for]
+        stops = [steps, self.raise_noise_for, steps - self.denoise_for]
         if self.augment_every:
             stops.append((done // self.augment_every + 1) * self.augment_every)
         return min(s for s in stops if s > done)
@@ -121,6 +125,13 @@ class Mover:
             return replace(self, x_kernel=kernel.x_kernel, y_kernel=kernel.y_kernel)
         return replace(self, x_kernel=kernel)
 
+    def without_noise(self) -> Mover:
+        """Return a copy whose moves of x have no noise."""
+        if not isinstance(self.x_kernel, Langevin) or self.joint is not None:
+            kernel = self.joint or self.x_kernel
+            raise InputError(f"the last steps of {type(kernel).__name__} cannot go without noise: use Langevin")
+        return replace(self, x_kernel=replace(self.x_kernel, noise_scale=0.0))
+
     def with_more_noise(self, factor: float) -> Mover:
         """Return a copy with the noise on x multiplied."""
         kernel = self.x_kernel if self.joint is None else self.joint
@@ -150,6 +161,8 @@ def plan(
     if not isinstance(aids, Aids):
         raise InputError(f"aids must be Aids, got {type(aids).__name__}")
     alone = Mover(x_kernel, None, x_steps)
+    if aids.denoise_for:
+        alone.without_noise()  # raises where it cannot be done
     if aids.raise_noise_for:
         alone.with_more_noise(aids.noise_factor)  # raises where it cannot be done
     if not bool((given == MISSING).any()):
@@ -275,6 +288,7 @@ def move(
         if done < aids.flip_labels_for:
             here, state = _flipped(target, state)
         now = mover.with_more_noise(aids.noise_factor) if done < aids.raise_noise_for else mover
+        now = now.without_noise() if done >= steps - aids.denoise_for else now
         for later in now.run(here, state, aids.stop(done, steps) - done):
             state, done = later, done + 1
             if frames is not None:

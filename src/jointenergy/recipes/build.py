@@ -52,6 +52,7 @@ def described_arguments(recipe: Recipe, data: TrainingData) -> dict[str, Any]:
         "batch_size": recipe.batch_size,
         "steps": chain.steps,
         "sampling_steps": chain.sampling_steps,
+        "denoising_steps": chain.denoising_steps,
         "completion_steps": chain.completion_steps,
         "buffer": buffer_of(recipe),
         "start": x_start_of(recipe),

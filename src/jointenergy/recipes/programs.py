@@ -25,6 +25,7 @@ UNSAID: dict[str, Any] = {
     "classifier_noise": None,
     "chain_augment": (),
     "augment_every": 0,
+    "denoising_steps": 0,
     "keep_labels": 0.0,
     "sum_labels": False,
     "allow_batch_statistics": False,

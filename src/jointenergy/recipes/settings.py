@@ -300,7 +300,9 @@ class ChainSettings(Strict):
     """`kernel` moves x; with a label kernel, chains are block Gibbs on x and y. `clamp` clamps Langevin to the bounds.
 
     `augment` changes chains when they are drawn from the buffer, and every `augment_every` steps when a trained model
-    is sampled (0: never). `completion_steps` are the steps that complete a row's missing labels and masked x. The
+    is sampled (0: never). The last `denoising_steps` of a trained model's `sampling_steps` are without noise: they
+    remove from samples the noise that data and chains have in training. `completion_steps` are the steps that complete
+    a row's missing labels and masked x. The
     share `keep_labels` of chains keep the label they began with and move on p(x | y); the objective does not see it.
     With 1 all negatives of log p(x) are drawn class by class (JEM, appendix A, method 1). A share between trains the
     density where chains with a label given go, as well as where those without go.
@@ -319,6 +321,7 @@ class ChainSettings(Strict):
     kernel: XKernel = field(default_factory=LangevinSettings)
     clamp: bool = False
     sampling_steps: Count = 200
+    denoising_steps: CountOrNone = 0
     label_kernel: Literal[
         "none", "exact", "single-site", "gibbs-with-gradients", "discrete-mala", "path-auxiliary", "group-gibbs"
     ] = "none"

@@ -64,6 +64,7 @@ def fit(
     clamp: bool = True,
     steps: int | None = None,
     sampling_steps: int | None = None,
+    denoising_steps: int = 0,
     completion_steps: int = 10,
     buffer: Buffer | Literal["auto"] | None = "auto",
     start: StartSpec | XStart | Start | None = None,
@@ -118,8 +119,9 @@ def fit(
         `Discrepancy()`, or a weighted sum of terms.
     label_objective
         Terms computed on separate, augmented batches: usually `LogPYGivenX()`.
-    kernel, clamp, steps, sampling_steps
-        The transition of the chains. In a box, a Langevin kernel without bounds is clamped unless `clamp=False`.
+    kernel, clamp, steps, sampling_steps, denoising_steps
+        The transition of the chains. In a box, a Langevin kernel without bounds is clamped unless `clamp=False`. The
+        last `denoising_steps` of a sample's steps are Langevin steps without noise.
     buffer, start, start_labels
         Where chains are stored (None: every chain starts fresh), and where fresh chains start.
     optimizer, gradients, iterations, batch_size, ema
@@ -153,6 +155,7 @@ def fit(
         dequantize=dequantize,
         noise=noise,
         augment_every=augment_every,
+        denoising_steps=denoising_steps,
         keep_labels=keep_labels,
         classifier_noise=classifier_noise,
         folder=folder,
@@ -188,6 +191,7 @@ def fit(
         sampling_steps=check_count(
             "sampling_steps", numbers["sampling_steps"] if sampling_steps is None else sampling_steps
         ),
+        denoising_steps=int(denoising_steps),
         completion_steps=check_count("completion_steps", completion_steps),
         buffer=numbers["buffer"] if buffer == "auto" else buffer,
         start=spec,
@@ -256,7 +260,8 @@ def _check_arguments(**given: Any) -> None:  # noqa: ANN401 (whatever a user pas
     check("optimizer", factory or isinstance(optimizer, OptimizerSettings), takes)
     check("gradients", callable(given["gradients"]), "a function of the loss and the parameters")
     endless = float("inf")
-    numbers = {"ema": 1.0, "noise": endless, "classifier_noise": endless, "augment_every": endless}
+    numbers = {"ema": 1.0, "noise": endless, "classifier_noise": endless}
+    numbers |= {"augment_every": endless, "denoising_steps": endless}
     for name, high in numbers.items():
         check(name, is_number(given[name]) and 0 <= given[name] < high, f"a number from 0 to below {high:g}")
     share = given["keep_labels"]
@@ -456,7 +461,7 @@ def _description(
             name: getattr(plan, name)
             for name in (
                 *("iterations", "batch_size", "steps", "sampling_steps", "completion_steps", "augment_every"),
-                *("keep_labels", "sum_labels", "seed", "guarded"),
+                *("denoising_steps", "keep_labels", "sum_labels", "seed", "guarded"),
             )
         },
     }
@@ -611,7 +616,8 @@ def run_of(
         read_tensors=read_tensors,
     )
     every = plan.augment_every if plan.chain_augment else 0
-    aids = Aids(augmentations=plan.chain_augment if every else (), augment_every=every)
+    changes = plan.chain_augment if every else ()
+    aids = Aids(augmentations=changes, augment_every=every, denoise_for=plan.denoising_steps)
     sampling = Sampling.of(plan.kernel, plan.sampling_steps, aids, spec)
     thresholds = Thresholds()
     if checkpoint is not None:

@@ -17,7 +17,6 @@ from jointenergy.data.training import TrainingData
 from jointenergy.errors import InputError
 from jointenergy.files.reading import told
 from jointenergy.inference import Aids
-from jointenergy.inference.chains import NONE
 from jointenergy.inputs import is_number
 from jointenergy.kernels import Kernel, Langevin
 from jointenergy.labels import LabelSpace, nearest
@@ -165,6 +164,7 @@ def _from_fit(
                 batch_size=known["batch_size"],
                 steps=known["steps"],
                 sampling_steps=known["sampling_steps"],
+                denoising_steps=known.get("denoising_steps", 0),
                 buffer=description.rebuild(known["buffer"], "buffer"),
                 start=begins,
                 seed=known["seed"],
@@ -176,7 +176,8 @@ def _from_fit(
         ),
         read_tensors=lambda: checkpoints.load(path).tensors,
     )
-    sampling = Sampling.of(moves, known["sampling_steps"], NONE, begins)
+    aids = Aids(denoise_for=known.get("denoising_steps", 0))
+    sampling = Sampling.of(moves, known["sampling_steps"], aids, begins)
     model = model.to(device).requires_grad_(False).eval()
     return Run(model, origin, sampling, bounds, Thresholds(folder, checkpoints.checksum(path)), notes)
 
@@ -294,7 +295,8 @@ def _from_file(path: Path, data_folder: Path | None, device: torch.device) -> Ru
 def _run_of(model: JointModel, origin: Origin, recipe: Recipe, thresholds: Thresholds, notes: Sequence[str]) -> Run:
     chain, bounds = recipe.chain, view_of(recipe.data)
     every = chain.augment_every if chain.augment else 0
-    aids = Aids(augmentations=augmentation(chain.augment, bounds) if every else (), augment_every=every)
+    changes = augmentation(chain.augment, bounds) if every else ()
+    aids = Aids(augmentations=changes, augment_every=every, denoise_for=chain.denoising_steps)
     sampling = Sampling.of(kernel_of(recipe), chain.sampling_steps, aids, x_start_of(recipe))
     return Run(model, origin, sampling, bounds, thresholds, notes)
 

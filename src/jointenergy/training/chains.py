@@ -167,8 +167,16 @@ class Chains:
             return self.fresh(n).x
         return self.buffer.draw(min(n, len(self.buffer)), generator=self.generator).x
 
-    def sample(self, target: Target, x: Tensor, y: Tensor, steps: int, *, generator: torch.Generator) -> State:
-        """Run chains of a trained model from x and y, separate from those of training."""
+    def sample(
+        self, target: Target, x: Tensor, y: Tensor, steps: int, *, denoise: int = 0, generator: torch.Generator
+    ) -> State:
+        """Run chains of a trained model from x and y, separate from those of training.
+
+        The last `denoise` steps are without noise.
+        """
+        if denoise:
+            state = self.sample(target, x, y, steps - denoise, generator=generator)
+            return last(without_noise(self.kernel), target, state, denoise)
         state = self.kernel.init(target, x, y, generator=generator)
         stretch = self.augment_every if self.augmentation and self.augment_every else steps
         while steps > 0:
@@ -185,6 +193,13 @@ def step_size_of(kernel: Kernel) -> float | None:
     moves_x = kernel.x_kernel if isinstance(kernel, BlockGibbs) else kernel
     found = getattr(moves_x, "step_size", None)
     return found if isinstance(found, float | int) else None
+
+
+def without_noise(kernel: Kernel) -> Kernel:
+    """Return the kernel with Langevin moves of x that have no noise."""
+    if isinstance(kernel, BlockGibbs):
+        return replace(kernel, x_kernel=without_noise(kernel.x_kernel))
+    return replace(kernel, noise_scale=0.0)  # type: ignore[type-var]
 
 
 def with_step_size(kernel: Kernel, step_size: float | None) -> Kernel:

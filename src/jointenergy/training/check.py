@@ -124,18 +124,19 @@ class _Examined:
 
     # Chains.
 
-    def _run(self, target: Target, x: Tensor, y: Tensor, steps: int) -> tuple[Tensor, Tensor]:
+    def _run(self, target: Target, x: Tensor, y: Tensor, steps: int, *, denoise: int = 0) -> tuple[Tensor, Tensor]:
         with hold(self.model):
-            state = self.chains.sample(target, x, y, steps, generator=self.generator)
+            state = self.chains.sample(target, x, y, steps, denoise=denoise, generator=self.generator)
         return state.x, state.y
 
     def _sampled(self, x: Tensor, y: Tensor, given: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Run chains of the sampling length; every other one takes one more step, to reveal two-cycles."""
-        x, y = self._run(Target(self.model, given_y=given), x, y, self.plan.sampling_steps)
+        """Run chains as users do; every other one takes one more step, to reveal two-cycles."""
+        steps, denoise = self.plan.sampling_steps, self.plan.denoising_steps
+        x, y = self._run(Target(self.model, given_y=given), x, y, steps, denoise=denoise)
         odd = slice(1, None, 2)
         if len(x) > 1 and bool(x.isfinite().all()):
             target = Target(self.model, given_y=None if given is None else given[odd])
-            x[odd], y[odd] = self._run(target, x[odd], y[odd], 1)
+            x[odd], y[odd] = self._run(target, x[odd], y[odd], 1, denoise=min(denoise, 1))
         return x, y
 
     def _persistent(self, x: Tensor, y: Tensor) -> list[tuple[Tensor, Tensor]]:

@@ -62,6 +62,8 @@ class Plan:
     """Chain steps per iteration."""
     sampling_steps: int = 200
     """Chain steps per sample of the trained model."""
+    denoising_steps: int = 0
+    """The last of these, which are without noise."""
     completion_steps: int = 10
     """Chain steps that complete a row's missing entries at each visit."""
     buffer: Buffer | None = None
@@ -144,6 +146,7 @@ def make_plan(
     batch_size: int,
     steps: int = 20,
     sampling_steps: int = 200,
+    denoising_steps: int = 0,
     completion_steps: int = 10,
     buffer: Buffer | None = None,
     start: StartSpec | XStart | Start | None = None,
@@ -198,6 +201,7 @@ def make_plan(
         batch_size=batch_size,
         steps=steps,
         sampling_steps=sampling_steps,
+        denoising_steps=denoising_steps,
         completion_steps=completion_steps,
         buffer=buffer,
         changes=(augmented,) if label_objective is None else ((*before, *noised(noise)), augmented),
