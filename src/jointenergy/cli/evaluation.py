@@ -74,7 +74,8 @@ def evaluate(
         typer.Option(help="What samples are compared with; default: train for inception, test for all others."),
     ] = None,
     part: Annotated[
-        list[str], typer.Option(metavar="PART", help=f"Measure only this part: {', '.join(PARTS)}. Repeatable.")
+        list[str],
+        typer.Option("--part", metavar="PART", help=f"Measure only this part: {', '.join(PARTS)}. Repeatable."),
     ] = [],  # noqa: B006
     out: Annotated[
         Path | None, typer.Option(metavar="DIR", help="Folder of the report; default: RUN/evaluation.")

@@ -28,7 +28,10 @@ def init(
     ],
     out: Annotated[Path, typer.Option(metavar="FILE", help="Recipe file to write.")] = Path("my.toml"),
     minutes: Annotated[
-        float, typer.Option(metavar="MINUTES", help="Training time to plan for on this machine.", min=0.1, max=100_000)
+        float,
+        typer.Option(
+            "--minutes", metavar="MINUTES", help="Training time to plan for on this machine.", min=0.1, max=100_000
+        ),
     ] = 10.0,
     device: TrainDevice = "auto",
 ) -> None:

@@ -41,6 +41,7 @@ def reproduce(
     seeds: Annotated[
         str | None,
         typer.Option(
+            "--seeds",
             metavar="SEEDS",
             help="Number of seeds (3) or a list (0,1,5); default: 20 (studies: 5; with --quick or --smoke: 1).",
         ),
@@ -67,7 +68,9 @@ def reproduce(
         list[str],
         typer.Option(metavar="NAME=DIR", help="Out-of-distribution images to detect among test rows. Repeatable."),
     ] = [],  # noqa: B006
-    name: Annotated[str | None, typer.Option(metavar="NAME", help="Name of the result; required with --set.")] = None,
+    name: Annotated[
+        str | None, typer.Option("--name", metavar="NAME", help="Name of the result; required with --set.")
+    ] = None,
     device: TrainDevice = "auto",
     quick: Quick = False,
     smoke: Smoke = False,

@@ -15,7 +15,9 @@ def study(
     seeds: Annotated[
         str | None,
         typer.Option(
-            metavar="SEEDS", help="Number of seeds (3) or a list (0,1,5); default: 5, or 1 with --quick or --smoke."
+            "--seeds",
+            metavar="SEEDS",
+            help="Number of seeds (3) or a list (0,1,5); default: 5, or 1 with --quick or --smoke.",
         ),
     ] = None,
     jobs: Jobs = 1,
@@ -23,7 +25,9 @@ def study(
     runs: Runs = None,
     folder: Results = RESULTS,
     baseline: Baseline = False,
-    name: Annotated[str | None, typer.Option(metavar="NAME", help="Name of the result; required with --set.")] = None,
+    name: Annotated[
+        str | None, typer.Option("--name", metavar="NAME", help="Name of the result; required with --set.")
+    ] = None,
     device: TrainDevice = "auto",
     quick: Quick = False,
     smoke: Smoke = False,

@@ -37,7 +37,8 @@ EqualConstants = Annotated[
     ),
 ]
 Device = Annotated[
-    str, typer.Option(metavar="DEVICE", help="Device to compute on: auto (a GPU if there is one), cpu or cuda.")
+    str,
+    typer.Option("--device", metavar="DEVICE", help="Device to compute on: auto (a GPU if there is one), cpu or cuda."),
 ]
 
 

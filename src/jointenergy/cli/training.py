@@ -90,6 +90,7 @@ def train(
     time: Annotated[
         str,
         typer.Option(
+            "--time",
             metavar="TIME",
             help="Train for about this long: 90s, 20m, 2h. The first 40 iterations are timed and kept, and set "
             "the number of iterations.",
@@ -145,7 +146,10 @@ def train(
 def resume(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder.")],
     device: Annotated[
-        str, typer.Option(metavar="DEVICE", help="Device to train on: auto, cpu or cuda; default: the run's own.")
+        str,
+        typer.Option(
+            "--device", metavar="DEVICE", help="Device to train on: auto, cpu or cuda; default: the run's own."
+        ),
     ] = "",
     track: Track = "",
 ) -> None:
