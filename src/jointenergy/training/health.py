@@ -125,8 +125,9 @@ class Health:
 
     @property
     def drifting(self) -> bool:
-        """Whether only the energy of fresh chains is wrong, so that training chains are too short."""
-        return not self.healthy and all(sign in ("fresh", "long") for sign, _ in self.signs)
+        """Whether training chains are too short: fresh ones are wrong in energy, perhaps movement, in nothing else."""
+        signs = {sign for sign, _ in self.signs}
+        return bool(signs & {"fresh", "long"}) and signs <= {"fresh", "long", "movement"}
 
     @property
     def lost(self) -> bool:
