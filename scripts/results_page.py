@@ -114,7 +114,7 @@ OLD: dict[str, tuple[str, str]] = {
     "digits-gibbs-missing": ("7c8187b559c3", f"{BOX}; {FIRST_KL}"),
     "digits-gibbs-factored": ("0b63755b3261", BOX),
     "digits-jem-few-labels": ("0b63755b3261", BOX),
-    "cifar10-jem": ("c7a399f68776", BOX),
+    "cifar10-jem": ("c7a399f68776", f"{BOX}; 1 % restarts, no kept labels, 40 sampling steps"),
     "cifar10-few-steps": ("36e3be6fee17", BOX),
 }
 """What a result still has and its recipe no longer does, by the commit of that result; a new run removes it."""

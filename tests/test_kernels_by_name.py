@@ -49,7 +49,7 @@ JUMPING = Cycle((BlockGibbs(ExactGibbs(), MALA(0.1)), LabelJump(0.2, 3)))
 @pytest.mark.parametrize("name", NAMED)
 def test_recipes_name_kernels_of_x(name):
     overrides, kernel = NAMED[name]
-    assert kernel_of(recipes.load("cifar10-jem", overrides)) == kernel
+    assert kernel_of(recipes.load("mnist-jem", overrides)) == kernel
 
 
 @pytest.mark.parametrize("name", LABELS)
@@ -73,7 +73,7 @@ def test_recipes_add_label_jumps():
     assert isinstance(found.kernels[0], BlockGibbs)
     assert found.kernels[1] == LabelJump(0.2, 3)
     with pytest.raises(InputError, match="label_jump is for chains that move labels"):
-        recipes.load("cifar10-jem", [jump])
+        recipes.load("mnist-jem", [jump])
     with pytest.raises(InputError, match="mixed-hmc moves x and labels itself"):
         recipes.load("toy-mixed", ["chain.kernel={ kind = 'mixed-hmc', step_size = 0.1 }"])
 

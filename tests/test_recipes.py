@@ -40,14 +40,14 @@ def test_overrides():
 def test_a_network_of_another_kind_drops_the_keys_of_the_one_before():
     """In any order of the overrides; keys of the old kind would be refused as unknown."""
     overrides = ["model.network.hidden=[8]", "model.network.kind=mlp"]
-    assert recipes.load("cifar10-jem", overrides).model.network == MLPNetwork(hidden=(8,))
+    assert recipes.load("mnist-jem", overrides).model.network == MLPNetwork(hidden=(8,))
     assert recipes.load("digits-jem", ["model.network.kind=mlp"]) == recipes.load("digits-jem")
 
 
 def test_a_kernel_of_another_kind_drops_the_keys_of_the_one_before(tmp_path):
     """By overrides in any order, and in a variant; a step of Langevin would be taken for one of MALA."""
     overrides = ["chain.kernel.temperature=0.5", "chain.kernel.step_size=0.1", "chain.kernel.kind=mala"]
-    assert recipes.load("cifar10-jem", overrides).chain.kernel == MALASettings(0.1, 0.5)
+    assert recipes.load("mnist-jem", overrides).chain.kernel == MALASettings(0.1, 0.5)
     text = (recipes.FOLDER / "digits-jem.toml").read_text()
     (tmp_path / "mine.toml").write_text(
         f"{text}\n[variants.exact]\nchain.kernel = {{ kind = 'mala', step_size = 0.2 }}\n"

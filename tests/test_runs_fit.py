@@ -461,6 +461,21 @@ class TestForms:
         made = je.fit(network(), blobs(), folder=tmp_path / "run", **QUICK)
         assert je.load(tmp_path / "run", network=network(), data=blobs()).health() == made.health()
 
+    def test_samples_end_without_noise_also_when_loaded(self, tmp_path):
+        """Seen by two samples from the same start whose only steps have no noise: they are alike."""
+        kernel, start = je.kernels.Langevin(0.02, 0.2), je.starts.UniformStart(0.0, 0.0, (2,))
+        more = {**QUICK, "kernel": kernel, "folder": tmp_path / "run", "sampling_steps": 4}
+        made = je.fit(network(), blobs(), denoising_steps=3, **more)
+        for run in (made, je.load(tmp_path / "run", network=network())):
+            still, moved = (run.sample(50, steps=n, start=start).x for n in (3, 4))
+            assert float(still.std(0).max()) < 1e-6 < float(moved.std(0).min())
+        for steps, changed, said in (
+            (5, {}, "the last of 4 sampling steps: give at most as many, got 5"),
+            (3, {"kernel": je.kernels.MALA(0.1)}, "are steps of Langevin"),
+        ):
+            with pytest.raises(InputError, match=said):
+                je.fit(network(), blobs(), denoising_steps=steps, **{**more, "folder": None, **changed})
+
     def test_lazy_layers_are_opened_again(self, tmp_path):
         def net():
             return nn.Sequential(nn.LazyLinear(8), nn.SiLU(), nn.Linear(8, 3))

@@ -137,8 +137,6 @@ def _check(recipe: Recipe) -> None:
     if not isinstance(recipe.chain.kernel, LangevinSettings):
         if objective.kl > 0:
             raise InputError("the KL term needs a final Langevin step: set chain.kernel.kind = 'langevin'")
-        if recipe.chain.denoising_steps > 0:
-            raise InputError("chain.denoising_steps are Langevin steps: set it to 0, or chain.kernel.kind = 'langevin'")
         if recipe.chain.clamp and recipe.model.domain == "reals":
             raise InputError(
                 f"{recipe.chain.kernel.kind} does not clamp: set chain.clamp = false, or model.domain = 'box', which "
@@ -175,8 +173,6 @@ def _check(recipe: Recipe) -> None:
         raise InputError("data.classifier_noise is for data.separate_batches = true: leave it out")
     if recipe.optimizer.sam > 0 and objective.kl > 0:
         raise InputError("optimizer.sam and the KL term do not go together: set optimizer.sam = 0 or objective.kl = 0")
-    if recipe.chain.denoising_steps > recipe.chain.sampling_steps:
-        raise InputError("chain.denoising_steps are the last of chain.sampling_steps: set at most as many")
     if recipe.chain.augment_every > 0 and not recipe.chain.augment:
         raise InputError("chain.augment_every needs something in chain.augment, such as ['flip']")
     if recipe.data.missing_x > 0 and (recipe.data.augment or recipe.chain.augment):

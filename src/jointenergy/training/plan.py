@@ -18,7 +18,7 @@ from jointenergy.data import GaussianNoise, View
 from jointenergy.data.augmentations import Change, augmentation
 from jointenergy.data.training import Pixels, TrainingData
 from jointenergy.data.views import DequantizeRows
-from jointenergy.errors import InputError
+from jointenergy.errors import InputError, plural
 from jointenergy.kernels import Kernel, Langevin
 from jointenergy.kernels.base import Known
 from jointenergy.labels import MISSING
@@ -180,6 +180,14 @@ def make_plan(
     box = (bounds[0], bounds[1]) if clamped(kernel, model) else None  # data and chains share one domain
     if label_objective is None and classifier_noise is not None:
         raise InputError("classifier_noise is for a label_objective with batches of its own: leave it out")
+
+    if denoising_steps > sampling_steps:
+        raise InputError(
+            f"denoising_steps are the last of {plural(sampling_steps, 'sampling step')}: give at most as many, got "
+            f"{denoising_steps}"
+        )
+    if denoising_steps and not isinstance(getattr(kernel, "x_kernel", kernel), Langevin):
+        raise InputError("denoising_steps are steps of Langevin: set them to 0, or use a Langevin kernel")
 
     def noised(by: float | Change) -> list[Change]:
         if not isinstance(by, float | int):
