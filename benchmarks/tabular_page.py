@@ -17,7 +17,7 @@ import numpy as np
 from rounds import table
 from scipy.stats import rankdata, studentized_range
 from tabular_methods import BOOSTED, LEVEL, METHODS, OURS, TRUTH
-from tabular_sets import LARGE, PUBLIC, SETS
+from tabular_sets import KEEL, LARGE, SETS
 
 from jointenergy.metrics.registry import Metric
 from jointenergy.report import results
@@ -113,13 +113,16 @@ def tables(values: Values) -> str:
 
 @dataclass(frozen=True)
 class Ranks:
-    """Hold ranks over public sets, 1 for the best, of the methods that all of these sets have."""
+    """Hold ranks, 1 for the best, over the sets of KEEL, of the methods that all of these sets have.
+
+    Settings of this library were chosen on the other small sets.
+    """
 
     each: Mapping[str, list[float]]
 
     @classmethod
     def of(cls, values: Values, key: str) -> Ranks:
-        found = [means(values, key, name) for name in PUBLIC]
+        found = [means(values, key, name) for name in KEEL]
         found = [on_set for on_set in found if OURS in on_set]
         methods = [m for m in METHODS if found and m != TRUTH and all(m in on_set for on_set in found)]
         rows = [rankdata([-PANELS[key].better * on_set[m] for m in methods]) for on_set in found]
@@ -176,7 +179,7 @@ def verdict(values: Values) -> list[str]:
             place = list(averages).index(OURS) + 1
             first = next(name for name in averages if name != OURS)
             said.append(
-                f"{panel.says}: average rank {averages[OURS]:.1f} of {len(averages)} methods on {ranks.n_sets} public "
+                f"{panel.says}: average rank {averages[OURS]:.1f} of {len(averages)} methods on {ranks.n_sets} KEEL "
                 f"sets, place {place}; the {'next' if place == 1 else 'best'} is {first} with {averages[first]:.1f}. "
                 f"Ranks differ significantly from a distance of {ranks.distance:.1f} on."
             )
@@ -237,7 +240,7 @@ def figure_of(values: Values, path: Path) -> None:
             axis.errorbar(rank, i, xerr=ranks.distance / 2, capsize=3, **how)
         axis.set_yticks(range(len(ranks.each)), list(ranks.averages))
         axis.invert_yaxis()
-        axis.set_xlabel(f"average rank on {ranks.n_sets} sets, 1 is best")
+        axis.set_xlabel(f"average rank on {ranks.n_sets} KEEL sets, 1 is best")
         axis.set_title(textwrap.fill(PANELS[key].says, 40), fontsize=10)
         axis.spines[["top", "right"]].set_visible(False)
         axis.grid(alpha=0.25, axis="x")
@@ -260,7 +263,7 @@ def section(result: results.Result) -> str:
         "![average ranks and critical distances](figures/tabular-ranks.png)",
         "Two methods whose bars do not overlap differ significantly (Nemenyi test, 5 %).",
         "## Average ranks",
-        "In brackets: the sets on which jointenergy is better, and those on which it is worse, than the method.",
+        "On the KEEL sets, 1 is best. In brackets: on how many of them jointenergy is better, and on how many worse.",
         *(lines_of(*found) for keys in RANKED if (found := rank_rows(values, keys))[1]),
         "## Each set",
         f"Means over {len(result.seeds)} seeds; the best is bold.",
