@@ -1,6 +1,6 @@
-"""benchmarks: the estimators for tables compared with those of scikit-learn, all with default settings.
+"""benchmarks: the estimators for tables compared with those of other libraries.
 
-python benchmarks/tabular.py [--sets iris wine] [--methods jointenergy forest] [--tasks full] [--seeds 5] [--jobs 2]
+python benchmarks/tabular.py [--sets iris wine] [--methods jointenergy forest] [--tasks full] [--seeds 2] [--jobs 2]
 prints tables; --write publishes results/tabular.json from a clean tree and draws docs/tabular.md from it. Cells (set by
 task by method by seed) are kept in runs/tabular, so that an interrupted run resumes.
 """
@@ -16,17 +16,16 @@ from pathlib import Path
 import torch
 from rounds import told, versions
 from tabular_cells import Cell, every_cell, measure_all
-from tabular_methods import METHODS
+from tabular_methods import METHODS, TASKS
 from tabular_page import draw, tables, verdict
-from tabular_sets import SETS
-from tabular_tasks import TASKS
+from tabular_sets import KEEL_PACKAGE, SETS
 
 from jointenergy.errors import InputError
 from jointenergy.labels import nearest
 from jointenergy.report import provenance, results
 
 FOLDER = Path("runs") / "tabular"
-SEEDS = 5
+SEEDS = 2
 
 Values = dict[str, list[float | None]]
 """One value for each seed of every metric."""
@@ -76,13 +75,17 @@ def main() -> None:
 def run(arguments: argparse.Namespace) -> None:
     """Check the options, measure, print and, with --write, publish."""
     sets = chosen("set", arguments.sets, SETS)
-    methods = chosen("method", arguments.methods, list(METHODS))
+    asked = chosen("method", arguments.methods, list(METHODS))
+    methods = [name for name in asked if METHODS[name].installed]
     tasks = chosen("task", arguments.tasks, TASKS)
     if arguments.seeds < 1 or arguments.jobs < 1:
         raise InputError("--seeds and --jobs are counts from 1 on")
     if arguments.write:
         if (len(sets), len(methods), len(tasks)) != (len(SETS), len(METHODS), len(TASKS)):
-            raise InputError("what is published has all sets, methods and tasks: leave those options or --write out")
+            raise InputError(
+                "what is published has all sets, methods and tasks: leave those options or --write out, and install "
+                "the bench extra"
+            )
         provenance.commit()  # check before the work
     seeds, jobs = range(arguments.seeds), arguments.jobs
     threads = torch.get_num_threads() if jobs == 1 else max(1, (os.cpu_count() or 1) // jobs)
@@ -95,7 +98,8 @@ def run(arguments: argparse.Namespace) -> None:
     found = {cell: k["figures"] for cell, k in kept.items() if k is not None}
     minutes = sum(k["seconds"] for k in kept.values() if k is not None) / 60
     values = gathered(found, seeds)
-    peers = told(versions(["scikit-learn", "numpy", "torch"])).removeprefix("Peers: ")
+    packages = [KEEL_PACKAGE, *dict.fromkeys(METHODS[name].package for name in asked if METHODS[name].package)]
+    peers = told(versions(["scikit-learn", "numpy", "torch", *packages])).removeprefix("Peers: ")
     print(tables(values))
     print("\n".join(verdict(values)))
     print("\n".join([f"{minutes:.1f} minutes of work by {threads} thread(s) a process. {peers}", *failed]))

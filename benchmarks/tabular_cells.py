@@ -19,8 +19,8 @@ from typing import Any
 
 import torch
 from rounds import versions
-from tabular_methods import OURS
-from tabular_sets import split_of
+from tabular_methods import METHODS, OURS
+from tabular_sets import FROM_KEEL, KEEL_PACKAGE, split_of
 from tabular_tasks import Cells, applies
 
 from jointenergy.metrics import calibration
@@ -41,10 +41,11 @@ def code_of(ours: bool) -> str:
     return digest.hexdigest()[:16]
 
 
-def settings(method: str, threads: int) -> dict[str, Any]:
-    """Return the settings that must match for a cell to count."""
-    found = versions(["scikit-learn", "numpy", *(["torch"] if method == OURS else [])])
-    return {"code": code_of(method == OURS), "threads": threads, "versions": found}
+@cache
+def packages_of(name: str, method: str) -> dict[str, str | None]:
+    """Return the versions of the packages behind a cell."""
+    more = ["torch" if method == OURS else METHODS[method].package, KEEL_PACKAGE if name in FROM_KEEL else None]
+    return versions(["scikit-learn", "numpy", *(package for package in more if package is not None)])
 
 
 @dataclass(frozen=True, order=True)
@@ -56,6 +57,11 @@ class Cell:
     seed: int
     method: str
 
+    def settings(self, threads: int) -> dict[str, Any]:
+        """Return the settings that must match for the cell to count."""
+        versions = packages_of(self.set, self.method)
+        return {"code": code_of(self.method == OURS), "threads": threads, "versions": versions}
+
     def path(self, folder: Path) -> Path:
         return folder / self.set / self.task / self.method / f"{self.seed}.json"
 
@@ -65,12 +71,12 @@ class Cell:
             found = json.loads(self.path(folder).read_text())
         except (FileNotFoundError, json.JSONDecodeError):
             return None
-        return found if found.get("settings") == settings(self.method, threads) else None
+        return found if found.get("settings") == self.settings(threads) else None
 
     def write(self, folder: Path, threads: int, figures: dict[str, float], seconds: float) -> None:
         path = self.path(folder)
         path.parent.mkdir(parents=True, exist_ok=True)
-        kept = {**asdict(self), "settings": settings(self.method, threads), "seconds": seconds, "figures": figures}
+        kept = {**asdict(self), "settings": self.settings(threads), "seconds": seconds, "figures": figures}
         temporary = path.with_suffix(f".{os.getpid()}.part")
         temporary.write_text(json.dumps(kept, indent=1))
         temporary.replace(path)

@@ -1,6 +1,6 @@
-"""benchmarks: what `tabular` measures: one fit with all labels, with 5 or 10 for each class, and without some classes.
+"""benchmarks: what `tabular` measures: all labels, few labels, outliers, and missing entries, one fit each.
 
-`figures(task, method, split)` is one cell; names are those of published metrics without the set and the method.
+`Cells(task, split)(method)` is one cell; names are those of published metrics without the set and the method.
 """
 
 from __future__ import annotations
@@ -14,35 +14,43 @@ import torch
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics import log_loss, roc_auc_score
 from tabular_methods import (
-    EVERY,
+    CLASSIFIERS,
+    CUT,
     FEW,
     FULL,
-    HELD_OUT,
-    IMPUTER,
+    IMPUTE,
+    LEVEL,
     METHODS,
+    OUTLIERS,
+    PREPARED,
+    RAW,
     TRUTH,
     Method,
     Model,
     Preparation,
-    Truth,
-    interval_of,
 )
-from tabular_sets import UNLABELED, Split, few_labels, hidden, left_out, noise, without
+from tabular_sets import LARGE, UNLABELED, Split, few_labels, hidden, left_out, noise, without
 from tabular_truth import Floats, Ints
 
 from jointenergy.metrics.calibration import expected_calibration_error
 
 Figures = dict[str, float]
-TASKS = EVERY
-N_IMPUTED = 400  # test rows whose hidden numbers get intervals
+N_FEW = 5  # labels of each class
+N_IMPUTED = 200  # test rows whose hidden numbers are drawn
+CLASSES_LEFT = 2  # at least, for a classifier
 
 
 def applies(task: str, name: str, split: Split) -> bool:
-    """Return whether a cell exists: the truth must be known, and there must be two classes."""
+    """Return whether a cell exists."""
     method = METHODS[name]
-    if task not in method.tasks or (name in (TRUTH, IMPUTER) and split.truth is None):
+    if task not in method.make or (name == TRUTH and split.truth is None):
         return False
-    return task != HELD_OUT or split.n_classes > 2 or method.detector is not None
+    if split.name in LARGE and (task != FULL or not method.large):
+        return False
+    if task == IMPUTE and len(split.numbers) == 0:
+        return False
+    # Classifiers among the detectors need two classes that are left.
+    return task != OUTLIERS or name not in CLASSIFIERS or split.n_classes > CLASSES_LEFT
 
 
 class Rows:
@@ -52,20 +60,25 @@ class Rows:
         self.split = split
         self._preparation: Preparation | None = None
 
-    def __call__(self, x: Floats, method: Method) -> Floats:
-        """Return rows in the form that the method takes."""
-        if method.native:
-            return x
+    @property
+    def preparation(self) -> Preparation:
         if self._preparation is None:
             self._preparation = Preparation(self.split)
-        return self._preparation.filled(x) if np.isnan(x).any() else self._preparation(x)
+        return self._preparation
+
+    def __call__(self, x: Floats, method: Method) -> Floats:
+        """Return rows in the form that the method takes."""
+        if method.form == RAW:
+            return x
+        if method.form == PREPARED or not np.isnan(x).any():
+            return self.preparation(x)
+        return self.preparation.filled(x)
 
 
-def fitted(method: Method, rows: Rows) -> tuple[Model, float]:
+def fitted(task: str, method: Method, rows: Rows) -> tuple[Model, float]:
     """Fit a model; return it with the seconds it took."""
     split = rows.split
-    one_class = len(np.unique(split.y)) == 1
-    model = (method.detector if one_class and method.detector is not None else method.make)(split)
+    model = method.make[task](split)
     used = np.ones(len(split.y), bool) if method.unlabeled else split.y != UNLABELED
     x, y = rows(split.x, method)[used], split.y[used]
     with warnings.catch_warnings():
@@ -105,57 +118,82 @@ def nll(p: Floats, y: Ints) -> float:
 
 
 def full(method: Method, rows: Rows) -> Figures:
-    """Fit once with all labels and evaluate everything that the model can do."""
+    """Fit with all labels; predict complete test rows and rows with hidden entries."""
     split, found = rows.split, {}
-    model, found["fit_seconds"] = fitted(method, rows)
-    x = rows(split.x_test, method)
-    seen = np.where(hidden(split), np.nan, split.x_test)
-    if hasattr(model, "predict_proba"):
-        began = time.perf_counter()
-        p = probabilities(model, x)
-        found["predict_ms"] = 1e6 * (time.perf_counter() - began) / len(x)
-        found |= {"accuracy": right(p, split.y_test), "nll": nll(p, split.y_test)}
-        found["ece"] = expected_calibration_error(torch.from_numpy(p), torch.from_numpy(split.y_test))
-        p = probabilities(model, rows(seen, method))
-        found |= {"accuracy_missing": right(p, split.y_test), "nll_missing": nll(p, split.y_test)}
-    if hasattr(model, "predict_proba") or hasattr(model, "score_samples"):
-        found["ood_auroc_noise"] = auroc(scores(model, x), scores(model, rows(noise(split), method)))
-    if split.truth is not None:
-        ends = interval_of(model, seen[:N_IMPUTED], split.numbers)
-        found |= {} if ends is None else coverage(*ends, split)
+    model, found["fit_seconds"] = fitted(FULL, method, rows)
+    x, y = rows(split.x_test, method), split.y_test
+    began = time.perf_counter()
+    p = probabilities(model, x)
+    found["predict_ms"] = 1e6 * (time.perf_counter() - began) / len(x)
+    found |= {"accuracy": right(p, y), "nll": nll(p, y)}
+    found["ece"] = expected_calibration_error(torch.from_numpy(p), torch.from_numpy(y))
+    if split.name not in LARGE:
+        p = probabilities(model, rows(np.where(hidden(split), np.nan, split.x_test), method))
+        found |= {"accuracy_missing": right(p, y), "nll_missing": nll(p, y)}
     return found
 
 
-def coverage(low: Floats, high: Floats, split: Split) -> Figures:
-    """Return the coverage of hidden numbers by intervals, and the width relative to the true distribution."""
-    rows, columns = split.x_test[: len(low)], split.numbers
-    unknown = hidden(split)[: len(low)]
-    gone, x = unknown[:, columns], rows[:, columns]
-    inside = (low <= x) & (x <= high)
-    true_low, true_high = Truth(split).interval(np.where(unknown, np.nan, rows))
+def few(method: Method, rows: Rows) -> Figures:
+    """Fit with few labels."""
+    model, seconds = fitted(FEW, method, rows)
+    p = probabilities(model, rows(rows.split.x_test, method))
+    y = rows.split.y_test
+    return {"accuracy_few_5": right(p, y), "nll_few_5": nll(p, y), "fit_few_5_seconds": seconds}
+
+
+def outliers(method: Method, split: Split) -> Figures:
+    """Fit without some classes; tell the other test rows from those of these classes, and from noise."""
+    rest, strange = without(split, left_out(split))
+    rows = Rows(rest)
+    model, seconds = fitted(OUTLIERS, method, rows)
+    inside, other, noisy = (scores(model, rows(x, method)) for x in (rest.x_test, strange, noise(rest)))
     return {
-        "interval_coverage": float(inside[gone].mean()),
-        "interval_width_times": float((high - low)[gone].mean() / (true_high - true_low)[gone].mean()),
+        "ood_auroc_held_out": auroc(inside, other),
+        "ood_auroc_noise": auroc(inside, noisy),
+        "fit_outliers_seconds": seconds,
     }
 
 
-def few(method: Method, rows: Rows) -> Figures:
-    model, seconds = fitted(method, rows)
-    p = probabilities(model, rows(rows.split.x_test, method))
-    y = rows.split.y_test
-    return {"accuracy_few": right(p, y), "nll_few": nll(p, y), "fit_few_seconds": seconds}
+def impute(method: Method, rows: Rows) -> Figures:
+    """Fit to complete rows; draw the hidden numbers of test rows."""
+    split = rows.split
+    unknown, x = hidden(split)[:N_IMPUTED], split.x_test[:N_IMPUTED]
+    seen = np.where(unknown, np.nan, x)
+    model, seconds = fitted(IMPUTE, method, rows)
+    began = time.perf_counter()
+    draws = model.draws(rows(seen, method))
+    seconds += time.perf_counter() - began
+    if method.form != RAW:
+        draws = np.stack([rows.preparation.numbers_of(drawn) for drawn in draws])
+    found = {"impute_seconds": seconds} | errors(draws[:, :, : len(split.numbers)], split)
+    if split.truth is not None:
+        ordered, gone = np.sort(draws, axis=0), unknown[:, split.numbers]
+        low, high = split.truth.interval(seen, LEVEL)
+        width = (ordered[-1 - CUT] - ordered[CUT])[:, : gone.shape[1]]
+        found["interval_width_times"] = float(width[gone].mean() / (high - low)[gone].mean())
+    return found
 
 
-def held_out(method: Method, split: Split) -> Figures:
-    """Return the mean AUROC against classes that were left out of training."""
-    found = []
-    for classes in left_out(split):
-        rest, strange = without(split, classes)
-        rows = Rows(rest)
-        model, _ = fitted(method, rows)
-        inside, outside = (scores(model, rows(x, method)) for x in (rest.x_test, strange))
-        found.append(auroc(inside, outside))
-    return {"ood_auroc_held_out": float(np.mean(found))}
+def errors(draws: Floats, split: Split) -> Figures:
+    """Return the errors of draws of hidden numbers, `[draws, n, numbers]`, in standard deviations of the training rows.
+
+    The RMSE is of the mean of the draws, and the CRPS is that of a sample, without its bias. Columns that are constant
+    in training count nothing.
+    """
+    n, columns = len(draws), split.numbers
+    scale = split.x[:, columns].std(0)
+    gone = hidden(split)[: draws.shape[1], columns] & (scale > 0)
+    scale = np.where(scale > 0, scale, 1.0)
+    x = (split.x_test[: draws.shape[1], columns] / scale)[gone]
+    drawn = np.sort((draws / scale)[:, gone], axis=0)
+    weights = 2 * np.arange(n) - n + 1
+    apart = (weights[:, None] * drawn).sum(0) / (n * (n - 1))  # half the mean distance of two draws
+    inside = (drawn[CUT] <= x) & (x <= drawn[-1 - CUT])
+    return {
+        "imputation_rmse": float(np.sqrt(((drawn.mean(0) - x) ** 2).mean())),
+        "imputation_crps": float((np.abs(drawn - x).mean(0) - apart).mean()),
+        "interval_coverage": float(inside.mean()),
+    }
 
 
 class Cells:
@@ -163,14 +201,10 @@ class Cells:
 
     def __init__(self, task: str, split: Split) -> None:
         self._task, self._split = task, split
-        shown = few_labels(split, int(task.removeprefix("few-"))) if task in FEW else split
-        self._rows = Rows(shown)
+        self._rows = Rows(few_labels(split, N_FEW) if task == FEW else split)
 
     def __call__(self, name: str) -> Mapping[str, float]:
         method = METHODS[name]
-        if self._task == HELD_OUT:
-            return held_out(method, self._split)
-        if self._task == FULL:
-            return full(method, self._rows)
-        of = self._task.removeprefix("few-")
-        return {key.replace("few", f"few_{of}"): value for key, value in few(method, self._rows).items()}
+        if self._task == OUTLIERS:
+            return outliers(method, self._split)
+        return {FULL: full, FEW: few, IMPUTE: impute}[self._task](method, self._rows)

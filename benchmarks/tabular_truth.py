@@ -84,6 +84,19 @@ class Mixture:
                     end[np.ix_(rows, hidden)] = _quantile(posterior[rows], means, spreads, share)
         return low, high
 
+    def completed(self, x: Floats, n: int, rng: np.random.Generator) -> Floats:
+        """Return n draws of each missing number by itself, given what is known of its row: `[n, rows, n_numbers]`."""
+        draws = np.tile(x[:, : self.n_numbers], (n, 1, 1))
+        reached = np.exp(self._posterior(x)).cumsum(1)
+        for rows, seen in self._patterns(x):
+            hidden = np.flatnonzero(~seen)
+            if len(hidden):
+                means, spreads = self._given(x[rows], seen)
+                which = (rng.random((n, len(rows), 1)) > reached[rows, :-1]).sum(-1)
+                noise = rng.standard_normal((n, len(rows), len(hidden)))
+                draws[np.ix_(range(n), rows, hidden)] = means[range(len(rows)), which] + spreads[which] * noise
+        return draws
+
     def _patterns(self, x: Floats) -> Iterator[tuple[Ints, NDArray[np.bool_]]]:
         """The rows in which the same numbers are known, and which those are."""
         seen = ~np.isnan(x[:, : self.n_numbers])

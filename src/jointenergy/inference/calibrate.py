@@ -66,6 +66,7 @@ def at_temperature(probs: Mapping[str, Tensor], temperature: float) -> dict[str,
 class Conformal:
     """The probability mass that may precede a value of `label` in a prediction set.
 
+    For a number: what its central interval is widened by on each side, in its own unit; negative narrows it.
     `randomized` also counts a random share of the value's own probability: sets then have exactly the stated coverage
     and may be empty. Otherwise every set contains the most probable value and the coverage is at least the stated one.
     """
@@ -77,7 +78,7 @@ class Conformal:
     n_rows: int
 
     def __post_init__(self) -> None:
-        _check_coverage(self.coverage)
+        check_coverage(self.coverage)
         if not (is_number(self.value) and math.isfinite(self.value)):
             raise InputError(f"the value of a prediction set must be a finite number, got {self.value!r}")
         if not is_integer(self.n_rows) or self.n_rows < 1:
@@ -97,15 +98,20 @@ def conform(
 
 def conformal_of(label: str, probs: Tensor, truth: Tensor, coverage: float, chance: Tensor | None = None) -> Conformal:
     """Fit the prediction sets of one label to its probabilities `[n, c]` and true values on validation rows."""
-    _check_coverage(coverage)
-    n = len(truth)
+    own = _scores(probs, chance).gather(1, truth[:, None])[:, 0]
+    return Conformal(label, float(coverage), chance is not None, conformal_score(label, own, coverage), len(truth))
+
+
+def conformal_score(label: str, scores: Tensor, coverage: float) -> float:
+    """Return the score that a new row does not exceed with probability `coverage`, from those of validation rows."""
+    check_coverage(coverage)
+    n = len(scores)
     # The conformal rank, which accounts for the new row; the summand corrects rounding of (n + 1) * 0.9.
     rank = math.ceil((n + 1) * coverage - 1e-9)
     if rank > n:
         least = math.ceil(coverage / (1.0 - coverage) - 1e-9)
         raise InputError(f"coverage {coverage:g} needs at least {least} validation rows with {label!r}, got {n}")
-    own = _scores(probs, chance).gather(1, truth[:, None])[:, 0]
-    return Conformal(label, float(coverage), chance is not None, float(own.sort().values[rank - 1]), n)
+    return float(scores.sort().values[rank - 1])
 
 
 def members_of(fitted: Conformal, probs: Tensor, chance: Tensor | None = None) -> Tensor:
@@ -176,6 +182,6 @@ def _observed(model: JointModel, x: Tensor, y: Tensor) -> tuple[list[Tensor], li
     return found, truths
 
 
-def _check_coverage(coverage: float) -> None:
+def check_coverage(coverage: float) -> None:
     if not (is_number(coverage) and 0 < coverage < 1):
         raise InputError(f"coverage must be more than 0 and less than 1, got {coverage!r}")

@@ -127,11 +127,14 @@ NAMES: dict[str, Range] = {
     **{
         f"{what}.<table>.<method>": FRACTION
         for what in (
-            *("accuracy", "ece", "accuracy_few_5", "accuracy_few_10", "accuracy_missing"),
+            *("accuracy", "ece", "accuracy_few_5", "accuracy_missing"),
             *("ood_auroc_noise", "ood_auroc_held_out", "interval_coverage"),
         )
     },
-    **{f"{what}.<table>.<method>": DISTANCE for what in ("nll", "nll_few_5", "nll_few_10", "nll_missing")},
+    **{
+        f"{what}.<table>.<method>": DISTANCE
+        for what in ("nll", "nll_few_5", "nll_missing", "imputation_rmse", "imputation_crps")
+    },
     "tests.<outcome>": COUNT,
     **{f"fuzz_{what}": COUNT for what in ("files", "taken", "findings", "targets")},
     **{f"{what}.<command>": COUNT for what in ("kills", "kills_resumed_alike")},

@@ -18,6 +18,7 @@ from torch import Tensor
 from jointenergy import streams
 from jointenergy.data.training import TrainingData
 from jointenergy.errors import InputError
+from jointenergy.inference.calibrate import Conformal
 from jointenergy.inputs import check_count, check_path
 from jointenergy.labels import MISSING
 from jointenergy.tables import diagnosis, frames, gaussians, parameters, plots, saving
@@ -247,6 +248,18 @@ class TableEstimator(BaseEstimator):  # type: ignore[misc]
             wider = columns.scaling.log_volume(table.numbers(columns.numbers))
             volume = np.where(~x.isnan().numpy() | completed, wider, 0.0).sum(1)
         return np.asarray(found.numpy() - volume + columns.log_shares(table))
+
+    def _conformed(self, what: str, coverage: float) -> list[Conformal]:
+        """Return what `conform` has fitted for a coverage; raise InputError if it was not called with it."""
+        check_is_fitted(self)
+        fitted = [c for c in self.conformal_ if c.coverage == coverage]
+        if not fitted:
+            known = ", ".join(sorted({f"{c.coverage:g}" for c in self.conformal_})) or "none"
+            raise InputError(
+                f"there are no {what} of coverage {coverage!r} (fitted: {known}): "
+                f"call conform(X, y, coverage={coverage!r}) with rows that fit has not seen"
+            )
+        return fitted
 
     def _read(self, X: Any) -> InputTable:
         check_is_fitted(self)

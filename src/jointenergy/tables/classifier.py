@@ -260,14 +260,7 @@ class JointEnergyClassifier(ClassifierMixin, TableEstimator):  # type: ignore[mi
             bool `[n, classes]`, a list of them for several outputs or binary labels. The most probable class is always
             in the set.
         """
-        check_is_fitted(self)
-        fitted = [c for c in self.conformal_ if c.coverage == coverage]
-        if not fitted:
-            known = ", ".join(sorted({f"{c.coverage:g}" for c in self.conformal_})) or "none"
-            raise InputError(
-                f"there are no prediction sets of coverage {coverage!r} (fitted: {known}): "
-                f"call conform(X, y, coverage={coverage!r}) with rows that fit has not seen"
-            )
+        fitted = self._conformed("prediction sets", coverage)
         sets = [members_of(c, p).numpy() for c, p in zip(fitted, self._probs(self._read(X)), strict=True)]
         return sets[0] if self._targets.kind == "one" else sets
 

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from jointenergy.data.training import TrainingData
 from jointenergy.errors import InputError
+from jointenergy.inference.calibrate import Conformal, check_coverage, conformal_score
 from jointenergy.inputs import check_count
 from jointenergy.tables.base import TableEstimator
 from jointenergy.tables.columns import Floats
@@ -47,6 +48,8 @@ class JointEnergyRegressor(RegressorMixin, TableEstimator):  # type: ignore[misc
 
     Attributes
     ----------
+    conformal_ : tuple of Conformal
+        Intervals fitted by `conform`, one for each coverage.
     health_, n_iter_, loss_curve_, validation_scores_, n_features_in_, feature_names_in_
         As in JointEnergyClassifier.
 
@@ -78,6 +81,7 @@ class JointEnergyRegressor(RegressorMixin, TableEstimator):  # type: ignore[misc
             raise InputError("a density needs at least 2 rows, got n_samples=1")
         whole = self._with_target(table, values)
         self._train(whole, torch.empty(table.n_rows, 0, dtype=torch.int64), {}, weight)
+        self.conformal_: tuple[Conformal, ...] = ()  # those of an earlier fit do not hold any more
         return self
 
     def predict(self, X: Any) -> Floats:
@@ -90,6 +94,33 @@ class JointEnergyRegressor(RegressorMixin, TableEstimator):  # type: ignore[misc
         if not ((asked > 0) & (asked < 1)).all():
             raise InputError(f"quantiles must lie between 0 and 1, got {quantiles!r}")
         return self._over(X, lambda values, shares: _inverse(values, shares, np.tile(asked, (len(values), 1))))
+
+    def conform(self, X: Any, y: Any, *, coverage: float = 0.9) -> Self:
+        """Fit intervals that contain the target of new rows with probability `coverage` at least.
+
+        Pass rows that `fit` has not seen and that come from the same population as the new rows; rows without a target
+        are ignored. Quantiles are widened, or narrowed, by the same amount on each side for all rows (Romano, Patterson
+        and Candes, 2019): the guarantee holds whether or not they are right, on average over rows.
+        """
+        low, high = self._central(X, coverage)
+        values = np.asarray(column_or_1d(y), dtype=np.float64)
+        check_consistent_length(low, values)
+        outside = torch.from_numpy(np.maximum(low - values, values - high)[~np.isnan(values)])
+        found = Conformal(TARGET, float(coverage), False, conformal_score(TARGET, outside, coverage), len(outside))
+        self.conformal_ = (*(c for c in self.conformal_ if c.coverage != coverage), found)
+        return self
+
+    def predict_interval(self, X: Any, *, coverage: float = 0.9) -> Floats:
+        """Return the interval of each row's target, `[n, 2]`. Call `conform` with the same coverage first."""
+        (fitted,) = self._conformed("intervals", coverage)
+        low, high = self._central(X, coverage)
+        widened = np.maximum(fitted.value, (low - high) / 2)  # no end passes the middle
+        return np.stack([low - widened, high + widened], axis=1)
+
+    def _central(self, X: Any, coverage: float) -> Floats:
+        """Return the quantiles that the interval of probability `coverage` lies between, `[2, n]`."""
+        check_coverage(coverage)
+        return self.predict_quantiles(X, [(1 - coverage) / 2, (1 + coverage) / 2]).T
 
     def predict_draws(self, X: Any, n_draws: int = 100, random_state: Any = None) -> Floats:
         """Draw the target given each row, `[n, n_draws]`."""

@@ -172,6 +172,7 @@ def _made(cls: type[E], known: _StoredEstimator, tensors: dict[str, Tensor]) -> 
         classes = [np.array(values, dtype=np.dtype(kind)) for kind, values in known.targets.classes]
         estimator._targets = Targets(known.targets.kind, classes, _from_json(known.targets.missing_label))
         estimator.classes_ = estimator._targets.public()
+    if hasattr(estimator, "conform"):
         estimator.conformal_ = known.conformal
     weights, labels = under(tensors, "model/"), LabelSpace(known.model.spaces)
     sizes = known.model.hidden, known.model.event_shape, labels, known.model.n_targets
