@@ -466,7 +466,8 @@ class TestForms:
         kernel, start = je.kernels.Langevin(0.02, 0.2), je.starts.UniformStart(0.0, 0.0, (2,))
         more = {**QUICK, "kernel": kernel, "folder": tmp_path / "run", "sampling_steps": 4}
         made = je.fit(network(), blobs(), denoising_steps=3, **more)
-        for run in (made, je.load(tmp_path / "run", network=network())):
+        path = made.export(tmp_path / "run.safetensors")
+        for run in (made, *(je.load(where, network=network()) for where in (tmp_path / "run", path))):
             still, moved = (run.sample(50, steps=n, start=start).x for n in (3, 4))
             assert float(still.std(0).max()) < 1e-6 < float(moved.std(0).min())
         for steps, changed, said in (

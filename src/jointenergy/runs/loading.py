@@ -267,6 +267,7 @@ def _from_own_file(
             description.rebuild(own.label_kernel, "kernel"),
             own.x_steps,
             own.steps,
+            Aids(denoise_for=own.denoising_steps),
             start=start or description.rebuild(own.start, "start"),
         )
     origin = Origin(f"the file {path}", labels, shape, device, seed=found.seed, density=own.density)

@@ -58,6 +58,7 @@ class OwnNetwork:
     steps: CountOrNone | None
     start: Any
     density: bool
+    denoising_steps: CountOrNone = 0
 
     __pydantic_config__: ClassVar[ConfigDict] = STRICT
 
@@ -96,6 +97,7 @@ def own_network(model: JointModel, sampling: Sampling, bounds: tuple[float, floa
         steps=sampling.steps,
         start=describe(sampling.start),
         density=density,
+        denoising_steps=sampling.aids.denoise_for,
     )
 
 
