@@ -15,6 +15,7 @@ from jointenergy.kernels import MALA, Langevin, Target, last
 from jointenergy.metrics.registry import check_value, range_of
 from jointenergy.models import EnergyModel
 from jointenergy.report.results import Result
+from jointenergy.report.sections import Extractor
 
 
 def here(package: str, module: str) -> str | None:
@@ -244,6 +245,35 @@ def test_counts_begin_at_one(words, benchmark, capsys, monkeypatch):
     with pytest.raises(SystemExit):
         benchmark(words[0]).main()
     assert "is no count from 1 on" in capsys.readouterr().err
+
+
+# Lengths of chains.
+
+
+def test_samples_are_compared_by_the_length_of_their_chains(benchmark, tmp_path, monkeypatch, capsys):
+    from tests.generated_data import write_idx_set
+    from tests.small_run import call
+
+    lengths = benchmark("chain_lengths")
+    write_idx_set(tmp_path / "mnist")
+    place = str(tmp_path / "run")
+    assert call("train", "mnist-jem", "--smoke", "--data", str(tmp_path), "--out", place).status == 0
+    means = torch.nn.Sequential(torch.nn.AvgPool2d(14), torch.nn.Flatten())
+    monkeypatch.setattr(
+        lengths.extractors, "load", lambda name, run: Extractor(str(name), means, torch.nn.Flatten(), reference="train")
+    )
+    words = [place, "--chains", "0", "3:1", "--n", "20", "--judge", "other", "--pictures", str(tmp_path / "pictures")]
+    monkeypatch.setattr(sys, "argv", ["chain_lengths", *words])
+    lengths.main()
+    assert re.fullmatch(
+        r"0 steps, the last 0 without noise, 20 samples: fid .*, mosaics .*, judge .*\n"
+        r"3 steps, the last 1 without noise, 20 samples: fid .*, mosaics .*, judge .*\n",
+        capsys.readouterr().out,
+    )
+    assert (tmp_path / "pictures" / "3-1.png").read_bytes().startswith(b"\x89PNG")
+    monkeypatch.setattr(sys, "argv", ["chain_lengths", place, "--chains", "3:4"])
+    with pytest.raises(SystemExit):
+        lengths.main()
 
 
 # Training.

@@ -178,3 +178,13 @@ def test_weights_beyond_float16_are_refused(tmp_path):
 def test_what_is_no_path_is_told(path):
     with pytest.raises(InputError, match="load takes a path or the name of a published model"):
         je.load(path)
+
+
+def test_weights_of_a_trial_open_and_say_that_they_are_one():
+    """They are listed nowhere: an unhealthy model has no published name."""
+    path = pretrained.REPOSITORY / "trials" / "cifar10-jem-2026-11-18.safetensors"
+    with pytest.warns(UserWarning, match="a trial: chains of 2,000 steps drift"):
+        run = je.load(path)
+    assert (run.sampling.steps, run.sampling.aids.denoise_for) == (200, 20)
+    start = je.starts.UniformStart(-1.0, 1.0, run.event_shape)  # its own starts are those of the training images
+    assert run.sample(2, {"class": "ship"}, steps=1, start=start).x.shape == (2, 3, 32, 32)

@@ -98,7 +98,7 @@ class Space:
         self.reach = float(_nearest(self.data, self.data, NEIGHBOR + 1).quantile(1 - TAIL))
         flat = clean.flatten(1)
         self.apart = float(_nearest(flat, flat, 2).quantile(TAIL))
-        both = [_statistics(rows) for rows in (clean, shown)]
+        both = [image_statistics(rows) for rows in (clean, shown)]
         self.limits = {
             name: (min(_beyond(s[name], TAIL) for s in both), max(_beyond(s[name], 1 - TAIL) for s in both))
             for name in both[0]
@@ -128,7 +128,7 @@ class Space:
 
     def tails(self, x: Tensor) -> dict[str, Tensor]:
         """Return which images lie beyond each limit, by name."""
-        found = _statistics(x)
+        found = image_statistics(x)
         return {
             name: found[what] > self.limits[what][1] if above else found[what] < self.limits[what][0]
             for name, (what, above, _) in TAILS.items()
@@ -217,7 +217,7 @@ def _convolved(x: Tensor, filters: list[Tensor]) -> Tensor:
     return torch.cat(found, 1)
 
 
-def _statistics(x: Tensor) -> dict[str, Tensor]:
+def image_statistics(x: Tensor) -> dict[str, Tensor]:
     """Return statistics of each image: root mean square of its Laplacian, mean, contrast, and chroma if in color."""
     if not _is_image(x):
         return {}
