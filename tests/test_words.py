@@ -36,7 +36,7 @@ PHRASES = {
     r"\bfeels? (?:it|every)\b": "slows down",
     r"\bin vain\b": "without effect",
     r"\bstands? and falls?\b": "depend on each other",
-    r"(?<!decision )\b00[0-4](?:'s\b|, (?:appendix|section|table|figure|equation|[A-H]\b))": "authors and year",
+    r"(?<!decision )(?<![\d,])00[0-4](?:'s\b|, (?:appendix|section|table|figure|equation|[A-H]\b))": "authors and year",
 }
 BRITISH = re.compile(
     r"\b(?:grey|colour\w*|behaviour\w*|neighbour\w*|labell\w+|modell\w+|favour\w*|centres?|centred"
