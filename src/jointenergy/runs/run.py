@@ -111,6 +111,7 @@ class Run:
         # An empty tensor with the dtype and device of the weights, to convert inputs to.
         self._like = torch.empty(0, dtype=weight.dtype, device=weight.device)
         self._reference: inference.Reference | None = None
+        self._fitted_gaussians: dict[str | None, ClassGaussianStart] = {}
 
     def __repr__(self) -> str:
         return f"<Run of {self.origin.name}: x of {self.event_shape} in {self.bounds}, {self.labels!r}>"
@@ -1258,10 +1259,13 @@ class Run:
         return start.bind(data.x, data.y, self.labels, self.bounds, clamp=clamped(self.sampling.x_kernel, self.model))
 
     def _class_gaussians(self, given: Labels, n: int) -> tuple[ClassGaussianStart, tuple[str, ...]]:
-        """Fit a Gaussian to each class of the training data; return it with notes."""
+        """Return Gaussians fitted to the classes of the training data, with notes."""
         clamp = self.bounds if clamped(self.sampling.x_kernel, self.model) else None
         data, (variable, notes) = self.data, self._class_variable(given, n)
-        return ClassGaussianStart.fit(data.x, data.y, self.labels, variable, bounds=clamp), notes
+        if variable not in self._fitted_gaussians:
+            fitted = ClassGaussianStart.fit(data.x, data.y, self.labels, variable, bounds=clamp)
+            self._fitted_gaussians[variable] = fitted
+        return self._fitted_gaussians[variable], notes
 
     def _class_variable(self, given: Labels, n: int) -> tuple[str | None, tuple[str, ...]]:
         """Return the label whose classes get Gaussians, the first given of several, with notes."""
