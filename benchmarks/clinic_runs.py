@@ -21,7 +21,7 @@ from torch import nn
 
 import jointenergy as je
 from jointenergy.data import idx_files
-from jointenergy.training.loop import Diverged
+from jointenergy.training.evidence import DIVERGED
 
 Rows = tuple[np.ndarray, np.ndarray | None]
 IMAGES = 2000
@@ -136,15 +136,14 @@ class Good:
             (x, y), network = self.data()
             rows = x if y is None else (x, y)
             settings = {"folder": folder, "iterations": self.iterations, "seed": self.seed, "device": "cpu"}
-            try:
-                je.fit(network, rows, verbose=False, **settings)  # type: ignore[arg-type]
-            except Diverged as diverged:
-                print(f"{folder.name} is left out: {diverged}", flush=True)
-                return
+            je.fit(network, rows, verbose=False, **settings)  # type: ignore[arg-type]
         else:
             command = [sys.executable, "-m", "jointenergy", "train", self.recipe, "--out", str(folder)]
             command += [word for setting in self.settings for word in ("--set", setting)]
             subprocess.run([*command, "--seed", str(self.seed), "--device", "cpu"], capture_output=True, check=False)
+        if (folder / DIVERGED).exists():  # its weights are the last ones that the verdict liked
+            print(f"{folder.name} is left out: its training diverged", flush=True)
+            return
         (folder / FINISHED).touch()
 
     def run(self, place: Path) -> je.Run:
