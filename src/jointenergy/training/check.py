@@ -83,7 +83,7 @@ class _Examined:
         if len(x) < FEWEST:
             self.uncompared = f"samples cannot be compared with data: {plural(len(x), 'row')}, but {FEWEST} are needed"
             return None
-        space = Space(x, self._shown(x))
+        space = Space(x, self._shown(x), unseen=self.plan.data.mask is not None)
         if space.constant:
             self.uncompared = "samples cannot be compared with data: all data rows are equal"
             return None
