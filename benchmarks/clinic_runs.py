@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from sklearn.datasets import load_digits, load_iris, load_wine, make_blobs, make_circles, make_moons
+from sklearn.datasets import load_breast_cancer, load_digits, load_iris, load_wine, make_blobs, make_circles, make_moons
 from torch import nn
 
 import jointenergy as je
@@ -199,6 +199,10 @@ GOOD: list[Good] = [
     *_recipe("digits-mixed", "report", "digits-mixed", 1),
     *_fit("fashion-8-unlabeled", "report", grey(*FASHION, 8, labels=False), wide_mlp, 1),
     *_recipe("digits-gibbs-factored", "report", "digits-gibbs:factored", 1),
+    *_fit("fashion-8", "report", grey(*FASHION, 8), wide_mlp, 2),
+    *_fit("wine", "report", table(load_wine), small_mlp, 2),
+    *_fit("iris", "report", table(load_iris), small_mlp, 2),
+    *_fit("breast-cancer", "report", table(load_breast_cancer), small_mlp, 1),
 ]
 """The limits were set on the half "tune"; the half "report" was not used for that."""
 
