@@ -85,9 +85,10 @@ class Space:
 
     Limits of single samples come from both, since chains may end cleaner than noised data. Of rows that training did
     not see, `unseen`, means have an error of their own, while those of training rows are what samples should have.
+    Without `means` they are not compared: chains at another temperature than 1 sample another law.
     """
 
-    def __init__(self, clean: Tensor, shown: Tensor, *, unseen: bool = False) -> None:
+    def __init__(self, clean: Tensor, shown: Tensor, *, unseen: bool = False, means: bool = True) -> None:
         self.filters = _filters(clean.shape[1], clean) if _is_image(clean) else None
         found = self._raw(shown).double()
         self.mean = found.mean(0)
@@ -100,6 +101,7 @@ class Space:
         self.scale = directions / variance.clamp(min=FLOOR * largest if largest > 0 else 1.0).sqrt()
         self.data = self(shown)
         self.clean, self.shown, self.unseen = clean, shown, unseen
+        self.means = means and self.filters is None
         self.width = float(torch.pdist(self.data[:1000]).median()) if len(self.data) > 1 else 1.0
         self.reach = float(_nearest(self.data, self.data, NEIGHBOR + 1).quantile(1 - TAIL))
         flat = clean.flatten(1)
@@ -150,7 +152,7 @@ class Space:
 
         `all_rows` says that the rows are all that samples should resemble, not a part of them.
         """
-        if self.filters is not None:
+        if not self.means:
             return math.nan
         spread = self.shown.double().std(0)
         apart, error, n = torch.zeros_like(spread), 0.0, sum(len(x) for x, _ in groups)
