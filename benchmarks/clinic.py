@@ -31,7 +31,7 @@ from torch import Tensor
 
 from jointenergy.buffers import Buffer, Drawn
 from jointenergy.data import load
-from jointenergy.kernels import BlockGibbs, GibbsWithGradients, Kernel, Langevin, Target
+from jointenergy.kernels import BlockGibbs, GibbsWithGradients, Kernel, Langevin, PreconditionedMALA, Target
 from jointenergy.labels import MISSING
 from jointenergy.metrics.looks import REFERENCE, Space
 from jointenergy.models import JointModel
@@ -50,11 +50,16 @@ MIXED = ("mosaics", "noisy", "drifting")  # what is mixed into good samples
 LABELS = Path(__file__).with_name("clinic_labels.json")
 POWER = "digits-image"  # the run whose samples are mixed
 NOTE = (
-    "Half of the good runs, which were not looked at while the limits were set. The judge's rule was made coarser "
-    "after ten runs of this half had been seen: it had called copies of tables broken whose distance is small against "
-    "the spread of the data; and the limit of agreement was raised from 0.5 to 0.65, which good runs of the other half "
-    "pass, after one had passed here with half of its labels mixed up. Each run is broken in a few ways, at two "
-    "strengths. Broken runs that the judge cannot tell from their originals are undecided and in no error rate."
+    "Half of the good runs, which were not looked at while the limits were set; four of them were added later. "
+    "The judge's rule was made coarser after ten runs of this half had been seen: it had called copies of tables "
+    "broken whose distance is small against the spread of the data; and the limit of agreement was raised from 0.5 to "
+    "0.65, which good runs of the other half pass, after one had passed here with half of its labels mixed up. Means "
+    "of columns of tables are compared since a table with noise on its weights had passed here; the limit was set on "
+    "copies of tables of the other half. In a first look at this half with it one such table passed, and a run at a "
+    "low temperature failed by it: since then the check draws more samples of tables, and means are compared at "
+    "temperature 1 alone; the limit stayed. Each run is broken in a few ways, at two strengths. Broken runs that the "
+    "judge cannot tell from their originals are undecided and in no error rate. A run whose training diverged is left "
+    "out."
 )
 EACH = 5  # ways of breaking each good run
 WORSE = 2.0  # times the Fréchet distance of the good original, for a broken copy to be broken,
@@ -72,6 +77,8 @@ class Patient:
 
 # Ways of breaking a run.
 
+Moves = Langevin | PreconditionedMALA
+"""The kernels of x that `fit` and the recipes here use."""
 
 Change = Callable[[Tensor, Tensor], Tensor]
 """Maps the log-density of all label states, `[n, S]`, and x to a new log-density."""
@@ -98,50 +105,70 @@ class Changed(JointModel):
         return self.log_density_of_states(x, y[:, None])[:, 0]
 
 
-def _kernel(kernel: Kernel, change: Callable[[Langevin], Langevin]) -> Kernel:
+def _kernel(kernel: Kernel, change: Callable[[Moves], Moves]) -> Kernel:
     if isinstance(kernel, BlockGibbs):
         return replace(kernel, x_kernel=_kernel(kernel.x_kernel, change))
-    assert isinstance(kernel, Langevin)
+    assert isinstance(kernel, Moves)
     return change(kernel)
 
 
-def _moves(patient: Patient, change: Callable[[Langevin], Langevin]) -> Patient:
+def _moves(patient: Patient, change: Callable[[Moves], Moves]) -> Patient:
     return replace(patient, plan=replace(patient.plan, kernel=_kernel(patient.plan.kernel, change)))
+
+
+def _steps(patient: Patient, by: float) -> Patient:
+    """Scale the step size, at the same temperature."""
+
+    def scaled(k: Moves) -> Moves:
+        if isinstance(k, Langevin):
+            return replace(k, step_size=k.step_size * by, noise_scale=k.noise_scale * math.sqrt(by))
+        return replace(k, step_size=k.step_size * by)
+
+    return _moves(patient, scaled)
+
+
+def _noise(patient: Patient, by: float) -> Patient:
+    """Scale the noise, at the same step size."""
+
+    def scaled(k: Moves) -> Moves:
+        if isinstance(k, Langevin):
+            return replace(k, noise_scale=k.noise_scale * by)
+        return replace(k, temperature=k.temperature * by**2)
+
+    return _moves(patient, scaled)
 
 
 def _models(patient: Patient, change: Change) -> Patient:
     return replace(patient, model=Changed(patient.model, change))
 
 
-def _langevin(patient: Patient) -> Langevin:
+def _moves_of(patient: Patient) -> Moves:
     kernel = patient.plan.kernel
     moves = kernel.x_kernel if isinstance(kernel, BlockGibbs) else kernel
-    assert isinstance(moves, Langevin)
+    assert isinstance(moves, Moves)
     return moves
 
 
 def frozen(p: Patient, weak: bool) -> Patient:
     """Chains that hardly move."""
-    by = 1e-3 if weak else 1e-8
-    return _moves(p, lambda k: replace(k, step_size=k.step_size * by, noise_scale=k.noise_scale * math.sqrt(by)))
+    return _steps(p, 1e-3 if weak else 1e-8)
 
 
 def noisy(p: Patient, weak: bool) -> Patient:
     """Chains whose noise outweighs the gradient."""
-    return _moves(p, lambda k: replace(k, noise_scale=k.noise_scale * (4 if weak else 20)))
+    return _noise(p, 4 if weak else 20)
 
 
 def overshooting(p: Patient, weak: bool) -> Patient:
     """Steps that are too large, at the same temperature."""
-    by = 8 if weak else 60
-    return _moves(p, lambda k: replace(k, step_size=k.step_size * by, noise_scale=k.noise_scale * math.sqrt(by)))
+    return _steps(p, 8 if weak else 60)
 
 
 def collapsed(p: Patient, weak: bool) -> Patient:
     """A density with a few deep wells at rows of data."""
     rows = p.plan.data.x[: 12 if weak else 3].flatten(1)
     near = torch.cdist(rows, p.plan.data.x.flatten(1)).kthvalue(20).values.mean()
-    depth = 40 * _langevin(p).temperature if _langevin(p).temperature > 0.1 else 0.5 * float(near)
+    depth = 40 * _moves_of(p).temperature if _moves_of(p).temperature > 0.1 else 0.5 * float(near)
 
     def deeper(f: Tensor, x: Tensor) -> Tensor:
         distance = (x.flatten(1)[:, None] - rows[None]).square().sum(2).add(1e-6).sqrt().amin(1)
@@ -155,7 +182,7 @@ def mosaics(p: Patient, weak: bool) -> Patient:
     shape = p.plan.data.event_shape
     board = 1.0 - 2.0 * ((torch.arange(shape[-2])[:, None] + torch.arange(shape[-1])[None]) % 2).float()
     size = p.plan.data.x.std() * (0.3 if weak else 1.0)
-    stiffness = 0.3 / _langevin(p).step_size  # as stiff as the steps allow
+    stiffness = 0.3 / _moves_of(p).step_size  # as stiff as the steps allow
 
     def rewarded(f: Tensor, x: Tensor) -> Tensor:
         amplitude = (x * board).flatten(1).mean(1)
@@ -186,10 +213,7 @@ def memorized(p: Patient, weak: bool) -> Patient:
         buffer.store(Drawn(data.x[rows], data.y[rows], ages, torch.arange(n)), generator=seeded(0, "memorized"))
         still = replace(still, buffer=buffer)
     if weak:
-        return _moves(
-            replace(still, plan=replace(still.plan, sampling_steps=2)),
-            lambda k: replace(k, step_size=k.step_size * 0.05, noise_scale=k.noise_scale * 0.05**0.5),
-        )
+        return _steps(replace(still, plan=replace(still.plan, sampling_steps=2)), 0.05)
     return frozen(still, False)
 
 
@@ -226,7 +250,7 @@ def drifting(p: Patient, weak: bool) -> Patient:
     generator = torch.Generator().manual_seed(1)
     side = torch.nn.functional.normalize(torch.randn(data.shape[1], generator=generator), dim=0)
     spread = (data @ side).std()
-    push = (1.0 if weak else 4.0) * max(_langevin(p).temperature, 0.1)
+    push = (1.0 if weak else 4.0) * max(_moves_of(p).temperature, 0.1)
 
     return _models(p, lambda f, x: f + (push * (x.flatten(1) @ side) / spread)[:, None])
 

@@ -15,7 +15,7 @@ from clinic_runs import GOOD
 
 from jointenergy.data import image_grid
 
-SHOWN = ("digits-image-1", "mnist-8-1", "kmnist-8-1", "fashion-8-1")
+SHOWN = ("digits-image-1", "mnist-8-1", "kmnist-8-1", "fashion-8-2")
 BROKEN = ("mosaics", "overshooting", "conditional", "noisy", "silent")
 
 

@@ -1,18 +1,24 @@
 """Help that helps: an example below the help of each command, and advice at the end of a run that is not healthy."""
 
 import shlex
+from dataclasses import replace
 
 import pytest
 from typer.testing import CliRunner
 
+from jointenergy.buffers import ReplayBuffer
 from jointenergy.cli.examples import EXAMPLES
 from jointenergy.cli.main import COMMANDS, app, load_command
 from jointenergy.cli.training import _advice
+from jointenergy.objectives import JEM, EnergyL2, Mixed
 from jointenergy.training.advice import REMEDIES, changes
 from jointenergy.training.callbacks import Printed
 from jointenergy.training.health import Health
 from tests.small import trained
 from tests.test_runs import TINY
+from tests.test_training_health import LABELS, Gaussians, plan_of
+
+DRIFTING = Health(finite=True, auroc_fresh=0.99, auroc_fresh_long=0.99)
 
 
 def test_every_command_has_an_example():
@@ -38,12 +44,25 @@ def test_commands_within_a_command_have_an_example_too():
         command.make_context(name, shlex.split(command.epilog)[4:])
 
 
+def plan(objective=None):
+    buffer = ReplayBuffer(100, event_shape=(6,), labels=LABELS)
+    return replace(plan_of(Gaussians()), objectives=(objective or JEM() + EnergyL2(),), buffer=buffer)
+
+
 def test_the_two_settings_most_worth_changing_are_those_of_most_signs():
     lost = Health(finite=False)
-    assert [change.recipe for change in changes(lost)] == ["optimizer.learning_rate", "chain.kernel.step_size"]
-    drifting = Health(finite=True, auroc_fresh=0.99, auroc_fresh_long=0.99)
-    assert [change.recipe for change in changes(drifting)] == ["chain.steps", "objective.energy_l2"]
-    assert changes(Health(finite=True)) == []
+    assert [change.recipe for change in changes(lost, plan())] == ["optimizer.learning_rate", "chain.kernel.step_size"]
+    assert [change.recipe for change in changes(DRIFTING, plan())] == ["chain.steps", "objective.energy_l2"]
+    assert changes(Health(finite=True), plan()) == []
+
+
+def test_what_the_run_lacks_is_not_advised():
+    """Fails if weights of terms that the objective lacks, or a buffer that the run lacks, are named."""
+    assert [change.recipe for change in changes(DRIFTING, plan(JEM()))] == ["chain.steps", "buffer.restart"]
+    mislabeled = Health(finite=True, agreement=0.1)
+    assert [change.recipe for change in changes(mislabeled, plan(Mixed()))] == ["iterations"]
+    without = replace(plan(JEM()), buffer=None)
+    assert [change.recipe for change in changes(DRIFTING, without)] == ["chain.steps"]
 
 
 def test_every_sign_has_two_settings():
@@ -52,7 +71,7 @@ def test_every_sign_has_two_settings():
 
 
 def test_advice_names_the_settings_and_the_page():
-    said = _advice(Health(finite=False))
+    said = _advice(Health(finite=False), plan())
     assert "lower optimizer.learning_rate, then lower chain.kernel.step_size" in said
     assert "docs/how-to/health.md" in said
 

@@ -23,7 +23,7 @@ from jointenergy.cli import waiting as waits
 from jointenergy.cli.inputs import labels_of, text_of
 from jointenergy.cli.main import app
 from jointenergy.cli.masks import mask_of
-from jointenergy.data import load
+from jointenergy.data import arrays, load
 from jointenergy.data.training import TrainingData
 from jointenergy.errors import InputError
 from jointenergy.inference import SCORES, Score
@@ -391,6 +391,15 @@ def test_what_is_wrong_is_one_sentence(words, sentence, place, tmp_path, monkeyp
 def test_resize_brings_images_to_the_runs_size(place):
     found = records(call(place, "predict", "run", "large.png", "large.npy", "--resize", "--json"))
     assert len(found) == 3
+
+
+@pytest.mark.parametrize("name", ["wide.npy", "wide.npz"])
+def test_a_shape_that_does_not_fit_is_refused_before_values_are_read(name, place, tmp_path, monkeypatch):
+    """Fails if a large file is unpacked first, which can take all memory."""
+    (np.savez_compressed if name.endswith("z") else np.save)(tmp_path / name, np.zeros((1000, 5)))
+    monkeypatch.setattr(arrays, "_read", lambda *_: pytest.fail("values were read"))
+    with pytest.raises(InputError, match=rf"rows of {name} are 5, but the run expects 8 x 8 pixels"):
+        call(place, "predict", "run", str(tmp_path / name))
 
 
 @pytest.mark.parametrize("dtype", [">f4", ">f8", "longdouble", "f2"])

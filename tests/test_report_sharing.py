@@ -142,6 +142,20 @@ def test_a_shell_pushes_and_pulls(tmp_path, monkeypatch):
     assert (tmp_path / "deep" / "er" / "shared" / MODEL).is_file()
 
 
+def test_the_card_of_a_run_by_fit_says_how_it_was_trained(tmp_path):
+    """Fails where the card of a network of your own says nothing of its rows, objective and chains."""
+    x = torch.randn(100, 2)
+    net = torch.nn.Sequential(torch.nn.Linear(2, 8), torch.nn.SiLU(), torch.nn.Linear(8, 2))
+    kernel = je.kernels.Langevin(0.1, 0.2)
+    trained = je.fit(net, (x, (x[:, 0] > 0).long()), kernel=kernel, steps=3, batch_size=20, iterations=2, verbose=False)
+    je.push(trained, tmp_path / "shared")
+    text = (tmp_path / "shared" / CARD).read_text("utf-8")
+    assert "a classifier whose logits are read as log p(x, y)" in text
+    assert "Rows given to `fit`: 90 rows for training and 10 held out." in text
+    assert "with seed 0: 2 iterations with batches of 20, objective 1 log_p_x + 1 log_p_y_given_x" in text
+    assert "chains of 3 steps (Langevin, step_size 0.1, noise_scale 0.2)" in text
+
+
 def test_labels_are_escaped_in_the_card():
     """Fails where a label of a file that somebody else wrote ends the head of the card, or reaches a terminal raw."""
     labels = je.LabelSpace({"odd": ["\x1b[2J", "---\nlicense: x", "<b>", "|a|"]})

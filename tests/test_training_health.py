@@ -138,6 +138,36 @@ class Swapped(Gaussians):
         return super().log_density_of_complete(x, torch.tensor([1, 0, 2, 3])[y])
 
 
+class Shifted(Gaussians):
+    """One column of six off by 0.6 of its standard deviations."""
+
+    def log_density_of_complete(self, x, y):
+        return super().log_density_of_complete(x - 0.6 * torch.eye(6)[5], y)
+
+
+def test_a_column_that_is_off_is_told_which_a_distance_in_all_columns_passes(exact):
+    """Mutant: without the comparison of means the verdict passes it."""
+    off = judged(Shifted(), steps=100)
+    assert any("the mean of a column of samples is off by" in c for c in off.complaints), off.complaints
+    sets = {name: replace(getattr(off, name), shift=0.0) for name in ("fresh", "given", "persistent")}
+    assert replace(off, **sets).healthy
+    assert (exact.fresh.shift, exact.given.shift) == (0.0, 0.0)
+
+
+def test_means_of_few_rows_that_training_did_not_see_are_uncertain():
+    """Fails if samples of a table with masked entries, compared with a few complete rows, are blamed for these rows."""
+    x, few = rows(256, 2)[0], rows(20, 3)[0] + 0.5
+    assert Space(few, few).shift([(x, few)], all_rows=True) > 0.1
+    assert Space(few, few, unseen=True).looks(x).shift == 0.0
+
+
+def test_dark_pixels_count_as_wide_as_usual_columns():
+    """Fails if columns that hardly vary, which chains at a low temperature miss by a little, decide on the verdict."""
+    data = rows(1000)[0] * torch.tensor([1.0, 1.0, 1.0, 1.0, 1.0, 0.01])
+    moved = rows(256, 2)[0] * torch.tensor([1.0, 1.0, 1.0, 1.0, 1.0, 0.01]) + 0.01 * torch.eye(6)[5]
+    assert Space(data, data).looks(moved).shift == 0.0
+
+
 def test_a_label_that_shows_another_is_told_by_its_name(exact):
     one = replace(exact, agreement=0.9, agreement_of={"class = a": 1.0, "class = b": -0.1})
     assert one.complaints == ["samples given class = b look like other labels"]

@@ -103,7 +103,15 @@ def test_the_disk_fills_during_a_picture_of_a_report(run, tmp_path, monkeypatch)
     answer = call("evaluate", str(run), "--part", "training", "--out", str(tmp_path / "out"))
     assert answer.status == 2
     assert "No space left on device" in answer.err
-    assert not list(tmp_path.rglob("*.part*"))
+    assert not (tmp_path / "out").exists()  # it left folders with nothing in them
+
+
+def test_the_disk_fills_when_all_parts_are_measured(run, tmp_path, monkeypatch):
+    """What was measured stays, and no folder of pictures without pictures."""
+    full_disk(monkeypatch)
+    answer = call("evaluate", str(run), "--part", "training", "--out", str(tmp_path / "out"))
+    assert answer.status == 2
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["parts"]
 
 
 def test_a_report_leaves_the_pictures_of_others_alone(run, tmp_path):

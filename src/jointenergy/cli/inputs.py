@@ -16,7 +16,7 @@ from torch import Tensor
 
 from jointenergy.cli.waiting import waiting
 from jointenergy.data import Resize
-from jointenergy.data.arrays import array_of, arrays_of
+from jointenergy.data.arrays import array_of, arrays_of, shape_of
 from jointenergy.data.fitting import image_form
 from jointenergy.data.folders import decode, image_bytes, image_endings
 from jointenergy.data.tables import is_missing, lines_of
@@ -115,20 +115,29 @@ def _image(path: Path, name: str, run: Run, resize: bool) -> Inputs:
 
 
 def _array(path: Path, run: Run, resize: bool) -> Inputs:
-    array = tensor_of(_numbers(path), path.name)
+    _arranged(torch.empty(shape_of(path), device="meta"), path.name, run, resize)  # refused before values are read
+    rows = _arranged(tensor_of(_numbers(path), path.name), path.name, run, resize)
+    form = image_form(run.event_shape)
+    if tuple(rows.shape[1:]) != run.event_shape and form is not None:
+        rows = Resize(form[1], form[2])(rows).reshape(len(rows), *run.event_shape)
+    return Inputs(_rows(rows, run, path.name), [f"{path.name}[{i}]" for i in range(len(rows))])
+
+
+def _arranged(array: Tensor, name: str, run: Run, resize: bool) -> Tensor:
+    """Arrange an array as rows of the run or, to be resized, as images `[n, C, H, W]`; refuse other shapes."""
     form = image_form(run.event_shape)
     if form is not None and tuple(array.shape) in (form, form[1:], (*form[1:], form[0])):
         array = array[None]  # one image
     rows = shaped(array, run.event_shape)
-    if tuple(rows.shape[1:]) != run.event_shape and form is not None:
-        images = rows[:, None] if rows.ndim == 3 else rows
-        fits = images.ndim == 4 and images.shape[1] == form[0]
-        if not (resize and fits):
-            remedy = ": add --resize" if fits else ""
-            shown = " x ".join(map(str, rows.shape[1:])) or "single numbers"
-            raise InputError(f"rows of {path.name} are {shown}, but the run expects {size_of(run)}{remedy}")
-        rows = Resize(form[1], form[2])(images).reshape(len(images), *run.event_shape)
-    return Inputs(_rows(rows, run, path.name), [f"{path.name}[{i}]" for i in range(len(rows))])
+    if tuple(rows.shape[1:]) == run.event_shape:
+        return rows
+    images = rows[:, None] if rows.ndim == 3 else rows
+    fits = form is not None and images.ndim == 4 and images.shape[1] == form[0]
+    if not (resize and fits):
+        remedy = ": add --resize" if fits else ""
+        shown = " x ".join(map(str, rows.shape[1:])) or "single numbers"
+        raise InputError(f"rows of {name} are {shown}, but the run expects {size_of(run)}{remedy}")
+    return images
 
 
 def labels_in(path: Path) -> NDArray[Any]:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from jointenergy.training.distributed import World
     from jointenergy.training.health import Health
     from jointenergy.training.loop import Loop
+    from jointenergy.training.plan import Plan
 
 LONGEST = 1e7  # largest number accepted by --time
 FEW_ROWS = 30  # held-out rows below which the standard error of an accuracy may exceed 0.09
@@ -260,7 +261,7 @@ def _go(run: Loop, track: str = "") -> None:
         if first:
             complain(str(diverged))
             if run.health is not None and not run.health.healthy:
-                note(_advice(run.health))
+                note(_advice(run.health, run.trainer.plan))
         raise typer.Exit(DIVERGED) from None
     except Parted as parted:
         raise Parted(f"{parted}; {resume_line}") from None
@@ -281,7 +282,7 @@ def _go(run: Loop, track: str = "") -> None:
         state = "healthy" if run.verdict.healthy else f"not healthy: {'; '.join(run.verdict.complaints)}"
         say(f"the run is {state}; {plural(run.interventions, 'intervention')}")
         if not run.verdict.healthy:
-            say(_advice(run.verdict))
+            say(_advice(run.verdict, run.trainer.plan))
     # A model that cannot compare labels has no accuracy.
     accuracy = f"{_accuracy(run)}; " if math.isfinite(run.accuracy) else ""
     say(f"{accuracy}run folder {run.folder}")
@@ -293,11 +294,11 @@ def _accuracy(run: Loop) -> str:
     return f"held-out accuracy {run.accuracy:.1%} ({plural(n, 'row')}{doubt})"
 
 
-def _advice(health: Health) -> str:
+def _advice(health: Health, plan: Plan) -> str:
     """The two settings most worth changing, and the page that explains the verdict."""
     from jointenergy.training.advice import PAGE, changes
 
-    settings = ", then ".join(f"{change.verb} {change.recipe}" for change in changes(health))
+    settings = ", then ".join(f"{change.verb} {change.recipe}" for change in changes(health, plan))
     return f"to change first: {settings}; the documentation ({PAGE}) explains the verdict"
 
 

@@ -25,11 +25,14 @@ _Head = tuple[tuple[int, ...], bool, np.dtype[Any]]
 
 def array_of(path: Path) -> NDArray[Any]:
     """Read the array of a .npy file, or of a .npz file its array x or its only array."""
-    with _told(path), opened(path) as file:
-        if path.suffix.lower() != ".npz":
-            return _whole(file, path.name)
-        with _zipped(file, path) as (archive, names), archive.open(_inputs(names, path)) as member:
-            return _whole(member, path.name)
+    with _array_in(path) as file:
+        return _whole(file, path.name)
+
+
+def shape_of(path: Path) -> tuple[int, ...]:
+    """Read the shape of the array of `array_of`, and none of its values."""
+    with _array_in(path) as file:
+        return _head(file, path.name)[0]
 
 
 def arrays_of(path: Path) -> dict[str, NDArray[Any]]:
@@ -47,12 +50,19 @@ def array_pieces(path: Path, size: int) -> Iterator[NDArray[Any]]:
 
     Values are uint8 or floating-point.
     """
+    with _array_in(path) as file:
+        yield from _pieces(file, path, size)
+
+
+@contextmanager
+def _array_in(path: Path) -> Iterator[IO[bytes]]:
+    """Open the array of `array_of`."""
     with _told(path), opened(path) as file:
         if path.suffix.lower() != ".npz":
-            yield from _pieces(file, path, size)
+            yield file
             return
         with _zipped(file, path) as (archive, names), archive.open(_inputs(names, path)) as member:
-            yield from _pieces(member, path, size)
+            yield member
 
 
 @contextmanager

@@ -30,6 +30,20 @@ def check_target(path: Path, name: str) -> None:
 
 
 @contextmanager
+def within(folder: Path) -> Iterator[None]:
+    """Create a folder for what is written next; on failure, remove the folders that are new and empty."""
+    new = [place for place in (folder, *folder.parents) if not place.exists()]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        yield
+    except BaseException:
+        for place in new:
+            with contextlib.suppress(OSError):
+                place.rmdir()
+        raise
+
+
+@contextmanager
 def whole(path: Path) -> Iterator[Path]:
     """Yield a temporary name with the suffix of `path`; it is moved to `path` on success and removed otherwise."""
     part = path.with_name(f".{path.stem}.{os.getpid()}.part{path.suffix}")

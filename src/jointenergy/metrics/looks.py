@@ -7,7 +7,7 @@ by the main components of the data.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -33,6 +33,8 @@ NEIGHBOR = 3  # the neighbor whose distance tells how far a row is from the data
 VOTES = 5  # neighbors that vote on the label of a row
 FEWEST = 10  # rows of data that a comparison needs
 GROUP = 24  # samples and rows of a label that are judged separately
+CERTAIN = 4.0  # standard errors by which means of columns differ by chance
+NARROW = 0.5  # of the usual standard deviation of columns: narrower ones, such as dark pixels, count as that wide
 
 TAILS = {
     "artifacts": ("high_frequency", True, "have high-frequency artifacts"),
@@ -61,6 +63,8 @@ class Looks:
     """The fraction of samples nearer to a training row than 99 % of training rows are to each other."""
     rows: Natural = 0
     """Rows of data in the comparison of distributions."""
+    shift: Measured = math.nan
+    """For tables: the largest difference of the means of a column, in its standard deviations, beyond chance."""
     tails: dict[str, Measured] = field(default_factory=dict)
     """For images: the fraction of samples beyond each limit, by name as in TAILS."""
     groups: dict[str, Measured] = field(default_factory=dict)
@@ -72,16 +76,19 @@ class Looks:
         """Return the numbers by name."""
         worst = max(self.groups.values(), default=math.nan)
         named = {"distance": self.distance, "coverage": self.coverage, "unlike": self.unlike, "copies": self.copies}
+        named["shift"] = self.shift
         return {**named, **self.tails, **({"worst_group": worst} if self.groups else {})}
 
 
 class Space:
     """A feature space fitted to data: `clean` rows, and the same rows as training shows them, with noise.
 
-    Limits of single samples come from both, since chains may end cleaner than noised data.
+    Limits of single samples come from both, since chains may end cleaner than noised data. Of rows that training did
+    not see, `unseen`, means have an error of their own, while those of training rows are what samples should have.
+    Without `means` they are not compared: chains at another temperature than 1 sample another law.
     """
 
-    def __init__(self, clean: Tensor, shown: Tensor) -> None:
+    def __init__(self, clean: Tensor, shown: Tensor, *, unseen: bool = False, means: bool = True) -> None:
         self.filters = _filters(clean.shape[1], clean) if _is_image(clean) else None
         found = self._raw(shown).double()
         self.mean = found.mean(0)
@@ -93,7 +100,8 @@ class Space:
         """Whether all rows of data are the same, so that nothing can be compared."""
         self.scale = directions / variance.clamp(min=FLOOR * largest if largest > 0 else 1.0).sqrt()
         self.data = self(shown)
-        self.clean = clean
+        self.clean, self.shown, self.unseen = clean, shown, unseen
+        self.means = means and self.filters is None
         self.width = float(torch.pdist(self.data[:1000]).median()) if len(self.data) > 1 else 1.0
         self.reach = float(_nearest(self.data, self.data, NEIGHBOR + 1).quantile(1 - TAIL))
         flat = clean.flatten(1)
@@ -139,12 +147,29 @@ class Space:
         """Return which rows of features are farther from all data than nearly all data rows."""
         return _nearest(features, self.data, NEIGHBOR) > self.reach
 
+    def shift(self, groups: Sequence[tuple[Tensor, Tensor]], *, all_rows: bool = False) -> float:
+        """Return the largest difference of the means of a column beyond chance, over groups of (samples, rows).
+
+        `all_rows` says that the rows are all that samples should resemble, not a part of them.
+        """
+        if not self.means:
+            return math.nan
+        spread = self.shown.double().std(0)
+        apart, error, n = torch.zeros_like(spread), 0.0, sum(len(x) for x, _ in groups)
+        for x, rows in groups:
+            share = len(x) / n
+            apart += share * (x.double().mean(0) - rows.double().mean(0))
+            error += share**2 * (1 / len(x) + (0.0 if all_rows else 1 / len(rows)))
+        usual = float(spread.square().mean().sqrt())
+        found = float((apart.abs() / spread.clamp(min=NARROW * usual)).max())
+        return max(0.0, found - CERTAIN * math.sqrt(error))
+
     def looks(self, x: Tensor) -> Looks:
         """Compare samples with the fitted data."""
         single = {**self.tails(x), "unlike": self.unlike(self(x))}
-        return self._looks(
-            x, self(x), self.data, {name: float(bad.float().mean()) - self.usual[name] for name, bad in single.items()}
-        )
+        shares = {name: float(bad.float().mean()) - self.usual[name] for name, bad in single.items()}
+        shift = self.shift([(x, self.shown)], all_rows=not self.unseen)
+        return self._looks(x, self(x), self.data, shares, shift)
 
     def looks_given(self, groups: Mapping[str, tuple[Tensor, Tensor]]) -> Looks:
         """Compare conditional samples with rows of data that have the label: (samples, rows as shown) by name.
@@ -167,10 +192,17 @@ class Space:
             torch.cat([b[: len(a)] for a, b in groups.values()]),
         )
         pooled = {k: sum(parts) / sum(counts) for k, parts in shares.items()}
-        return self._looks(x, self(pairs[0]), self(pairs[1]), pooled, within)
+        shift = self.shift(list(groups.values()))
+        return self._looks(x, self(pairs[0]), self(pairs[1]), pooled, shift, within)
 
     def _looks(
-        self, x: Tensor, seen: Tensor, data: Tensor, shares: dict[str, float], groups: dict[str, float] | None = None
+        self,
+        x: Tensor,
+        seen: Tensor,
+        data: Tensor,
+        shares: dict[str, float],
+        shift: float,
+        groups: dict[str, float] | None = None,
     ) -> Looks:
         n = min(len(data), len(seen))
         near = _nearest(x.flatten(1), self.clean.flatten(1), 1) < self.apart
@@ -180,6 +212,7 @@ class Space:
             unlike=shares.pop("unlike"),
             copies=float(near.float().mean() - TAIL),
             rows=n,
+            shift=shift,
             tails=shares,
             groups=groups or {},
         )

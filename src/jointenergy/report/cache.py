@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from jointenergy.errors import InputError
 from jointenergy.files.reading import content_of, json_of
-from jointenergy.files.writing import refused
+from jointenergy.files.writing import refused, within
 from jointenergy.limits import IMAGE_BYTES
 from jointenergy.report import provenance
 from jointenergy.report.ood_sets import Outside
@@ -86,7 +86,11 @@ def _files(paths: Iterable[Path]) -> str:
 
 def keep(folder: Path, key: str, section: Section | None, seconds: float) -> None:
     """Whole or not at all: the folder takes its name when all is written."""
-    folder.parent.mkdir(parents=True, exist_ok=True)
+    with within(folder.parent):
+        _keep(folder, key, section, seconds)
+
+
+def _keep(folder: Path, key: str, section: Section | None, seconds: float) -> None:
     part = folder.with_name(f".{folder.name}.{os.getpid()}.part")
     shutil.rmtree(part, ignore_errors=True)
     try:

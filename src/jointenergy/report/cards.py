@@ -14,6 +14,7 @@ from dataclasses import asdict
 from jointenergy.errors import plural
 from jointenergy.files.reading import shown
 from jointenergy.metrics.registry import Metric
+from jointenergy.models import EnergyModel, LogitModel
 from jointenergy.report.results import Result
 from jointenergy.runs import Run
 from jointenergy.runs.pretrained import Weights
@@ -81,7 +82,9 @@ def _plain(text: str) -> str:
 def _what(run: Run) -> str:
     n = sum(p.numel() for p in run.model.parameters())
     low, high = run.bounds
-    family = FAMILIES[run.recipe.model.family] if run.recipe else "a network of data"
+    named = "logits" if type(run.model) is LogitModel else "unconditional" if type(run.model) is EnergyModel else None
+    named = run.recipe.model.family if run.recipe else named
+    family = "a network of data" if named is None else FAMILIES[named]
     labels = "; ".join(
         f"`{_plain(k)}`: {', '.join(map(_plain, v[:10]))}{', ...' if len(v) > 10 else ''}"
         for k, v in zip(run.labels.names, run.labels.values, strict=True)
@@ -113,16 +116,39 @@ def _use(run: Run, name: str) -> str:
 
 def _data(run: Run) -> str:
     if run.recipe is None:
-        return "Not known to the run."
+        if not _by_fit(run):
+            return "Not known to the run."
+        data = run.origin.data
+        rows = f"{plural(len(data.x), 'row')} for training and {len(data.x_held):,} held out"
+        return f"Rows given to `fit`: {rows}. Their owner decides on a license."
     name = run.recipe.data.name
     known = LICENSES.get(name) or LICENSES.get(name.partition("-")[0])
     return f"`{name}`: {known}." if known else f"`{name}`. Its license is that of its publisher."
 
 
+def _by_fit(run: Run) -> bool:
+    """Whether `fit` trained the run, and its rows and settings are at hand."""
+    return run.recipe is None and run.origin.read_data is not None and run.origin.make_plan is not None
+
+
+def _of_fit(run: Run) -> str:
+    plan = run.origin.plan
+    terms = [f"{term.weight:g} {term.name}" for objective in plan.objectives for term in objective.terms]
+    said = [
+        f"{plural(plan.iterations, 'iteration')} with batches of {plan.batch_size}",
+        f"objective {' + '.join(terms)}",
+    ]
+    if plan.uses_chains:
+        kernel = run.sampling.x_kernel
+        numbers = [f"{k} {v:g}" for k, v in vars(kernel).items() if isinstance(v, int | float)]
+        said.append(f"chains of {plan.steps} steps ({', '.join([type(kernel).__name__, *numbers])})")
+    return f"`jointenergy.fit` with seed {plan.seed}: {', '.join(said)}."
+
+
 def _training(run: Run, result: Result | None, weights: Weights | None) -> str:
     recipe = run.recipe
     if recipe is None:
-        return "By `jointenergy.fit`, or elsewhere."
+        return _of_fit(run) if _by_fit(run) else "By `jointenergy.fit`, or elsewhere."
     terms = [f"{v:g} {k}" for k, v in asdict(recipe.objective).items() if v and k not in NOT_WEIGHTS]
     kernel = ", ".join(f"{k} {v}" for k, v in asdict(recipe.chain.kernel).items() if v is not None)
     said = [

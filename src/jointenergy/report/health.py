@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any
 
@@ -66,7 +67,10 @@ def _looks(found: Health) -> list[Table]:
         ("coverage", "share of data covered (data: 0.97)", f"at least {limits.COVERAGE}"),
         ("unlike", "share unlike all data rows", f"at most {limits.UNLIKE}"),
         ("copies", "share that are copies of training rows", f"at most {limits.COPIES}"),
+        ("shift", "shift of a column beyond chance (standard deviations)", f"at most {limits.SHIFT}"),
     ):
+        if all(math.isnan(getattr(looks, name)) for looks in sets.values()):
+            continue  # not measured, such as columns of images
         rows.append((what, *(getattr(looks, name) for looks in sets.values()), limit))
     for tail in next(iter(sets.values())).tails:
         words = TAILS[tail][2]

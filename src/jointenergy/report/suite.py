@@ -11,7 +11,7 @@ from typing import Any
 
 from jointenergy.data import Dataset
 from jointenergy.errors import InputError
-from jointenergy.files.writing import write_bytes, write_json
+from jointenergy.files.writing import within, write_bytes, write_json
 from jointenergy.labels import LabelSpace
 from jointenergy.recipes.data import dataset_of
 from jointenergy.recipes.schema import write as recipe_text
@@ -154,10 +154,10 @@ def _about(subject: Subject) -> dict[str, Any]:
 
 def _write(result: RunEvaluation, folder: Path) -> None:
     pictures, before = folder / PICTURES, (folder / METRICS).exists()  # else the pictures are somebody else's
-    pictures.mkdir(parents=True, exist_ok=True)
     drawn = {f"{p.name}.png": p.png for section in result.sections for p in section.pictures}
-    for name, png in drawn.items():
-        write_bytes(pictures / name, png)
+    with within(pictures):
+        for name, png in drawn.items():
+            write_bytes(pictures / name, png)
     for old in pictures.glob("*.png"):
         if old.name not in drawn and before:
             old.unlink()

@@ -1007,6 +1007,13 @@ class Run:
 
         The same check as in training, with the recipe's chains and the persistent chains of the loaded checkpoint. An
         exported file has no persistent chains: they are not checked, and a warning says so.
+
+        Examples
+        --------
+        >>> import jointenergy as je
+        >>> health = je.load("digits-jem").health()
+        >>> health.healthy, health.complaints
+        (True, [])
         """
         plan = self.origin.plan
         if not plan.of_density:

@@ -6,6 +6,7 @@ from collections import Counter
 from typing import NamedTuple
 
 from jointenergy.training.health import Health, Sign
+from jointenergy.training.plan import Plan
 
 PAGE = "docs/how-to/health.md"
 
@@ -27,6 +28,7 @@ LONGER = Remedy("raise", "iterations", "iterations")
 RESTARTS = Remedy("raise", "buffer.restart", "restart of buffer")
 FLATTER = Remedy("raise", "objective.energy_l2", "the weight of EnergyL2 in objective")
 LABELS = Remedy("raise", "objective.log_p_y_given_x", "the weight of LogPYGivenX in objective")
+TERMS = {FLATTER: "energy_l2", LABELS: "log_p_y_given_x"}
 
 # What each sign means, and what to change first and then; docs/how-to/health.md shows the same.
 REMEDIES: dict[Sign, tuple[str, Remedy, Remedy]] = {
@@ -42,11 +44,18 @@ REMEDIES: dict[Sign, tuple[str, Remedy, Remedy]] = {
 }
 
 
-def changes(health: Health) -> list[Remedy]:
-    """The two settings most worth changing: those that most signs name, the first of a sign counting double."""
+def changes(health: Health, plan: Plan) -> list[Remedy]:
+    """The two settings most worth changing: those that most signs name, the first of a sign counting double.
+
+    Weights of terms that the objective lacks, and a buffer that the run lacks, are left out.
+    """
+    terms = {term.name for objective in plan.objectives for term in objective.terms}
+    lacking = {remedy for remedy, term in TERMS.items() if term not in terms}
+    if plan.buffer is None:
+        lacking.add(RESTARTS)
     votes: Counter[Remedy] = Counter()
     for sign in dict.fromkeys(sign for sign, _ in health.signs):
         _, first, then = REMEDIES[sign]
         votes[first] += 2
         votes[then] += 1
-    return [change for change, _ in votes.most_common(2)]
+    return [change for change, _ in votes.most_common() if change not in lacking][:2]

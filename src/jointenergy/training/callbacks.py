@@ -71,5 +71,5 @@ class Printed(Callback):
         state = "healthy" if verdict.healthy else f"not healthy: {'; '.join(verdict.complaints)}"
         print(f"[{self.name}] the run is {state}")
         if not verdict.healthy:
-            settings = ", then ".join(f"{change.verb} {change.fit}" for change in changes(verdict))
+            settings = ", then ".join(f"{change.verb} {change.fit}" for change in changes(verdict, loop.trainer.plan))
             print(f"[{self.name}] to change first: {settings}; the documentation ({PAGE}) explains the verdict")

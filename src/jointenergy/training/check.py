@@ -26,6 +26,7 @@ from jointenergy.training.trainer import Trainer
 # Numbers of held-out rows for energies, samples, samples of ten times the length, samples with
 # given labels, noised rows, and label values that are tested.
 HELD_ROWS, FRESH, LONG, GIVEN, RECOVERED, PAIRS = 256, 256, 64, 512, 128, 20
+TABLE = 1024  # samples of a table, whose means are compared
 FULL = 64  # batch size from which a check uses these numbers in full
 FEWEST_HELD = 8  # minimum held-out rows; with fewer, training rows are used
 SCALES = (1.0, 2.0, 4.0, 8.0)  # noise on data, in standard deviations; the first visible one is used
@@ -83,7 +84,9 @@ class _Examined:
         if len(x) < FEWEST:
             self.uncompared = f"samples cannot be compared with data: {plural(len(x), 'row')}, but {FEWEST} are needed"
             return None
-        space = Space(x, self._shown(x))
+        kernel = getattr(self.plan.kernel, "x_kernel", self.plan.kernel)
+        exact = abs(getattr(kernel, "temperature", 1.0) - 1.0) < ROUNDING
+        space = Space(x, self._shown(x), unseen=self.plan.data.mask is not None, means=exact)
         if space.constant:
             self.uncompared = "samples cannot be compared with data: all data rows are equal"
             return None
@@ -94,7 +97,8 @@ class _Examined:
         (data, y_data), steps = self.held, plan.sampling_steps
         low, high = plan.bounds
         noise = torch.rand(data.shape, generator=generator, device=generator.device).to(data) * (high - low) + low
-        x, y = plan.start.draw(self._some(FRESH), generator=generator)
+        n_fresh = TABLE if self.space is not None and self.space.means else FRESH
+        x, y = plan.start.draw(self._some(n_fresh), generator=generator)
         fresh = self._sampled(x, y)
         persistent = self._persistent(x, y)
         if not _finite(fresh[0], *(p[0] for p in persistent)):

@@ -25,6 +25,7 @@ AT_BOUNDS = 0.10
 RECOVERY = 0.5
 DISTANCE = 0.03
 DISTANCE_ROWS = 0.5  # plus this divided by the number of compared rows
+SHIFT = 0.1
 COVERAGE = 0.5
 UNLIKE = 0.25
 COPIES = 0.2
@@ -176,6 +177,8 @@ def _wrong_looks(looks: Looks, samples: str) -> list[tuple[Sign, str]]:
     limit = DISTANCE + DISTANCE_ROWS / max(looks.rows, 1)
     if looks.distance > limit:
         said.append(("looks", f"{samples} are not distributed like data (MMD {looks.distance:.3f}, limit {limit:.3f})"))
+    if looks.shift > SHIFT:
+        said.append(("looks", f"the mean of a column of {samples} is off by {looks.shift:.2f} standard deviations"))
     if looks.coverage < COVERAGE:
         said.append(("coverage", f"{samples} cover {looks.coverage:.0%} of the data (real data: 97 %)"))
     if looks.copies > COPIES:
