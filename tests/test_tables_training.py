@@ -202,13 +202,18 @@ def test_rows_are_held_out_where_there_are_enough():
 
 def test_cross_validation_keeps_labels_of_noise_from_being_learned_by_heart():
     g = np.random.default_rng(0)
-    x, y, new_x, new_y = g.normal(size=(150, 6)), g.integers(0, 2, 150), g.normal(size=(500, 6)), g.integers(0, 2, 500)
-    model = JointEnergyClassifier(max_iter=250, random_state=0).fit(x, y)
+    x, new_x, y, new_y = (
+        g.normal(size=(120, 12)),
+        g.normal(size=(500, 12)),
+        g.integers(0, 2, 120),
+        g.integers(0, 2, 500),
+    )
+    model = JointEnergyClassifier(max_iter=300, random_state=0).fit(x, y)
     assert model.validation_scores_ is not None
-    assert log_loss(new_y, model.predict_proba(new_x)) < 0.72  # log 2 is 0.69
+    assert log_loss(new_y, model.predict_proba(new_x)) < 0.75  # log 2 is 0.69
     whole = model.set_params(early_stopping=False).fit(x, y)
     assert whole.validation_scores_ is None
-    assert log_loss(new_y, whole.predict_proba(new_x)) > 0.8
+    assert log_loss(new_y, whole.predict_proba(new_x)) > 1.0
 
 
 def test_logits_stop_where_cross_validation_says_and_the_density_goes_on(monkeypatch):
