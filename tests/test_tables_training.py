@@ -10,14 +10,15 @@ import numpy as np
 import pytest
 import torch
 from sklearn.base import clone
+from sklearn.metrics import log_loss
 
 from jointenergy import JointEnergyClassifier, JointEnergyDetector
 from jointenergy.labels import MISSING, LabelSpace
 from jointenergy.starts import FrequencyLabels
-from jointenergy.tables import base, training
+from jointenergy.tables import base, cross_validation, training
 from jointenergy.tables.early_stopping import EarlyStopping, held_out, score_of
 from jointenergy.tables.training import compared_labels, go_on, unbiased
-from tests.small_tables import Quick, blobs
+from tests.small_tables import Quick, blobs, flags
 from tests.tables import make
 
 
@@ -194,9 +195,85 @@ def test_early_stopping_ends_a_fit_that_gets_worse_and_goes_on_from_what_was_not
 def test_rows_are_held_out_where_there_are_enough():
     x, y = blobs(400)
     assert len(Quick().fit(x, y).validation_scores_ or []) > 1
-    assert Quick().fit(x[:90], y[:90]).validation_scores_ is None
+    assert Quick().fit(x[:50], y[:50]).validation_scores_ is None
     rare = np.where(np.arange(400) < 2, 7, y)
     assert Quick().fit(x, rare).classes_.tolist() == [0, 1, 2, 7]
+
+
+def test_cross_validation_keeps_labels_of_noise_from_being_learned_by_heart():
+    g = np.random.default_rng(0)
+    x, new_x, y, new_y = (
+        g.normal(size=(120, 12)),
+        g.normal(size=(500, 12)),
+        g.integers(0, 2, 120),
+        g.integers(0, 2, 500),
+    )
+    model = JointEnergyClassifier(max_iter=300, random_state=0).fit(x, y)
+    assert model.validation_scores_ is not None
+    assert log_loss(new_y, model.predict_proba(new_x)) < 0.75  # log 2 is 0.69
+    whole = model.set_params(early_stopping=False).fit(x, y)
+    assert whole.validation_scores_ is None
+    assert log_loss(new_y, whole.predict_proba(new_x)) > 1.0
+
+
+def test_logits_stop_where_cross_validation_says_and_the_density_goes_on(monkeypatch):
+    monkeypatch.setattr(cross_validation, "curve", lambda *_: [-0.1, -0.2, -0.3, -0.4])
+    network = Quick(max_iter=20).fit(*blobs())._density.model.network
+    last = [list(part.parameters())[-2] for part in (network.logits, network.shared)]
+    assert bool((last[0] == 0).all())  # as they began
+    assert bool((last[1] != 0).any())
+
+
+def test_a_fit_is_longer_while_its_end_is_best(monkeypatch):
+    seen = []
+
+    def curve(data, settings, every, seed):
+        seen.append(settings.iterations)
+        return [-0.1 * abs(k * every - 250) for k in range(settings.iterations // every + 1)]
+
+    monkeypatch.setattr(cross_validation, "curve", curve)
+    settings, at, scores = cross_validation.duration(None, training.FitSettings(100), 1000, 40, 0)
+    assert (settings.iterations, at) == (400, 250)
+    assert seen == [100, 200, 400]
+    assert max(scores) == 0
+    assert cross_validation.duration(None, training.FitSettings(100), 100, 40, 0)[1] == 100
+
+
+def test_tables_that_cannot_be_cross_validated_are_not(monkeypatch):
+    monkeypatch.setattr(cross_validation, "duration", None)
+    x, y = blobs(90)
+    Quick(label_weight=1).fit(x, y)  # the joint likelihood
+    Quick().fit(x, np.c_[y, y])
+    Quick().fit(x, np.where(np.arange(90) < 50, y, -1))
+    Quick(early_stopping=False).fit(x, y)
+
+
+def test_classes_of_one_row_and_gaps_can_be_cross_validated():
+    x, y = blobs(90)
+    x[::7, 0] = np.nan
+    model = Quick().fit(x, np.where(np.arange(90) < 2, 7 + np.arange(90), y), np.linspace(0.5, 2, 90))
+    assert np.isfinite(model.validation_scores_).all()
+
+
+def test_many_rows_hold_out_one_fold(monkeypatch):
+    monkeypatch.setattr(cross_validation, "FEW_ROWS", 90)
+    x, y = blobs(90)
+    assert len(Quick().fit(x, y).validation_scores_) == 6
+
+
+def test_long_fits_of_categories_alone_are_not_taken_for_frozen():
+    table, y = flags()
+    model = JointEnergyClassifier(max_iter=260, random_state=0).fit(table[["color", "flag"]], y)
+    assert model.n_iter_ == 260
+
+
+def test_many_rows_need_less_decay_and_noise():
+    few, many = (JointEnergyClassifier()._fit_settings(n, n, 4, decay=True) for n in (1000, 4000))
+    assert many.weight_decay == pytest.approx(few.weight_decay / 4)
+    assert many.label_noise == pytest.approx(few.label_noise / 2)
+    assert (few.iterations, many.iterations) == (500, 1000)
+    detector = JointEnergyDetector()
+    assert detector._fit_settings(4000, 4000, 4, decay=True) == detector._fit_settings(1000, 1000, 4, decay=True)
 
 
 def test_rows_that_miss_too_many_categories_are_not_held_out():
@@ -271,8 +348,8 @@ def test_a_fit_with_weights_stops_by_them(monkeypatch):
 
     monkeypatch.setattr(base, "EarlyStopping", stopping)
     x, y = crossed(400)
-    Quick(max_iter=1).fit(x, y, np.where(y == 1, 9.0, 1.0))
-    Quick(max_iter=1).fit(x, y, np.full(400, 2.0))
+    Quick(max_iter=1, early_stopping=True).fit(x, y, np.where(y == 1, 9.0, 1.0))
+    Quick(max_iter=1, early_stopping=True).fit(x, y, np.full(400, 2.0))
     assert seen[0] is not None
     assert float(seen[0].max() / seen[0].min()) == pytest.approx(9.0)
     assert float(seen[0].mean()) == pytest.approx(1.0)

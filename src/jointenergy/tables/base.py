@@ -11,7 +11,7 @@ from typing import Any, Self
 
 import numpy as np
 import torch
-from sklearn.base import BaseEstimator
+from sklearn.base import BaseEstimator, is_classifier
 from sklearn.utils.validation import _check_sample_weight, check_is_fitted
 from torch import Tensor
 
@@ -21,7 +21,7 @@ from jointenergy.errors import InputError
 from jointenergy.inference.calibrate import Conformal
 from jointenergy.inputs import check_count, check_path
 from jointenergy.labels import MISSING
-from jointenergy.tables import diagnosis, frames, gaussians, parameters, plots, saving
+from jointenergy.tables import cross_validation, diagnosis, frames, gaussians, parameters, plots, saving
 from jointenergy.tables.columns import Columns, Floats
 from jointenergy.tables.conditional import Conditional
 from jointenergy.tables.density import TableDensity
@@ -40,9 +40,10 @@ from jointenergy.tables.training import (
     train,
     training_data,
 )
-from jointenergy.training.callbacks import Printed
+from jointenergy.training.callbacks import Callback, Printed
 
 LEAST, MOST, PASSES = 100, 500, 5  # bounds of the default max_iter: iterations, and passes over the rows
+LONGER, LONGEST = 4, 1000  # how much longer cross-validation may make a fit, and iterations that it or rows may ask for
 WEIGHT_DECAY, MANY = 0.5, 10  # up to MANY features; beyond, it grows with the square root of their number
 NOISE, MOST_NOISE = 0.1, 0.5  # noise on the classifier's rows: with two features, and at most
 FEW_PIXELS = 64  # larger images need a lower learning rate and more noise, or chains fall behind
@@ -117,7 +118,8 @@ class TableEstimator(BaseEstimator):  # type: ignore[misc]
         n_classes = labels.cardinalities[0] if one else 1
         seed = parameters.seed_of(self.random_state)
         asked = self.early_stopping if decay else False
-        held, rest = held_out(y, labels, n_targets, mask, asked, self.validation_fraction, seed)
+        crossed = asked == "auto" and before is None and self._cross_validates(y[:, :n_targets])
+        held, rest = held_out(y, labels, n_targets, mask, not crossed and asked, self.validation_fraction, seed)
         if before is None:
             others = labels.subspace(labels.names[n_targets:])
             learned = (t[rest] for t in (x, mask, classes, discrete, rows))
@@ -133,6 +135,13 @@ class TableEstimator(BaseEstimator):  # type: ignore[misc]
         settings = self._fit_settings(n_learned, n_labeled, x.shape[1], decay=decay)
         progress = None if before is None else getattr(self, "_progress", None)
         seed = seed if progress is None else progress.next_seed(seed)
+        shown: list[Callback] = [Printed(type(self).__name__)] if self.verbose else []
+        scores: list[float] = []
+        if crossed:
+            with one_thread():
+                longest = settings.iterations if self.max_iter else min(LONGER * settings.iterations, LONGEST)
+                settings, at, scores = cross_validation.duration(data, settings, longest, LOOKS, seed)
+            shown.append(cross_validation.StopLogits(at))
         plan = table_plan(
             settings,
             data,
@@ -149,17 +158,20 @@ class TableEstimator(BaseEstimator):  # type: ignore[misc]
             stopping = EarlyStopping(
                 self._held_out_score(data, n_targets, reference), every, self.n_iter_no_change, shares(rows[held])
             )
-        shown = [Printed(type(self).__name__)] if self.verbose else []
         with nullcontext() if self.image_shape is not None else one_thread():
             result = train(plan, reference, before=before, progress=progress, stopping=stopping, callbacks=shown)
         self._density, self.health_ = result.density, result.health
         self.n_iter_: int = result.n_iter + (0 if before is None else self.n_iter_)
         self.loss_curve_: list[float] = [*([] if before is None else self.loss_curve_), *result.losses]
-        self.validation_scores_ = result.scores or None
+        self.validation_scores_ = result.scores or scores or None
         self._scores = self._own_scores(table, weight, seed)
         if decay:
             diagnosis.warn_of_trouble(self, result, settings, x)
         return result.progress
+
+    def _cross_validates(self, y: Tensor) -> bool:
+        """Return whether cross-validation, not held-out rows, chooses how long logits are trained."""
+        return False
 
     def _held_out_score(self, data: TrainingData, n_targets: int, reference: gaussians.Gaussians) -> Score:
         """Return the score that early stopping monitors."""
@@ -190,7 +202,11 @@ class TableEstimator(BaseEstimator):  # type: ignore[misc]
         small = n_rows < SMALL
         auto = min(64, max(32, n_rows)) if small else 128
         size = check_count("batch_size", auto if self.batch_size == "auto" else self.batch_size)  # type: ignore[arg-type]
-        whole = min(max(5 * n_labeled // 4, LEAST), max(MOST, PASSES * n_rows // size))
+        # Classifiers of many rows can train longer, with less decay and noise.
+        many = is_classifier(self) and self.image_shape is None
+        most = max(MOST, min(n_labeled // 2, LONGEST) if many else 0, PASSES * n_rows // size)
+        whole = min(max(5 * n_labeled // 4, LEAST), most)
+        spared = min(1.0, SMALL / max(n_rows, 1)) if many else 1.0
         chosen = (64, 64) if small else (128, 128)
         hidden = parameters.hidden_of(self.hidden_layer_sizes)
         # More features make rows easier to memorize: more weight decay, more noise.
@@ -203,8 +219,8 @@ class TableEstimator(BaseEstimator):  # type: ignore[misc]
             label_weight=float(self.label_weight),
             learning_rate=float(self.learning_rate_init) * (min(1.0, few**0.5) if image else 1.0),
             noise=min(NOISE / few, MOST_NOISE) if image else NOISE,
-            weight_decay=WEIGHT_DECAY * (1.0 if image else max(1.0, math.sqrt(n_features / MANY))),
-            label_noise=NOISE if image else min(NOISE * math.sqrt(n_features / 2), MOST_NOISE),
+            weight_decay=WEIGHT_DECAY * (1.0 if image else spared * max(1.0, math.sqrt(n_features / MANY))),
+            label_noise=NOISE if image else min(NOISE * math.sqrt(n_features / 2), MOST_NOISE) * math.sqrt(spared),
             decay=decay,
             target=self._target_place(),
         )

@@ -20,6 +20,7 @@ from jointenergy.tables import plots
 from jointenergy.tables.base import TableEstimator
 from jointenergy.tables.columns import Floats
 from jointenergy.tables.conditional import asked_table
+from jointenergy.tables.cross_validation import FOLDS, LEAST
 from jointenergy.tables.density import TableDensity
 from jointenergy.tables.frames import plain
 from jointenergy.tables.plots import PartialDependence
@@ -41,7 +42,8 @@ class JointEnergyClassifier(ClassifierMixin, TableEstimator):  # type: ignore[mi
     ----------
     max_iter : int or None, default=None
         Largest number of training iterations. None chooses it: five for every four labeled rows, at least 100, at
-        most 500 or five passes over the rows, whichever is more. Raise it when `fit` warns that it did not converge.
+        most 500; one for every two labeled rows of larger tables up to 1000, or five passes over the rows, whichever
+        is more. Raise it when `fit` warns that it did not converge.
     hidden_layer_sizes : int, sequence of int or None, default=None
         Widths of the hidden layers, after the convolutions for images. None chooses two layers by the number of rows.
     label_weight : float, default=100
@@ -51,8 +53,10 @@ class JointEnergyClassifier(ClassifierMixin, TableEstimator):  # type: ignore[mi
         Value of `y` that marks a row without a label; NaN and None mark one too. Pass None when -1 is a class. A `y`
         of -1 and +1 alone is read as two classes.
     early_stopping : bool or "auto", default="auto"
-        Whether to hold out rows and stop when their log p(y | x) gets worse. "auto" does so when at least 30 rows
-        would be held out. Set it to False to train on all rows of a small table.
+        Whether to hold out rows and stop when their log p(y | x) gets worse. "auto" first chooses how long the logits
+        are trained, by cross-validation, and then trains on all rows: with one output, at least 60 labeled rows and no
+        images. It has 5 folds, or holds out one of them from 1000 rows on. For other tables "auto" holds out rows when
+        these are at least 30. Set it to False to train all parts to the end.
     validation_fraction : float, default=0.1
         Share of rows that early stopping holds out, taken from rows with all labels and numbers.
     n_iter_no_change : int, default=10
@@ -94,7 +98,7 @@ class JointEnergyClassifier(ClassifierMixin, TableEstimator):  # type: ignore[mi
     loss_curve_ : list of float
         Loss of each iteration.
     validation_scores_ : list of float or None
-        Held-out log p(y | x) at each evaluation of early stopping, None without early stopping.
+        Held-out log p(y | x) at each evaluation of early stopping or cross-validation, None without either.
     n_features_in_ : int
         Number of columns of X.
     feature_names_in_ : ndarray
@@ -148,6 +152,13 @@ class JointEnergyClassifier(ClassifierMixin, TableEstimator):  # type: ignore[mi
             self._targets = Targets.fit(rows_of(y, weight > 0), self.missing_label, classes)
         self._learn(table, y, weight, before, decay=False)
         return self
+
+    def _cross_validates(self, y: Tensor) -> bool:
+        """Do so for a table of one output whose labels suffice for folds."""
+        if y.shape[1] != 1 or self.image_shape is not None or self.label_weight == 1:
+            return False
+        counts = y[y != MISSING].unique(return_counts=True)[1]
+        return len(counts) > 1 and int(counts.sum()) >= LEAST and int(counts.max()) >= FOLDS
 
     def _class_weights(self, y: Any, weight: Floats) -> Floats:
         """Return the class weight of each row, 1 for unlabeled rows."""

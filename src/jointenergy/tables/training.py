@@ -36,6 +36,7 @@ from jointenergy.training.trainer import Trainer
 
 SMALL_SHARE = 200.0  # volume of the uniform noise in health checks, relative to the data's own box
 LONG = 1000  # longer fits are checked during training too
+AVERAGED = 0.99  # decay of the averaged weights
 SAMPLING_STEPS = 20  # chain steps of a health check, which also runs ten times as many
 
 
@@ -120,8 +121,23 @@ def shares(weight: Tensor) -> Tensor | None:
 
 def bound_of(x: Tensor) -> float:
     """Return bounds so wide that uniform noise between them rarely looks like data."""
+    if not bool(x.any()):
+        return 1.0  # a table without numbers has a column of zeros, in which the guard must see chains move
     n_features = x[0].numel()
     return float(x.abs().max().clamp(min=1.0)) * max(2.0, float(SMALL_SHARE ** (1 / n_features)))
+
+
+def optimizer_settings(settings: FitSettings) -> OptimizerSettings:
+    """Return the rules of the optimizer, which cross-validation shares."""
+    return OptimizerSettings(
+        name="adamw",
+        learning_rate=settings.learning_rate,
+        weight_decay=settings.weight_decay,
+        clip_norm=5.0,
+        warmup=min(50, max(1, settings.iterations // 10)),
+        decay="cosine" if settings.decay else "none",
+        ema=AVERAGED,
+    )
 
 
 def table_plan(
@@ -162,7 +178,7 @@ def table_plan(
     changes = tuple((CorrelatedNoise(root * noise),) if data.mask is None else () for noise in noises)
     frequent, n_before = FrequencyLabels.fit(data.y, labels), 0 if progress is None else progress.iterations
     # A long fit keeps healthy checkpoints for rollback; a short one is judged at its end.
-    decay, half = 0.99, settings.iterations if settings.iterations <= LONG else settings.iterations // 2
+    half = settings.iterations if settings.iterations <= LONG else settings.iterations // 2
     return Plan(
         model=model,
         data=data,
@@ -179,17 +195,9 @@ def table_plan(
         completion_steps=settings.steps // moves,
         buffer=ReplayBuffer(max(500, 4 * settings.batch_size), restart=0.02),
         changes=changes,
-        optimizer=OptimizerSettings(
-            name="adamw",
-            learning_rate=settings.learning_rate,
-            weight_decay=settings.weight_decay,
-            clip_norm=5.0,
-            warmup=min(50, max(1, settings.iterations // 10)),
-            decay="cosine" if settings.decay else "none",
-            ema=decay,
-        ),
+        optimizer=optimizer_settings(settings),
         # partial_fit calls may be one step each: use the unbiased average.
-        ema_of=None if before is None and settings.decay else lambda i: unbiased(decay, n_before + i + 1),
+        ema_of=None if before is None and settings.decay else lambda i: unbiased(AVERAGED, n_before + i + 1),
         scored_labels=lambda y: compared_labels(y, n_targets, frequent.frequencies),
         cadence=CadenceSettings(log=1, check=half, checkpoint=half, keep=2),
         # A tuned kernel would be recorded again at every change.

@@ -1,0 +1,147 @@
+"""tables: how long the logits of a table are trained, chosen by cross-validation of the classifier alone."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass, replace
+
+import torch
+import torch.nn.functional as F
+from sklearn.model_selection import StratifiedKFold
+from torch import Tensor, nn
+from torch.func import functional_call, grad, stack_module_state, vmap
+
+from jointenergy.data.training import TrainingData
+from jointenergy.labels import MISSING
+from jointenergy.streams import seeded
+from jointenergy.tables import gaussians
+from jointenergy.tables.model import Corrections, tilted_model
+from jointenergy.tables.training import FitSettings, optimizer_settings
+from jointenergy.training.callbacks import Callback
+from jointenergy.training.loop import Loop
+from jointenergy.training.update import learning_rate_factor
+
+Weights = dict[str, Tensor]
+Anchor = tuple[Tensor, ...]  # slope and offset
+
+FOLDS = 5
+FEW_ROWS = 1000  # below it each fold is held out in turn; else one
+LEAST = 60  # labeled rows that cross-validation needs
+
+
+def duration(
+    data: TrainingData, settings: FitSettings, longest: int, looks: int, seed: int
+) -> tuple[FitSettings, int, list[float]]:
+    """Return after how many iterations log p(y | x) of held-out rows is best, with the settings and all scores.
+
+    The whole fit is made twice as long, up to `longest`, while the end is best.
+    """
+    while True:
+        every = max(1, settings.iterations // looks)
+        scores = curve(data, settings, every, seed)
+        best = max(range(len(scores)), key=scores.__getitem__)
+        if best < len(scores) - 2 or settings.iterations >= longest:
+            return settings, every * best, scores
+        settings = replace(settings, iterations=min(2 * settings.iterations, longest))
+
+
+def curve(data: TrainingData, settings: FitSettings, every: int, seed: int) -> list[float]:
+    """Return the mean log p(y | x) of held-out rows after 0, `every`, 2 `every`, ... iterations.
+
+    Each fold has its own Gaussians and trains logits as `fit` does, by log p(y | x) alone. The target is the first
+    label. Missing numbers count as filled in, and missing categories as none.
+    """
+    rows = data.y[:, 0] != MISSING
+    x, y = data.x[rows].double().cpu(), data.y[rows].cpu()
+    weight = torch.ones(len(y)) if data.weight is None else data.weight[rows].cpu().float()
+    classes, others = y[:, 0], data.labels.subspace(data.labels.names[1:])
+    n_classes = data.labels.cardinalities[0]
+    code = gaussians.known_code(y[:, 1:], others, torch.float32)
+    generator = seeded(seed, "cross-validation")
+    split = StratifiedKFold(FOLDS, shuffle=True, random_state=generator.initial_seed() % 2**32)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # classes of fewer rows than folds are in some folds only
+        folds = [(torch.from_numpy(a), torch.from_numpy(b)) for a, b in split.split(x, classes)]
+    folds = folds if len(y) < FEW_ROWS else folds[:1]
+    seen, lines, networks = [], [], []
+    for rest, _ in folds:
+        known = torch.ones_like(x[rest], dtype=torch.bool)
+        learned = (x[rest], known, classes[rest], y[rest, 1:], weight[rest].double())
+        reference = gaussians.fit(*learned, n_classes=n_classes, space=others)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(int(seeded(seed, "weights").initial_seed()))
+            model = tilted_model(reference, data, 1, settings.hidden).cpu()
+        assert isinstance(model.network, Corrections)
+        networks.append(model.network.logits)
+        seen.append(torch.cat((model.white(x.float()), code), dim=1))
+        lines.append((model.trust * model.slope, model.trust * model.offset))
+    inputs, anchors = torch.stack(seen), tuple(torch.stack(t) for t in zip(*lines, strict=True))
+
+    def logits(weights: Weights, anchor: Anchor, seen: Tensor) -> Tensor:
+        found: Tensor = functional_call(networks[0], weights, (seen,)) + F.linear(seen, anchor[0], anchor[1])
+        return found
+
+    def loss(weights: Weights, anchor: Anchor, seen: Tensor, y: Tensor, weight: Tensor) -> Tensor:
+        each = F.cross_entropy(logits(weights, anchor, seen), y, reduction="none")
+        return settings.label_weight * (weight * each).mean()
+
+    gradients, predicted = vmap(grad(loss)), vmap(logits)
+    parameters = {k: nn.Parameter(v.detach()) for k, v in stack_module_state(networks)[0].items()}
+    weights = {k: p.data for k, p in parameters.items()}
+    averages = {k: v.clone() for k, v in weights.items()}
+    rules, rate = optimizer_settings(settings), torch.tensor(0.0)
+    betas = rules.beta1, rules.beta2
+    optimizer = torch.optim.Adam(list(parameters.values()), lr=rate, betas=betas, fused=True)
+    least = min(len(rest) for rest, _ in folds)
+    members, fold = torch.stack([rest[:least] for rest, _ in folds]), torch.arange(len(folds))[:, None]
+    noise = settings.label_noise if data.mask is None else 0.0
+    total, found = sum(weight[b].sum() for _, b in folds), []
+    for i in range(settings.iterations + 1):
+        if i % every == 0:
+            out = predicted(averages, anchors, inputs).log_softmax(2)
+            held = [(out[k, b, classes[b]] * weight[b]).sum() for k, (_, b) in enumerate(folds)]
+            found.append(float(sum(held) / total))
+        drawn = members[fold, torch.randint(least, (len(folds), settings.batch_size), generator=generator)]
+        batch = inputs[fold, drawn]
+        # In whitened columns the noise of `fit` is round.
+        batch[..., : x.shape[1]] += noise * torch.randn(*drawn.shape, x.shape[1], generator=generator)
+        slopes = gradients(weights, anchors, batch, classes[drawn], weight[drawn])
+        norm = sum(g.square().flatten(1).sum(1) for g in slopes.values()).sqrt()
+        scale = (rules.clip_norm / norm).clamp(max=1.0)
+        rate.fill_(settings.learning_rate * learning_rate_factor(rules, i, settings.iterations))
+        for name, parameter in parameters.items():
+            parameter.grad = slopes[name] * scale.view(-1, *[1] * (parameter.ndim - 1))
+            if parameter.ndim > 2:
+                parameter.data.mul_(1 - rate * settings.weight_decay)
+        optimizer.step()
+        torch._foreach_lerp_(list(averages.values()), list(weights.values()), 1 - rules.ema)
+    return found
+
+
+@dataclass
+class StopLogits(Callback):
+    """Keep the averaged logits of an iteration for the rest of a fit, in which the density goes on."""
+
+    at: int
+    kept: list[Tensor] | None = None
+
+    def before_step(self, loop: Loop) -> None:
+        trainer = loop.trainer
+        if trainer.iteration < self.at:
+            self.kept = None  # a rollback went back before it
+            return
+        if self.kept is None:
+            self.kept = [p.detach().clone() for p in _logits(trainer.ema)]
+        self.on_end(loop)
+
+    def on_end(self, loop: Loop) -> None:
+        if self.kept is not None:
+            with torch.no_grad():
+                torch._foreach_copy_(_logits(loop.trainer.model), self.kept)
+                torch._foreach_copy_(_logits(loop.trainer.ema), self.kept)
+
+
+def _logits(model: nn.Module) -> list[Tensor]:
+    """Return the weights of the network of logits."""
+    assert isinstance(model.network, Corrections)
+    return list(model.network.logits.parameters())
