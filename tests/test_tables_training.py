@@ -17,6 +17,7 @@ from jointenergy.labels import MISSING, LabelSpace
 from jointenergy.starts import FrequencyLabels
 from jointenergy.tables import base, cross_validation, training
 from jointenergy.tables.early_stopping import EarlyStopping, held_out, score_of
+from jointenergy.tables.model import Corrections
 from jointenergy.tables.training import compared_labels, go_on, unbiased
 from tests.small_tables import Quick, blobs, flags
 from tests.tables import make
@@ -219,6 +220,7 @@ def test_cross_validation_keeps_labels_of_noise_from_being_learned_by_heart():
 def test_logits_stop_where_cross_validation_says_and_the_density_goes_on(monkeypatch):
     monkeypatch.setattr(cross_validation, "curve", lambda *_: [-0.1, -0.2, -0.3, -0.4])
     network = Quick(max_iter=20).fit(*blobs())._density.model.network
+    assert isinstance(network, Corrections)
     last = [list(part.parameters())[-2] for part in (network.logits, network.shared)]
     assert bool((last[0] == 0).all())  # as they began
     assert bool((last[1] != 0).any())
