@@ -115,7 +115,8 @@ def _image(path: Path, name: str, run: Run, resize: bool) -> Inputs:
 
 
 def _array(path: Path, run: Run, resize: bool) -> Inputs:
-    _arranged(torch.empty(shape_of(path), device="meta"), path.name, run, resize)  # refused before values are read
+    if (shape := shape_of(path)) is not None:
+        _arranged(torch.empty(shape, device="meta"), path.name, run, resize)  # refused before values are read
     rows = _arranged(tensor_of(_numbers(path), path.name), path.name, run, resize)
     form = image_form(run.event_shape)
     if tuple(rows.shape[1:]) != run.event_shape and form is not None:

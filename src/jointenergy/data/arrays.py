@@ -29,10 +29,11 @@ def array_of(path: Path) -> NDArray[Any]:
         return _whole(file, path.name)
 
 
-def shape_of(path: Path) -> tuple[int, ...]:
-    """Read the shape of the array of `array_of`, and none of its values."""
+def shape_of(path: Path) -> tuple[int, ...] | None:
+    """Read the shape of the array of `array_of`, and none of its values; None if they are no numbers."""
     with _array_in(path) as file:
-        return _head(file, path.name)[0]
+        shape, _, dtype = _head(file, path.name)
+    return shape if dtype.kind in "biuf" else None
 
 
 def arrays_of(path: Path) -> dict[str, NDArray[Any]]:

@@ -125,6 +125,8 @@ def _label_terms(values: Table, train: Dataset) -> None:
     """Choose the objective and the start: JEM for one label; with several labels, chains move them and the loss sums
     them out; log p(x) without labels."""
     n_labels, objective = len(train.labels), values["objective"]
+    if n_labels != 1:
+        values["chain"].pop("keep_labels", None)  # of a classifier's recipe
     if n_labels == 0:
         values["model"]["family"] = "unconditional"
         objective |= {"log_p_x": 1.0, "log_p_y_given_x": 0.0}
