@@ -45,7 +45,7 @@ p { margin: .3rem 0; max-width: 48rem; }
 table { border-collapse: collapse; font-size: .9rem; font-variant-numeric: tabular-nums; max-width: 100%; }
 th, td { padding: .25rem .8rem .25rem 0; text-align: right; border-bottom: 1px solid var(--line); }
 th { color: var(--soft); font-weight: 600; vertical-align: bottom; }
-#glance table { width: 100%; max-width: 34rem; table-layout: fixed; } #glance th:first-child { width: 54%; }
+#glance table { width: 100%; max-width: 42rem; table-layout: fixed; } #glance th:first-child { width: 54%; }
 #glance table + table thead { visibility: collapse; }
 th.words, td.words { text-align: left; } td { white-space: nowrap; } td.words { white-space: normal; }
 figure { margin: .6rem 0 0; } img { max-width: 100%; height: auto; display: block; background: #fff; }
