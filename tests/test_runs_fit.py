@@ -11,6 +11,8 @@ from typing import ClassVar
 import numpy as np
 import pytest
 import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.utils.data import Dataset, TensorDataset
 
@@ -476,6 +478,40 @@ class TestForms:
         ):
             with pytest.raises(InputError, match=said):
                 je.fit(network(), blobs(), denoising_steps=steps, **{**more, "folder": None, **changed})
+
+    def test_an_exported_file_samples_from_its_classes_without_the_data(self, tmp_path):
+        random, path = np.random.default_rng(0), tmp_path / "run.safetensors"
+        images, y = random.random((60, 2, 6, 6), dtype=np.float32) * 2 - 1, np.arange(60) % 3
+        net = nn.Sequential(nn.Flatten(), nn.Linear(72, 3))
+        made = je.fit(net, (images, y), start=ClassGaussians(uniform=0.1), **QUICK)
+        made.export(path)
+        opened, given = je.load(path, network=net), {"class": 1}
+        stored = opened.origin.gaussians
+        assert stored is not None
+        assert stored.factors.shape == (3, 72, 64)  # compact: images have 72 values
+        x = opened.sample(400, given=given, start="class", steps=0).x
+        assert x.shape == (400, 2, 6, 6)
+        assert float(x.abs().max()) <= 1  # clamped, as the chains are
+        near = made.sample(400, given=given, start="class", steps=0).x
+        # Means of 400 draws each, of a standard deviation of at most .6: 6 standard errors of their difference.
+        assert float((x.mean(0) - near.mean(0)).abs().max()) < 6 * 0.6 * (2 / 400) ** 0.5
+        again = opened.export(tmp_path / "again.safetensors")  # what is known is passed on
+        assert torch.equal(je.load(again, network=net).sample(4, seed=1).x, opened.sample(4, seed=1).x)
+        half = je.load(made.export(tmp_path / "half.safetensors", half=True), network=net)
+        assert half.sample(2, given=given).x.isfinite().all()
+        with safe_open(path, "pt") as file:
+            metadata, tensors = file.metadata(), {k: file.get_tensor(k) for k in file.keys()}  # noqa: SIM118
+        for name, change in (
+            ("means", lambda v: v[:, :-1]),
+            ("factors", lambda v: v[0]),
+            ("frequencies", lambda v: v * 0),
+            ("rest", lambda v: v * torch.nan),
+            ("other", lambda v: torch.zeros(1)),
+        ):
+            spoiled = {**tensors, f"start/{name}": change(tensors.get(f"start/{name}")).contiguous()}
+            save_file(spoiled, path, metadata)
+            with pytest.raises(InputError, match=r"is damaged: its class Gaussians"):
+                je.load(path, network=net)
 
     def test_lazy_layers_are_opened_again(self, tmp_path):
         def net():

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 import torch
+from scipy.fft import idctn
 from scipy.stats import chi2
 from torch import Tensor
 
@@ -43,6 +44,9 @@ X_STARTS: dict[str, Callable[[torch.dtype], XStart]] = {
     "uniform": lambda dtype: UniformStart(-1, 2, EVENT, dtype=dtype),
     "uniform of a batch": lambda dtype: UniformStart.of_batch(data(dtype=dtype)[0]),
     "class Gaussians": lambda dtype: ClassGaussianStart.fit(*data(dtype=dtype), LABELS, "animal"),
+    "class Gaussians, compact": lambda dtype: ClassGaussianStart.fit(*data(dtype=dtype), LABELS, "animal").compact(
+        rank=2
+    ),
     "mixed": lambda dtype: MixedStart(UniformStart(-1, 2, EVENT, dtype=dtype), GivenStart(data(20, dtype)[0]), 0.3),
     "given, all": lambda dtype: GivenStart(data(8, dtype)[0]),
     "given, some": lambda dtype: GivenStart(data(20, dtype)[0]),
@@ -263,6 +267,48 @@ def test_class_gaussians_take_fewer_rows_than_dimensions():
     drawn = ClassGaussianStart.fit(x, torch.arange(20) % 2, BINARY).draw(torch.zeros(5, 1).long(), generator=seeded())
     assert drawn.shape == (5, 3, 8, 8)
     assert drawn.isfinite().all()
+
+
+def compact_data() -> tuple[ClassGaussianStart, Tensor, Tensor]:
+    """Gaussians of 4 x 4 images with one direction and independent frequencies, their covariance; scipy has cosines."""
+    places = torch.eye(16, dtype=torch.float64).view(16, 1, 4, 4).numpy()
+    basis = torch.from_numpy(idctn(places, axes=(1, 2, 3), norm="ortho")).flatten(1)  # a row for each frequency
+    deviations = torch.linspace(2.0, 0.1, 16, dtype=torch.float64).index_fill(0, torch.tensor([1, 6]), 0.0)
+    direction = 4 * (basis[1] + basis[6])
+    covariance = direction[:, None] * direction + basis.T @ deviations.square().diag() @ basis
+    factor = torch.linalg.cholesky(covariance + 1e-12 * torch.eye(16, dtype=torch.float64))
+    means = torch.arange(16, dtype=torch.float64)[None]
+    return ClassGaussianStart(0, means, factor[None], torch.ones(1), (1, 4, 4)), covariance, deviations
+
+
+def covariance_error(start: ClassGaussianStart, covariance: Tensor, n: int = 20_000) -> float:
+    """The largest distance of a drawn covariance entry from the true one, in standard errors of the draw."""
+    drawn = start.draw(torch.zeros(n, 1).long(), generator=seeded()).flatten(1).T.cov()
+    variances = covariance.diagonal()
+    return float(((drawn - covariance) / ((variances[:, None] * variances + covariance**2) / n).sqrt()).abs().max())
+
+
+def test_compact_class_gaussians_keep_directions_and_the_spectrum():
+    whole, covariance, deviations = compact_data()
+    compact = whole.compact(rank=1)
+    assert compact.factors.shape == (1, 16, 1)
+    assert compact.rest is not None
+    assert torch.allclose(compact.rest[0], deviations, atol=1e-5)
+    flat = replace(whole, event_shape=(16,)).compact(rank=1)  # entries of a table have no frequencies
+    assert flat.rest is not None
+    left = covariance - flat.factors[0] @ flat.factors[0].T
+    assert torch.allclose(flat.rest[0].square(), left.diagonal(), atol=1e-9)
+    assert whole.compact(rank=16) is whole
+    # 256 entries at 6 standard errors: false-failure rate 5e-7.
+    assert covariance_error(compact, covariance) < WORST
+    mutants = {
+        "no rest": replace(compact, rest=None),
+        "no direction": replace(compact, factors=torch.zeros_like(compact.factors)),
+        "frequencies as entries": replace(compact, event_shape=(16,)),
+        "frequencies in another order": replace(compact, rest=compact.rest.flip(1)),
+    }
+    for name, mutant in mutants.items():
+        assert covariance_error(mutant, covariance) > WORST, name
 
 
 def frequency_p_value(counts: Tensor, probabilities: Tensor) -> float:

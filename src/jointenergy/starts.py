@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol, final, runtime_checkable
 
+import numpy as np
 import torch
+from scipy.sparse.linalg import eigsh
 from torch import Tensor
 
 from jointenergy.errors import InputError
@@ -138,7 +140,8 @@ class UniformStart:
 class ClassGaussianStart:
     """Draw x from N(mean_c, covariance_c + jitter I), one Gaussian for each value c of a label variable.
 
-    A row whose class is MISSING draws its class from the class frequencies first. Use `fit` to create one.
+    A row whose class is MISSING draws its class from the class frequencies first. Use `fit` to create one, and
+    `compact` for one that fits into a small file.
 
     Parameters
     ----------
@@ -147,13 +150,16 @@ class ClassGaussianStart:
     means
         `[C, D]`.
     factors
-        Lower Cholesky factors of the covariances, `[C, D, D]`.
+        Factors of the covariances, `[C, D, K]`: lower Cholesky factors, or `K` leading directions.
     frequencies
         Of the classes, `[C]`.
     event_shape
         The shape of one row of x.
     bounds
         Clamp draws to (low, high).
+    rest
+        Standard deviations of what the leading directions leave out, `[C, D]`: of each spatial frequency of an image
+        (its cosine transform), of each entry of all else.
 
     Examples
     --------
@@ -167,10 +173,11 @@ class ClassGaussianStart:
 
     column: int
     means: Tensor  # [C, D]
-    factors: Tensor  # [C, D, D], lower Cholesky factors
+    factors: Tensor  # [C, D, K]
     frequencies: Tensor  # [C]
     event_shape: tuple[int, ...]
     bounds: tuple[float, float] | None = None
+    rest: Tensor | None = None  # [C, D]
 
     @classmethod
     def fit(
@@ -228,12 +235,44 @@ class ClassGaussianStart:
         frequencies = torch.tensor(counts, dtype=torch.float32, device=x.device) / sum(counts)
         return cls(column, means, factors, frequencies, tuple(x.shape[1:]), bounds)
 
+    def to(self, like: Tensor) -> ClassGaussianStart:
+        """Return the same start with the dtype and device of `like`."""
+        rest = None if self.rest is None else self.rest.to(like)
+        means, factors, frequencies = (part.to(like) for part in (self.means, self.factors, self.frequencies))
+        return replace(self, means=means, factors=factors, frequencies=frequencies, rest=rest)
+
+    def compact(self, rank: int = 64) -> ClassGaussianStart:
+        """Keep `rank` leading directions of each covariance, and of the rest only its variances.
+
+        Spatial frequencies of natural images are nearly independent, so that an image drawn this way has the spectrum
+        of its class. Up to `rank` dimensions are kept as they are.
+
+        Parameters
+        ----------
+        rank
+            The number of directions.
+        """
+        size = self.means.shape[1]
+        if self.rest is not None or size <= rank:
+            return self
+        basis = _from_cosines(torch.eye(size, dtype=self.means.dtype).view(size, *self.event_shape)).flatten(1)
+        leading, rest = [], []
+        for factor in self.factors.cpu():
+            covariance = factor @ factor.T
+            # A fixed first vector makes the search for eigenvectors repeatable.
+            values, vectors = map(torch.from_numpy, eigsh(covariance.numpy(), rank, v0=np.ones(size)))
+            leading.append(vectors * values.clamp(min=0).sqrt())
+            other = covariance - leading[-1] @ leading[-1].T
+            rest.append(((basis @ other) * basis).sum(1).clamp(min=0).sqrt())
+        factors, deviations = (torch.stack(parts).to(self.means) for parts in (leading, rest))
+        return replace(self, factors=factors, rest=deviations)
+
     def draw(self, y: Tensor, *, generator: torch.Generator) -> Tensor:
         device, n = generator.device, len(y)
         classes = y[:, self.column].to(self.means.device)
         # Both draws are made for all rows, so that a row's noise does not depend on which classes are missing.
         any_class = torch.multinomial(self.frequencies.to(device), n, replacement=True, generator=generator)
-        shape = (n, self.means.shape[1])
+        shape = (n, self.factors.shape[2])
         noise = torch.randn(shape, generator=generator, device=device, dtype=self.means.dtype).to(self.means.device)
         classes = torch.where(classes == MISSING, any_class.to(classes.device), classes)
         x = self.means[classes]
@@ -248,6 +287,9 @@ class ClassGaussianStart:
             for c in classes.unique().tolist():
                 rows = classes == c
                 x[rows] += noise[rows] @ self.factors[c].T
+        if self.rest is not None:
+            fine = torch.randn(x.shape, generator=generator, device=device, dtype=x.dtype).to(x.device)
+            x = x + _from_cosines((fine * self.rest[classes]).view(n, *self.event_shape)).flatten(1)
         if self.bounds is not None:
             x = x.clamp(*self.bounds)
         return x.view(n, *self.event_shape)
@@ -263,6 +305,18 @@ def _gaussian(rows: Tensor, jitter: float, name: str) -> tuple[Tensor, Tensor]:
     if failed.item():
         raise InputError(f"the covariance of {name} is singular with jitter={jitter}: raise the jitter")
     return mean.to(rows.dtype), factor.to(rows.dtype)
+
+
+def _from_cosines(x: Tensor) -> Tensor:
+    """Return the images `[n, C, H, W]` of coefficients of orthonormal cosines; other rows have no frequencies."""
+    if x.ndim < 3:
+        return x
+    for axis in range(1, x.ndim):
+        k = torch.arange(x.shape[axis], dtype=x.dtype, device=x.device)
+        cosines = (math.pi / len(k) * k[:, None] * (k + 0.5)).cos() * math.sqrt(2 / len(k))
+        cosines[0] /= math.sqrt(2)
+        x = (x.movedim(axis, -1) @ cosines).movedim(-1, axis)
+    return x
 
 
 @final

@@ -270,7 +270,9 @@ def _from_own_file(
             Aids(denoise_for=own.denoising_steps),
             start=start or description.rebuild(own.start, "start"),
         )
-    origin = Origin(f"the file {path}", labels, shape, device, seed=found.seed, density=own.density)
+    origin = Origin(
+        f"the file {path}", labels, shape, device, seed=found.seed, density=own.density, gaussians=found.gaussians
+    )
     model = model.to(device).requires_grad_(False).eval()
     return Run(model, origin, sampling, bounds, Thresholds(fitted=found.fitted), found.notes)
 
@@ -290,6 +292,7 @@ def _from_file(path: Path, data_folder: Path | None, device: torch.device) -> Ru
     origin = Origin.of_recipe(
         f"the file {path}", found.labels, found.event_shape, device, found.recipe, found.seed, data_folder
     )
+    origin = replace(origin, gaussians=found.gaussians)
     return _run_of(model, origin, found.recipe, Thresholds(fitted=found.fitted), found.notes)
 
 

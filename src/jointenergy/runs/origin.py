@@ -19,7 +19,7 @@ from jointenergy.labels import LabelSpace
 from jointenergy.recipes.build import plan_of
 from jointenergy.recipes.data import data_of
 from jointenergy.recipes.schema import Recipe
-from jointenergy.starts import Start, StartSpec, XStart
+from jointenergy.starts import ClassGaussianStart, Start, StartSpec, XStart
 from jointenergy.training import checkpoints
 from jointenergy.training.plan import Plan
 from jointenergy.training.state import shard_of, under
@@ -46,6 +46,8 @@ class Origin:
     make_plan: Callable[[TrainingData], Plan] | None = None
     read_tensors: Callable[[], dict[str, Tensor]] | None = None
     """The tensors of the checkpoint that the run was loaded from."""
+    gaussians: ClassGaussianStart | None = None
+    """Where chains start, of an exported file; elsewhere they are fitted to the data."""
 
     @classmethod
     def of_recipe(

@@ -1,5 +1,7 @@
 """runs: a run in one portable file: averaged weights as safetensors, everything else as text in its metadata.
 
+Where chains start at Gaussians of the classes, the file has these too, so that it samples without the training data.
+
 A run of a recipe is rebuilt from the recipe. For a user's own network the file has the weights and settings, and `load`
 takes the network: no code is stored.
 """
@@ -7,11 +9,13 @@ takes the network: no code is stored.
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
+import torch
 from pydantic import ConfigDict, TypeAdapter
 from safetensors import safe_open
 from safetensors.torch import save_file
@@ -31,10 +35,12 @@ from jointenergy.recipes.schema import write as recipe_text
 from jointenergy.runs.description import describe
 from jointenergy.runs.origin import Origin, Sampling
 from jointenergy.runs.thresholds import Fitted, Thresholds
+from jointenergy.starts import ClassGaussianStart
 from jointenergy.training.settings import Count, CountOrNone
 
 ENDING = ".safetensors"
 FORMAT = "1"
+_START = "start/"  # begins the names of the tensors of class Gaussians; those of weights have no slash
 _LABELS: TypeAdapter[Mapping[str, int | Sequence[str]]] = TypeAdapter(dict[str, tuple[str, ...]])
 _SHAPE: TypeAdapter[tuple[int, ...]] = TypeAdapter(Shape)
 _SEED: TypeAdapter[int] = TypeAdapter(Seed)
@@ -79,6 +85,8 @@ class Portable:
     seed: int
     fitted: Fitted
     notes: tuple[str, ...]
+    gaussians: ClassGaussianStart | None
+    """Where chains start, if the file has it."""
 
 
 def own_network(model: JointModel, sampling: Sampling, bounds: tuple[float, float], density: bool) -> OwnNetwork:
@@ -110,9 +118,10 @@ def write(
     notes: Sequence[str],
     path: Path,
     *,
+    gaussians: ClassGaussianStart | None = None,
     half: bool = False,
 ) -> Path:
-    """Whole or not at all; an older file of that name is replaced. `half` keeps weights as float16."""
+    """Whole or not at all; an older file of that name is replaced. `half` keeps tensors as float16 if they fit."""
     labels = dict(zip(origin.labels.names, origin.labels.values, strict=True))
     metadata = {
         "jointenergy": FORMAT,
@@ -126,9 +135,11 @@ def write(
     }
     path.parent.mkdir(parents=True, exist_ok=True)
     # Copy, since tensors that share memory cannot be written.
-    tensors = {k: v.detach().cpu().clone().contiguous() for k, v in model.state_dict().items()}
+    named = {**model.state_dict(), **_tensors_of(gaussians)}
+    tensors = {k: v.detach().cpu().clone().contiguous() for k, v in named.items()}
     if half:
-        tensors = {k: v.half() if v.is_floating_point() else v for k, v in tensors.items()}
+        fits = {k: v.is_floating_point() and bool(v.half().isfinite().all()) for k, v in tensors.items()}
+        tensors = {k: v.half() if fits[k] else v for k, v in tensors.items()}
     with whole(path) as part:
         save_file(tensors, part, metadata)
     return path
@@ -145,13 +156,45 @@ def read(path: Path) -> Portable:
                 raise InputError(f"{path} was not written by `jointenergy export`")
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (the file is no mapping)
         recipe = parse(toml_of(known["recipe"]), path.name) if known["recipe"] else None
+        labels = LabelSpace(of_json(_LABELS, known["labels"], f"{damaged}: its labels"))
+        shape = of_json(_SHAPE, known["event_shape"], f"{damaged}: its event_shape")
+        gaussians = _gaussians_of(tensors, labels, shape, f"{damaged}: its class Gaussians")
         return Portable(
-            tensors,
+            {name: tensor for name, tensor in tensors.items() if not name.startswith(_START)},
             recipe,
             None if recipe else of_json(_OWN, known["own"], f"{damaged}: its own network"),
-            LabelSpace(of_json(_LABELS, known["labels"], f"{damaged}: its labels")),
-            of_json(_SHAPE, known["event_shape"], f"{damaged}: its event_shape"),
+            labels,
+            shape,
             of_json(_SEED, known["seed"], f"{damaged}: its seed"),
             of_json(_FITTED, known["thresholds"], f"{damaged}: its thresholds"),
             of_json(_NOTES, known["notes"], f"{damaged}: its notes"),
+            gaussians,
         )
+
+
+def _tensors_of(gaussians: ClassGaussianStart | None) -> dict[str, Tensor]:
+    if gaussians is None:
+        return {}
+    named = {name: getattr(gaussians, name) for name in ("means", "factors", "frequencies", "rest")}
+    return {_START + name: tensor for name, tensor in named.items() if tensor is not None}
+
+
+def _gaussians_of(
+    tensors: Mapping[str, Tensor], labels: LabelSpace, shape: tuple[int, ...], damaged: str
+) -> ClassGaussianStart | None:
+    """Build the class Gaussians of a file, checked; None if it has none."""
+    found = {k.removeprefix(_START): v.float() for k, v in tensors.items() if k.startswith(_START)}
+    if not found:
+        return None
+    size = math.prod(shape)
+    classes = labels.cardinalities[0] if len(labels) == 1 else 0
+    directions = found["factors"].shape[-1] if found.get("factors", torch.empty(0)).ndim == 3 else 0
+    shapes = {"means": (classes, size), "factors": (classes, size, directions), "frequencies": (classes,)}
+    if found.keys() - shapes.keys() <= {"rest"}:
+        shapes |= {"rest": (classes, size)} if "rest" in found else {}
+    whole_numbers = all(bool(tensor.isfinite().all()) for tensor in found.values())
+    if {k: tuple(v.shape) for k, v in found.items()} != shapes or not whole_numbers:
+        raise InputError(f"{damaged} do not fit its labels and its event_shape")
+    if not bool((found["frequencies"] >= 0).all()) or not bool(found["frequencies"].sum() > 0):
+        raise InputError(f"{damaged} have frequencies that are none")
+    return ClassGaussianStart(0, found["means"], found["factors"], found["frequencies"], shape, rest=found.get("rest"))

@@ -1024,8 +1024,9 @@ class Run:
     def export(self, path: Path | str, *, half: bool = False) -> Path:
         """Write the run to one file: `.safetensors` for `jointenergy.load`, or `.onnx` for other programs.
 
-        A safetensors file holds weights, labels and what was fitted to validation rows. `load(path)` opens a run of a
-        recipe; a run of your own network, by `fit` or `wrap`, also needs `network=` as it was given there. `half`
+        A safetensors file holds weights, labels, what was fitted to validation rows and, if chains start at Gaussians
+        of the classes, a compact form of these: it samples without the training data. `load(path)` opens a run of
+        a recipe; a run of your own network, by `fit` or `wrap`, also needs `network=` as it was given there. `half`
         rounds weights to float16, for a file of half the size; what was fitted is fitted again to the rounded weights.
 
         An ONNX graph (extra `onnx`) takes x, `[n, *event_shape]` between the bounds, and returns `logits`,
@@ -1081,9 +1082,8 @@ class Run:
 
     def _write(self, path: Path, *, half: bool = False) -> Path:
         self._fit_all()
-        return portable.write(
-            self.model, self.origin, self.sampling, self.bounds, self.thresholds, self.notes, path, half=half
-        )
+        known = (self.model, self.origin, self.sampling, self.bounds, self.thresholds, self.notes)
+        return portable.write(*known, path, gaussians=self._exported_gaussians(), half=half)
 
     def _rounded(self) -> Run:
         """The same run with weights that float16 can hold."""
@@ -1266,13 +1266,25 @@ class Run:
         return start.bind(data.x, data.y, self.labels, self.bounds, clamp=clamped(self.sampling.x_kernel, self.model))
 
     def _class_gaussians(self, given: Labels, n: int) -> tuple[ClassGaussianStart, tuple[str, ...]]:
-        """Return Gaussians fitted to the classes of the training data, with notes."""
+        """Return the Gaussians of the classes, of the exported file or fitted to the training data, with notes."""
         clamp = self.bounds if clamped(self.sampling.x_kernel, self.model) else None
-        data, (variable, notes) = self.data, self._class_variable(given, n)
+        variable, notes = self._class_variable(given, n)
         if variable not in self._fitted_gaussians:
-            fitted = ClassGaussianStart.fit(data.x, data.y, self.labels, variable, bounds=clamp)
-            self._fitted_gaussians[variable] = fitted
+            stored = self.origin.gaussians
+            self._fitted_gaussians[variable] = (
+                ClassGaussianStart.fit(self.data.x, self.data.y, self.labels, variable, bounds=clamp)
+                if stored is None
+                else replace(stored.to(self._like), bounds=clamp)
+            )
         return self._fitted_gaussians[variable], notes
+
+    def _exported_gaussians(self) -> ClassGaussianStart | None:
+        """Return the Gaussians for an exported file; None if chains start elsewhere or the data are missing."""
+        if len(self.labels) != 1 or not isinstance(self.sampling.start, ClassGaussians):
+            return None
+        with suppress(InputError):
+            return self._class_gaussians(None, 1)[0].compact()
+        return None
 
     def _class_variable(self, given: Labels, n: int) -> tuple[str | None, tuple[str, ...]]:
         """Return the label whose classes get Gaussians, the first given of several, with notes."""
