@@ -28,13 +28,13 @@ from jointenergy.tables.density import TableDensity
 from jointenergy.tables.early_stopping import EarlyStopping, Score, held_out, score_of
 from jointenergy.tables.explanation import Explanation, explained
 from jointenergy.tables.imputation import Imputed, imputed
+from jointenergy.tables.jobs import one_thread
 from jointenergy.tables.reading import InputTable, read
 from jointenergy.tables.rows import merged
 from jointenergy.tables.training import (
     FitSettings,
     TrainingState,
     bound_of,
-    one_thread,
     shares,
     table_plan,
     train,
@@ -68,6 +68,7 @@ class TableEstimator(BaseEstimator):  # type: ignore[misc]
     image_shape: tuple[int, ...] | None = None
     device: str = "cpu"
     random_state: Any = None
+    n_jobs: int | None = None
     verbose: int = 0
 
     # Fitting.
@@ -257,7 +258,8 @@ class TableEstimator(BaseEstimator):  # type: ignore[misc]
         """
         x, y = self._encoded(table, targets)
         density, columns, keys = self._density, self._columns, self._one_key(len(x))
-        found = density.expected_log_density(x, y, keys) if completed else density.log_known(x, y, keys)
+        of = density.expected_log_density if completed else density.log_known
+        found = of(x, y, keys, n_jobs=self.n_jobs)
         # Change of variables from standardized features; missing ones have no density.
         volume = np.zeros(table.n_rows)
         if columns.numbers:
@@ -327,7 +329,9 @@ class TableEstimator(BaseEstimator):  # type: ignore[misc]
         if bool(open_rows.any()):
             # One key per row of the table, so that complete rows do not shift the keys of the others.
             keys = streams.chain_keys(len(x), generator=generator)[open_rows]
-            drawn = self._density.complete_rows(x[open_rows], labels[open_rows], keys, n_draws=n_draws, steps=steps)
+            drawn = self._density.complete_rows(
+                x[open_rows], labels[open_rows], keys, n_draws=n_draws, steps=steps, n_jobs=self.n_jobs
+            )
             all_x[:, open_rows], all_y[:, open_rows] = drawn
         discrete = all_y[:, :, self._density.n_targets :]
         return imputed(self._columns, X, table, x, all_x, discrete, level, rng)
@@ -341,7 +345,7 @@ class TableEstimator(BaseEstimator):  # type: ignore[misc]
             y[:, : self._density.n_targets] = targets
         generator = self._generator(random_state)
         keys = streams.chain_keys(n, generator=generator)
-        (x,), (y,) = self._density.complete_rows(x, y, keys, n_draws=1, steps=SAMPLE_STEPS)
+        (x,), (y,) = self._density.complete_rows(x, y, keys, n_draws=1, steps=SAMPLE_STEPS, n_jobs=self.n_jobs)
         n_targets = self._density.n_targets
         rng = np.random.default_rng(generator.initial_seed())
         return self._columns.table(self._columns.decode(x, y[:, n_targets:], rng)), y[:, :n_targets]

@@ -80,6 +80,9 @@ class JointEnergyClassifier(ClassifierMixin, TableEstimator):  # type: ignore[mi
         Device for training. Predictions always run on the CPU in float64.
     random_state : int, RandomState or None, default=None
         Seed. Pass an integer for reproducible fits and draws.
+    n_jobs : int or None, default=None
+        Threads for rows to predict, score, impute, sample and explain; None is 1, or what `joblib.parallel_config`
+        says, and -1 all cores. Raise it for many rows with missing entries. Answers do not depend on it. A fit has one.
     verbose : int, default=0
         Whether to print progress.
 
@@ -319,7 +322,8 @@ class JointEnergyClassifier(ClassifierMixin, TableEstimator):  # type: ignore[mi
 
     def _probs(self, table: InputTable) -> list[Tensor]:
         density, (x, y) = self._density, self._encoded(table)
-        probs = density.expected(density.target_probs, x, y, self._one_key(len(x)), chains=True)
+        keys = self._one_key(len(x))
+        probs = density.expected(density.target_probs, x, y, keys, chains=True, n_jobs=self.n_jobs)
         return list(probs.split(density.model.targets.cardinalities, dim=1))
 
     def __sklearn_tags__(self) -> Any:

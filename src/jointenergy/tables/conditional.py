@@ -96,7 +96,7 @@ class Conditional:
         generator = own._generator(random_state)
         x, y = own._encoded(self._table({}, n), self.targets.expand(n, -1))
         keys = streams.chain_keys(n, generator=generator)
-        (x,), (y,) = own._density.complete_rows(x, y, keys, n_draws=1, steps=STEPS)
+        (x,), (y,) = own._density.complete_rows(x, y, keys, n_draws=1, steps=STEPS, n_jobs=own.n_jobs)
         rng = np.random.default_rng(generator.initial_seed())
         rows = columns.decode(x, y[:, own._density.n_targets :], rng)
         table = columns.table(rows)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
 import torch.nn.functional as F
 from sklearn.model_selection import StratifiedKFold
 from torch import Tensor, nn
-from torch.func import functional_call, grad, stack_module_state, vmap
 
 from jointenergy.data.training import TrainingData
 from jointenergy.labels import MISSING
@@ -20,9 +20,6 @@ from jointenergy.tables.training import FitSettings, optimizer_settings
 from jointenergy.training.callbacks import Callback
 from jointenergy.training.loop import Loop
 from jointenergy.training.update import learning_rate_factor
-
-Weights = dict[str, Tensor]
-Anchor = tuple[Tensor, ...]  # slope and offset
 
 FOLDS = 5
 FEW_ROWS = 1000  # below it each fold is held out in turn; else one
@@ -75,46 +72,59 @@ def curve(data: TrainingData, settings: FitSettings, every: int, seed: int) -> l
         networks.append(model.network.logits)
         seen.append(torch.cat((model.white(x.float()), code), dim=1))
         lines.append((model.trust * model.slope, model.trust * model.offset))
-    inputs, anchors = torch.stack(seen), tuple(torch.stack(t) for t in zip(*lines, strict=True))
+    inputs = torch.stack(seen)
+    slopes, offsets = (torch.stack(t) for t in zip(*lines, strict=True))
 
-    def logits(weights: Weights, anchor: Anchor, seen: Tensor) -> Tensor:
-        found: Tensor = functional_call(networks[0], weights, (seen,)) + F.linear(seen, anchor[0], anchor[1])
-        return found
+    def logits(weights: Sequence[Tensor], seen: Tensor) -> Tensor:
+        # All folds at once, one of each matrix.
+        left, hidden = iter(weights), seen
+        for layer in networks[0]:
+            linear = isinstance(layer, nn.Linear)
+            hidden = torch.baddbmm(next(left), hidden, next(left)) if linear else layer(hidden)
+        return hidden + torch.baddbmm(offsets[:, None], seen, slopes.mT)
 
-    def loss(weights: Weights, anchor: Anchor, seen: Tensor, y: Tensor, weight: Tensor) -> Tensor:
-        each = F.cross_entropy(logits(weights, anchor, seen), y, reduction="none")
-        return settings.label_weight * (weight * each).mean()
-
-    gradients, predicted = vmap(grad(loss)), vmap(logits)
-    parameters = {k: nn.Parameter(v.detach()) for k, v in stack_module_state(networks)[0].items()}
-    weights = {k: p.data for k, p in parameters.items()}
-    averages = {k: v.clone() for k, v in weights.items()}
+    layers = [[layer for layer in network if isinstance(layer, nn.Linear)] for network in networks]
+    stacked = [
+        made
+        for same in zip(*layers, strict=True)
+        for made in (
+            torch.stack([layer.bias.detach()[None] for layer in same]),
+            torch.stack([layer.weight.detach().mT for layer in same]),
+        )
+    ]
+    parameters = [nn.Parameter(made) for made in stacked]
+    averages = [made.clone() for made in stacked]
     rules, rate = optimizer_settings(settings), torch.tensor(0.0)
     betas = rules.beta1, rules.beta2
-    optimizer = torch.optim.Adam(list(parameters.values()), lr=rate, betas=betas, fused=True)
+    optimizer = torch.optim.Adam(parameters, lr=rate, betas=betas, fused=True)
     least = min(len(rest) for rest, _ in folds)
     members, fold = torch.stack([rest[:least] for rest, _ in folds]), torch.arange(len(folds))[:, None]
     noise = settings.label_noise if data.mask is None else 0.0
     total, found = sum(weight[b].sum() for _, b in folds), []
     for i in range(settings.iterations + 1):
         if i % every == 0:
-            out = predicted(averages, anchors, inputs).log_softmax(2)
+            with torch.no_grad():
+                out = logits(averages, inputs).log_softmax(2)
             held = [(out[k, b, classes[b]] * weight[b]).sum() for k, (_, b) in enumerate(folds)]
             found.append(float(sum(held) / total))
         drawn = members[fold, torch.randint(least, (len(folds), settings.batch_size), generator=generator)]
         batch = inputs[fold, drawn]
         # In whitened columns the noise of `fit` is round.
         batch[..., : x.shape[1]] += noise * torch.randn(*drawn.shape, x.shape[1], generator=generator)
-        slopes = gradients(weights, anchors, batch, classes[drawn], weight[drawn])
-        norm = sum(g.square().flatten(1).sum(1) for g in slopes.values()).sqrt()
-        scale = (rules.clip_norm / norm).clamp(max=1.0)
-        rate.fill_(settings.learning_rate * learning_rate_factor(rules, i, settings.iterations))
-        for name, parameter in parameters.items():
-            parameter.grad = slopes[name] * scale.view(-1, *[1] * (parameter.ndim - 1))
-            if parameter.ndim > 2:
-                parameter.data.mul_(1 - rate * settings.weight_decay)
+        each = F.cross_entropy(logits(parameters, batch).flatten(0, 1), classes[drawn].flatten(), reduction="none")
+        loss = settings.label_weight * (weight[drawn] * each.view(drawn.shape)).mean(1).sum()
+        gradients = torch.autograd.grad(loss, parameters)
+        norm = torch.stack([g.square().flatten(1).sum(1) for g in gradients]).sum(0).sqrt()
+        scale = (rules.clip_norm / norm).clamp(max=1.0)[:, None, None]
+        factor = settings.learning_rate * learning_rate_factor(rules, i, settings.iterations)
+        rate.fill_(factor)
+        with torch.no_grad():
+            for parameter, gradient in zip(parameters, gradients, strict=True):
+                parameter.grad = gradient * scale
+            torch._foreach_mul_(parameters[1::2], 1 - factor * settings.weight_decay)
         optimizer.step()
-        torch._foreach_lerp_(list(averages.values()), list(weights.values()), 1 - rules.ema)
+        with torch.no_grad():
+            torch._foreach_lerp_(averages, parameters, 1 - rules.ema)
     return found
 
 

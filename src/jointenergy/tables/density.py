@@ -19,6 +19,7 @@ from jointenergy.kernels import ExactGibbs, GibbsWithGradients, Kernel, Precondi
 from jointenergy.labels import MISSING, LabelSpace
 from jointenergy.models import TiltedGaussianModel
 from jointenergy.tables.gaussians import ConditionalGaussian, Gaussians, known_code
+from jointenergy.tables.jobs import each
 
 CANDIDATES = 128  # reference draws per row from which the starts of its chains are resampled
 WITNESSES = 512  # reference draws per row for an importance-sampled mean
@@ -48,7 +49,10 @@ class Candidates:
 
 @dataclass(frozen=True, eq=False)
 class TableDensity:
-    """Hold the model in float64 with its reference, the step size of its chains, and their last states."""
+    """Hold the model in float64 with its reference, the step size of its chains, and their last states.
+
+    Questions about many rows are answered in pieces, in `n_jobs` threads.
+    """
 
     model: TiltedGaussianModel
     gaussians: Gaussians
@@ -61,44 +65,54 @@ class TableDensity:
         return self.model.n_targets
 
     @torch.no_grad()
-    def log_density(self, x: Tensor, y: Tensor) -> Tensor:
+    def log_density(self, x: Tensor, y: Tensor, *, n_jobs: int | None = None) -> Tensor:
         """Return log p(x, y) of complete rows up to the model's constant, missing targets summed out."""
         pieces = zip(self._shaped(x).split(AT_ONCE), y.split(AT_ONCE), strict=True)
-        return torch.cat([self.model.log_density_unchecked(a, b) for a, b in pieces])
+        return torch.cat(each(self.model.log_density_unchecked, pieces, n_jobs))
 
     @torch.no_grad()
-    def target_probs(self, x: Tensor, y: Tensor) -> Tensor:
+    def target_probs(self, x: Tensor, y: Tensor, *, n_jobs: int | None = None) -> Tensor:
         """Return p(target | x, other labels) of complete rows, targets concatenated: `[n, n_codes of the targets]`."""
-        found = []
-        for a, b in zip(self._shaped(x).split(AT_ONCE), y.split(AT_ONCE), strict=True):
-            probs = self.model.label_probs(a, b)
-            found.append(torch.cat([probs[name] for name in self.model.targets], dim=1))
-        return torch.cat(found)
+
+        def probs(x: Tensor, y: Tensor) -> Tensor:
+            found = self.model.label_probs(x, y)
+            return torch.cat([found[name] for name in self.model.targets], dim=1)
+
+        return torch.cat(each(probs, zip(self._shaped(x).split(AT_ONCE), y.split(AT_ONCE), strict=True), n_jobs))
 
     def incomplete(self, x: Tensor, y: Tensor) -> Tensor:
         """Return which rows have missing features; missing targets do not count."""
         return x.isnan().any(1) | (y[:, self.n_targets :] == MISSING).any(1)
 
     @torch.no_grad()
-    def complete_rows(self, x: Tensor, y: Tensor, keys: Tensor, *, n_draws: int, steps: int) -> tuple[Tensor, Tensor]:
+    def complete_rows(
+        self, x: Tensor, y: Tensor, keys: Tensor, *, n_draws: int, steps: int, n_jobs: int | None = None
+    ) -> tuple[Tensor, Tensor]:
         """Draw `n_draws` completions of each row, x `[m, n, D]` and y `[m, n, L]`.
 
         Reference draws given the known entries are resampled by their importance weights, then moved by `steps` steps
         of an exact kernel. A row's completions depend on the row and its key alone.
         """
         size = max(1, AT_ONCE // max(CANDIDATES, n_draws))
-        pieces = zip(x.split(size), y.split(size), keys.split(size), strict=True)
-        parts = [self._moved(self._candidates(*p, CANDIDATES)[0], *p, n_draws=n_draws, steps=steps) for p in pieces]
+
+        def completed(x: Tensor, y: Tensor, keys: Tensor) -> tuple[Tensor, Tensor]:
+            return self._moved(self._candidates(x, y, keys, CANDIDATES)[0], x, y, keys, n_draws=n_draws, steps=steps)
+
+        parts = each(completed, zip(x.split(size), y.split(size), keys.split(size), strict=True), n_jobs)
         return torch.cat([x for x, _ in parts], dim=1), torch.cat([y for _, y in parts], dim=1)
 
     @torch.no_grad()
-    def log_known(self, x: Tensor, y: Tensor, keys: Tensor) -> Tensor:
+    def log_known(self, x: Tensor, y: Tensor, keys: Tensor, *, n_jobs: int | None = None) -> Tensor:
         """Return log p(known entries) of each row up to the model's constant: exact for complete rows, else estimated
         by importance sampling from the reference."""
-        return self._answers(self.log_density, lambda a, b, k: self._candidates(a, b, k, WITNESSES)[1], x, y, keys)
+
+        def estimated(x: Tensor, y: Tensor, keys: Tensor) -> Tensor:
+            return self._candidates(x, y, keys, WITNESSES)[1]
+
+        return self._answers(self.log_density, estimated, x, y, keys, n_jobs)
 
     @torch.no_grad()
-    def expected_log_density(self, x: Tensor, y: Tensor, keys: Tensor) -> Tensor:
+    def expected_log_density(self, x: Tensor, y: Tensor, keys: Tensor, *, n_jobs: int | None = None) -> Tensor:
         """Return the mean of log p over the completions of each row, by importance sampling from the reference: as
         `expected(log_density)` without chains, at half the cost."""
 
@@ -106,10 +120,12 @@ class TableDensity:
             drawn, _ = self._candidates(x, y, keys, WITNESSES)
             return (drawn.weights.softmax(1) * drawn.values).sum(1)
 
-        return self._answers(self.log_density, mean, x, y, keys)
+        return self._answers(self.log_density, mean, x, y, keys, n_jobs)
 
     @torch.no_grad()
-    def expected(self, of: Question, x: Tensor, y: Tensor, keys: Tensor, *, chains: bool) -> Tensor:
+    def expected(
+        self, of: Question, x: Tensor, y: Tensor, keys: Tensor, *, chains: bool, n_jobs: int | None = None
+    ) -> Tensor:
         """Return the mean of `of`, `[n, V]`, over the completions of each row, targets missing.
 
         Importance sampling from the reference where the effective sample size suffices; else, with `chains`, the mean
@@ -136,18 +152,27 @@ class TableDensity:
 
             return _by_rows(few, chained, weighted)
 
-        return self._answers(of, mean, x, y, keys)
+        return self._answers(of, mean, x, y, keys, n_jobs)
 
     def _answers(
-        self, of_complete: Question, of_others: Callable[..., Tensor], x: Tensor, y: Tensor, keys: Tensor
+        self,
+        of_complete: Callable[..., Tensor],
+        of_others: Callable[..., Tensor],
+        x: Tensor,
+        y: Tensor,
+        keys: Tensor,
+        n_jobs: int | None,
     ) -> Tensor:
         size = AT_ONCE // WITNESSES
 
         def others(rows: Tensor) -> Tensor:
             pieces = zip(*(t[rows].split(size) for t in (x, y, keys)), strict=True)
-            return torch.cat([of_others(*piece) for piece in pieces])
+            return torch.cat(each(of_others, pieces, n_jobs))
 
-        return _by_rows(self.incomplete(x, y), others, lambda rows: of_complete(x[rows], y[rows]))
+        def complete(rows: Tensor) -> Tensor:
+            return of_complete(x[rows], y[rows], n_jobs=n_jobs)
+
+        return _by_rows(self.incomplete(x, y), others, complete)
 
     def _candidates(self, x: Tensor, y: Tensor, keys: Tensor, count: int) -> tuple[Candidates, Tensor]:
         """Draw `count` completions per row from the reference; estimate log p(known entries) from their weights."""

@@ -73,19 +73,19 @@ def explained(
     density, columns = estimator._density, estimator._columns
     x, y = estimator._encoded(table, targets)
     keys = estimator._one_key(len(x))
-    whole = density.expected_log_density(x, y, keys)
+    whole = density.expected_log_density(x, y, keys, n_jobs=estimator.n_jobs)
     surprise = np.zeros((table.n_rows, columns.n_columns))
     for place, k in enumerate(columns.numbers):
         known = ~x[:, place].isnan()
         hidden = x.clone()
         hidden[:, place] = torch.nan
-        usual = density.expected_log_density(hidden, y, keys)
+        usual = density.expected_log_density(hidden, y, keys, n_jobs=estimator.n_jobs)
         surprise[:, k] = torch.where(known, usual - whole, 0.0).numpy()
     for place, k in enumerate(columns.discrete):
         at = density.n_targets + place
         known, open_y = y[:, at] != MISSING, y.clone()
         open_y[:, at] = MISSING
-        usual = density.expected_log_density(x, open_y, keys)
+        usual = density.expected_log_density(x, open_y, keys, n_jobs=estimator.n_jobs)
         surprise[:, k] = torch.where(known, usual - whole, 0.0).numpy()
     # A value that no training row had counts as one in n + 1 rows.
     for k, values in columns.categories.items():

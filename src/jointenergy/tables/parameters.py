@@ -28,6 +28,9 @@ def check(estimator: Any) -> None:
     if estimator.max_iter is not None:
         check_count("max_iter", estimator.max_iter, most=ITERATIONS)
     check_count("n_iter_no_change", estimator.n_iter_no_change, most=ITERATIONS)
+    jobs = estimator.n_jobs
+    if jobs is not None and (not is_integer(jobs) or jobs == 0):
+        raise InputError(f"n_jobs must be None or an integer other than 0, got {jobs!r}")
     if not isinstance(estimator.verbose, bool) and not is_integer(estimator.verbose):
         raise InputError(f"verbose must be an integer or a boolean, got {estimator.verbose!r}")
     hidden_of(estimator.hidden_layer_sizes)

@@ -176,7 +176,9 @@ class JointEnergyRegressor(RegressorMixin, TableEstimator):  # type: ignore[misc
         if bool((~gaps).any()):
             found[~gaps] = self._on_grid(start[~gaps], y[~gaps], points[~gaps], grid)
         if bool(gaps.any()):
-            all_x, all_y = density.complete_rows(x[gaps], y[gaps], keys[gaps], n_draws=COMPLETIONS, steps=STEPS)
+            all_x, all_y = density.complete_rows(
+                x[gaps], y[gaps], keys[gaps], n_draws=COMPLETIONS, steps=STEPS, n_jobs=self.n_jobs
+            )
             targets = all_x[:, :, place]
             centers = torch.stack([grid.points(row, 1)[0][:, 0] for row in all_x])
             low = torch.minimum(targets.min(0).values, centers.min(0).values) - 4 * grid.deviation
@@ -189,7 +191,9 @@ class JointEnergyRegressor(RegressorMixin, TableEstimator):  # type: ignore[misc
 
     def _on_grid(self, x: Tensor, y: Tensor, points: Tensor, grid: TargetGrid) -> Tensor:
         wide = grid.filled(x, points)
-        flat = self._density.log_density(wide.flatten(0, 1), y.repeat_interleave(points.shape[1], dim=0))
+        flat = self._density.log_density(
+            wide.flatten(0, 1), y.repeat_interleave(points.shape[1], dim=0), n_jobs=self.n_jobs
+        )
         return flat.view(len(x), -1)
 
     # The target as the last column.

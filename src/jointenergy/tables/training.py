@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -259,17 +258,6 @@ class OneCheck(Callback):
     def on_check(self, loop: Loop) -> None:
         if loop.ended:
             loop.confirmed = loop.health
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """Compute in one thread: matrices of tables are small, and on a busy machine more threads are many times slower."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 @dataclass
