@@ -1,9 +1,10 @@
 """benchmarks: chains of this library against those of its peers: samples and effective samples per second, and memory.
 
-python benchmarks/chains.py [--threads 2] [--chains 1000] [--steps 100] [--repeats 9] [--law-steps 2000] [--only CASE]
-[--write] prints a table; --write publishes results/chains.json, or results/chains-N.json where N chains are not those
-1,000, and results/chains-memory.json from a clean tree. All contestants run in one process with the same threads, in
-turns, in float32, from the same start; peers that are not installed are named and left out.
+python benchmarks/chains.py [--threads 2] [--chains 10 100 1000 10000] [--steps 100] [--repeats 9] [--law-steps 1000]
+[--only CASE] [--write] prints a table; --write publishes results/chains.json, or results/chains-threads-1.json, and
+results/chains-memory.json from a clean tree. All contestants run in one process with the same threads, in turns, in
+float32, from the same start; peers that are not installed are named and left out. Seconds are of CPU time on one
+thread, and of the wall clock on several.
 """
 
 from __future__ import annotations
@@ -29,8 +30,10 @@ from jointenergy.kernels.diagnostics import effective_sample_size
 from jointenergy.report import provenance, results
 
 SEED = 0
-CHAINS = 1000
-LAW_CHAINS = 1000  # chains whose distribution and mixing are checked
+CHAINS = (10, 100, 1000, 10_000)
+UNNAMED = 1000  # metrics of this number of chains do not name it
+LAW_CHAINS = 250  # chains whose distribution and mixing are checked
+VALUES = 200_000  # chains times steps of a timing, at most: fewer steps for many chains
 MEMORY_STEPS = (100, 10_000)
 
 
@@ -39,6 +42,7 @@ class Row:
     """Hold the measurements of one library on one case."""
 
     case: str
+    chains: int
     who: str
     per_second: tuple[float, ...]
     """Samples (chains times steps) per second, one for each repeat."""
@@ -80,7 +84,13 @@ def contestants_of(case: Case, n_chains: int, found: Mapping[str, str | None]) -
 
 
 def compare(
-    case: Case, found: Mapping[str, str | None], *, n_chains: int, steps: int, repeats: int, law_steps: int = 2000
+    case: Case,
+    found: Mapping[str, str | None],
+    *,
+    chains: Sequence[int],
+    steps: int,
+    repeats: int,
+    law_steps: int = 1000,
 ) -> list[Row]:
     """Run all libraries on one case: first check that each is right, then time them in turns."""
     burn_in = law_steps // 2
@@ -89,15 +99,19 @@ def compare(
         for c in contestants_of(case, LAW_CHAINS, found)
         if c.twin is None
     }
-    timed = contestants_of(case, n_chains, found)
-    counts = {c.name: max(1, int(steps * c.share)) for c in timed}
-    seconds = in_turns({c.name: lambda c=c: c.advance(c.state, counts[c.name]) for c in timed}, repeats)
-    speeds = {name: tuple(n_chains * counts[name] / s for s in taken) for name, taken in seconds.items()}
-    own = speeds["jointenergy"]
-    return [
-        Row(case.name, c.name, speeds[c.name], *seen[c.twin or c.name], median_ratio(own, speeds[c.name]))
-        for c in timed
-    ]
+    clock = time.process_time if torch.get_num_threads() == 1 else time.perf_counter
+    rows = []
+    for n in chains:
+        timed = contestants_of(case, n, found)
+        counts = {c.name: max(1, int(min(steps, VALUES // (n * case.evaluations)) * c.share)) for c in timed}
+        seconds = in_turns({c.name: lambda c=c, k=counts[c.name]: c.advance(c.state, k) for c in timed}, repeats, clock)
+        speeds = {name: tuple(n * counts[name] / s for s in taken) for name, taken in seconds.items()}
+        own = speeds["jointenergy"]
+        rows += [
+            Row(case.name, n, c.name, speeds[c.name], *seen[c.twin or c.name], median_ratio(own, speeds[c.name]))
+            for c in timed
+        ]
+    return rows
 
 
 def told_rows(rows: Sequence[Row]) -> str:
@@ -109,7 +123,7 @@ def told_rows(rows: Sequence[Row]) -> str:
         effective = statistics.median(row.effective_per_second)
         cells.append(
             [
-                f"{row.case} {row.who}",
+                f"{row.case} {row.chains} {row.who}",
                 f"{median:,.0f}",
                 f"{100 * spread / median:.0f} %",
                 f"{effective:,.0f}" if row.right else "-",
@@ -118,7 +132,15 @@ def told_rows(rows: Sequence[Row]) -> str:
                 f"{100 * row.error:.1f} %" + ("" if row.right else " WRONG"),
             ]
         )
-    head = ["chain", "samples/s", "spread", "effective/s", "ours is x as fast", "x as effective", "law off by"]
+    head = [
+        "case, chains, library",
+        "samples/s",
+        "spread",
+        "effective/s",
+        "ours is x as fast",
+        "x as effective",
+        "law off by",
+    ]
     return table(head, cells)
 
 
@@ -146,7 +168,8 @@ def run_for_memory(steps: int) -> None:
 def publish(name: str, rows: Sequence[Row], memory: Mapping[int, float], minutes: float, notes: str) -> None:
     figures: dict[str, Sequence[float | None]] = {}
     for row in rows:
-        place = f"{row.case}.{row.who.replace(' ', '-')}"
+        size = "" if row.chains == UNNAMED else f".chains-{row.chains}"
+        place = f"{row.case}{size}.{row.who.replace(' ', '-')}"
         none = [None] * len(row.per_second)
         figures[f"samples_per_second.{place}"] = row.per_second if row.right else none
         figures[f"effective_samples_per_second.{place}"] = row.effective_per_second if row.right else none
@@ -164,10 +187,10 @@ def publish(name: str, rows: Sequence[Row], memory: Mapping[int, float], minutes
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--threads", type=count, help="all cores if not given")
-    parser.add_argument("--chains", type=count, default=CHAINS)
+    parser.add_argument("--chains", type=count, nargs="+", default=CHAINS)
     parser.add_argument("--steps", type=count, default=100)
     parser.add_argument("--repeats", type=count, default=9)
-    parser.add_argument("--law-steps", type=count, default=2000)
+    parser.add_argument("--law-steps", type=count, default=1000)
     parser.add_argument("--only", help="cases whose names have this in them")
     parser.add_argument("--memory-of", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--write", action="store_true")
@@ -180,8 +203,8 @@ def main() -> None:
     if not asked:
         raise InputError(f"no case has {arguments.only!r} in its name: {', '.join(case.name for case in cases())}")
     if arguments.write:
-        if arguments.only is not None:
-            raise InputError("what is published has all cases: leave --only or --write out")
+        if arguments.only is not None or tuple(arguments.chains) != CHAINS:
+            raise InputError("what is published has all cases and chains: leave --only and --chains, or --write, out")
         provenance.commit()  # check before the work
     began = time.perf_counter()
     found = versions(PEERS)
@@ -189,26 +212,27 @@ def main() -> None:
     rows: list[Row] = []
     for case in asked:
         # With one flip at a time, a lattice needs many steps to forget its start.
-        law_steps = arguments.law_steps * (3 if isinstance(case.target, Lattice) else 1)
-        sizes = {"n_chains": arguments.chains, "steps": arguments.steps, "repeats": arguments.repeats}
+        law_steps = arguments.law_steps * (6 if isinstance(case.target, Lattice) else 1)
+        sizes = {"chains": arguments.chains, "steps": arguments.steps, "repeats": arguments.repeats}
         rows += compare(case, found, **sizes, law_steps=law_steps)
         print(f"{case.name} measured", file=sys.stderr)
     print(told_rows(rows))
     print(
-        "Not offered: Gibbs-With-Gradients by torchebm and blackjax; torchebm's MALA is its HMC with one leapfrog step."
+        "Not offered: Gibbs-With-Gradients and underdamped Langevin by torchebm and blackjax; torchebm's MALA is its "
+        "HMC with one leapfrog step."
     )
-    memory = {steps: peak_mib(steps) for steps in MEMORY_STEPS}
-    print("Memory of all kernels: " + ", ".join(f"{m:.1f} MiB after {s:,} steps" for s, m in memory.items()))
     if arguments.write:
+        name = "chains" if torch.get_num_threads() > 1 else "chains-threads-1"
+        memory = {steps: peak_mib(steps) for steps in MEMORY_STEPS if name == "chains"}
         notes = (
-            f"{arguments.chains} chains, {torch.get_num_threads()} thread(s), float32, {arguments.repeats} repeats in "
-            f"turns of {arguments.steps} steps (blackjax eager: a tenth). {told(found)} Effective samples: of the "
-            f"slowest quantity, in {arguments.law_steps} steps of {LAW_CHAINS} chains (lattices: three times as many). "
+            f"{torch.get_num_threads()} thread(s), float32, {arguments.repeats} repeats in turns of at most "
+            f"{arguments.steps} steps, fewer for many chains (blackjax eager: a tenth); seconds are of "
+            f"{'CPU time' if torch.get_num_threads() == 1 else 'the wall clock, beside other programs'}. "
+            f"{told(found)} Effective samples: of the "
+            f"slowest quantity, in {arguments.law_steps} steps of {LAW_CHAINS} chains (lattices: six times as many). "
             f"Rows whose law is off by more than {TOLERANCE:.0%} have no value. The seeds are repeats, which begin "
             "alike."
         )
-        name = "chains" + (f"-{arguments.chains}" if arguments.chains != CHAINS else "")
-        name += f"-threads-{arguments.threads}" if arguments.threads is not None else ""
         publish(name, rows, memory, (time.perf_counter() - began) / 60, notes)
     return None
 

@@ -1,14 +1,16 @@
 """benchmarks: how often chains of a trained joint model change labels, by kernel.
 
 python benchmarks/changes.py [--run digits-gibbs] [--chains 64] [--steps 200] [--repeats 3] [--write] prints a table;
---write publishes results/chains-trained.json from a clean tree. --run is a published model or a run folder. Chains
-begin at rows of its data with their labels, one thread, CPU time. The law is f / T for x and labels together, T that of
-the run's own chains; these, at T for x and 1 for labels, are measured beside it, and replicas on a ladder up to 20 T.
+--write publishes results/chains-trained.json, or results/chains-trained-RECIPE.json of another run, from a clean tree.
+--run is a published model or a run folder. Chains begin at rows of its data with their labels, one thread, CPU time.
+The law is f / T for x and labels together, T once that of the run's own chains and once 1. The own chains, at T for x
+and 1 for labels, are measured beside it, and replicas on a ladder up to 20 T.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import statistics
 import sys
 import time
@@ -45,17 +47,25 @@ WARM_UP = 150
 HOTTEST = 0.05  # inverse temperature of the hottest rung, where the law's own is 1
 
 
-def kernels(own: Kernel) -> dict[str, tuple[Kernel, bool, bool]]:
-    """Each with whether it is adapted, and whether it samples f / T rather than f."""
-    block = BlockGibbs(ExactGibbs(), MALA(STEP))
+def kernels(step: float) -> dict[str, Kernel]:
+    """The kernels on f / T, to be adapted; `step` is what MALA needs, and what a jump, not adapted, has."""
+    block = BlockGibbs(ExactGibbs(), MALA(step))
     return {
-        "own chains": (own, False, False),
-        "block gibbs, adapted": (block, True, True),
-        "block gibbs, gradients, adapted": (BlockGibbs(GibbsWithGradients(), MALA(STEP)), True, True),
-        "mixed hmc, adapted": (MixedHMC(0.03, 3, 3), True, True),
-        "label jump, 8 steps": (Cycle((block, LabelJump(STEP, 8))), False, True),
-        "label jump, 32 steps": (Cycle((block, LabelJump(STEP, 32))), False, True),
+        "block gibbs, adapted": block,
+        "block gibbs, gradients, adapted": BlockGibbs(GibbsWithGradients(), MALA(step)),
+        "mixed hmc, adapted": MixedHMC(math.sqrt(step), 3, 3),
+        "label jump, 8 steps": Cycle((block, LabelJump(step, 8))),
+        "label jump, 32 steps": Cycle((block, LabelJump(step, 32))),
     }
+
+
+def step_of_mala(model: JointModel, rows: TrainingData, chains: int) -> float:
+    """The step size that MALA needs on this law, without scales."""
+    block, target, g = BlockGibbs(ExactGibbs(), MALA(STEP)), Target(model), torch.Generator().manual_seed(0)
+    state = block.init(target, *started(rows, chains, g), generator=g)
+    found = adapt(block, target, state, WARM_UP, scales=False)[0].x_kernel
+    assert isinstance(found, MALA)
+    return found.step_size
 
 
 def started(rows: TrainingData, n: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
@@ -91,13 +101,13 @@ def measure(
     }
 
 
-def tempered(model: JointModel, rows: TrainingData, seed: int, sizes: tuple[int, int]) -> float:
+def tempered(model: JointModel, step: float, rows: TrainingData, seed: int, sizes: tuple[int, int]) -> float:
     """The share of chains that end with other labels, with replicas on as many rungs as the dimension needs."""
     chains, steps = sizes
     g = torch.Generator().manual_seed(seed)
     x, y = started(rows, chains, g)
     ladder = Ladder.geometric(rungs_needed(x[0].numel(), HOTTEST), HOTTEST)
-    block = BlockGibbs(ExactGibbs(), MALA(STEP))
+    block = BlockGibbs(ExactGibbs(), MALA(step))
     end = parallel_tempering(block, Target(model), x, ladder, steps=steps, generator=g).cold.y
     return float((end != y).any(1).double().mean())
 
@@ -117,35 +127,40 @@ def main() -> None:
     trained = je.load(arguments.run)
     plan = trained.origin.plan
     temperature = getattr(getattr(plan.kernel, "x_kernel", plan.kernel), "temperature", 1.0)
-    law = trained.model.tempered(1.0 / temperature)
+    sizes = arguments.chains, arguments.steps
+    cold = trained.model.tempered(1.0 / temperature)
+    laws = {"": (cold, step_of_mala(cold, plan.data, arguments.chains))}
+    laws["temperature-1."] = (trained.model, step_of_mala(trained.model, plan.data, arguments.chains))
     found: dict[str, list[float]] = {}
-    named = kernels(plan.kernel)
     for seed in range(arguments.repeats):  # in turns
-        for name, (kernel, adapted, exact) in named.items():
-            sizes = arguments.chains, arguments.steps
-            model = law if exact else trained.model
-            for metric, value in measure(model, kernel, adapted, plan.data, seed, sizes).items():
-                found.setdefault(f"{metric}.{name.replace(', ', '-').replace(' ', '-')}", []).append(value)
-        moved = tempered(law, plan.data, seed, (arguments.chains, arguments.steps))
+        measured = {"own-chains": measure(trained.model, plan.kernel, False, plan.data, seed, sizes)}
+        for law, (model, step) in laws.items():
+            for name, kernel in kernels(step).items():
+                measured[law + placed(name)] = measure(model, kernel, True, plan.data, seed, sizes)
+        for name, values in measured.items():
+            for metric, value in values.items():
+                found.setdefault(f"{metric}.{name}", []).append(value)
+        moved = tempered(*laws[""], plan.data, seed, sizes)
         found.setdefault("labels_changed.parallel-tempering", []).append(moved)
     metrics = "changes_per_100_steps", "changes_per_second", "labels_changed"
     cells = []
-    for name in named:
-        place = name.replace(", ", "-").replace(" ", "-")
-        often, speed, share = (statistics.mean(found[f"{metric}.{place}"]) for metric in metrics)
-        cells.append([name, f"{often:.2f}", f"{speed:,.0f}", f"{share:.2f}"])
+    for law, name in [("", "own chains"), *((law, name) for law in laws for name in kernels(1.0))]:
+        often, speed, share = (statistics.mean(found[f"{metric}.{law}{placed(name)}"]) for metric in metrics)
+        t = "1" if law else f"{temperature:.2g}"
+        cells.append([name, t, f"{often:.2f}", f"{speed:,.0f}", f"{share:.2f}"])
     share = statistics.mean(found["labels_changed.parallel-tempering"])
-    cells.append(["parallel tempering", "-", "-", f"{share:.2f}"])
-    print(table(["kernel", "changes in 100 steps", "changes/s", "ended elsewhere"], cells))
+    cells.append(["parallel tempering", f"{temperature:.2g}", "-", "-", f"{share:.2f}"])
+    print(table(["kernel", "T", "changes in 100 steps", "changes/s", "ended elsewhere"], cells))
     if arguments.write:
+        recipe = trained.origin.need_recipe("this names the result").name
         notes = (
-            f"Changes of any label in chains of {arguments.run} from rows of its data: {arguments.chains} chains of "
-            f"{arguments.steps} steps, one thread, CPU time. The law is f / T for x and labels, T = {temperature:g}; "
-            "'own chains' move x at T and labels at 1, which has no joint law. Adapted kernels were warmed up "
-            "before. Replicas go up to 20 T. Weights of mnist-mixed and dsprites-mixed were not at hand."
+            f"Changes of any label in chains of {recipe} from rows of its data: {arguments.chains} chains of "
+            f"{arguments.steps} steps, one thread, CPU time. The law is f / T for x and labels, T = {temperature:.3g} "
+            "or 1; 'own chains' move x at T and labels at 1, which has no joint law. Kernels were warmed up "
+            "before; the steps of a jump are those that MALA needs. Replicas go up to 20 T."
         )
         result = results.measured(
-            "chains-trained",
+            "chains-trained" if recipe == "digits-gibbs" else f"chains-trained-{recipe}",
             found,
             seeds=range(arguments.repeats),
             minutes=(time.perf_counter() - began) / 60,
@@ -153,6 +168,11 @@ def main() -> None:
             notes=notes,
         )
         print(f"written to {results.write(result)}")
+
+
+def placed(name: str) -> str:
+    """The name as part of a metric's."""
+    return name.replace(", ", "-").replace(" ", "-")
 
 
 if __name__ == "__main__":

@@ -12,7 +12,16 @@ import torch
 from targets import LEAPFROG_STEPS, Case, Gaussian, Lattice, LatticeHead
 from torch import Tensor, nn
 
-from jointenergy.kernels import HMC, MALA, GibbsWithGradients, Kernel, Langevin, Target, last
+from jointenergy.kernels import (
+    HMC,
+    MALA,
+    GibbsWithGradients,
+    Kernel,
+    Langevin,
+    Target,
+    UnderdampedLangevin,
+    last,
+)
 from jointenergy.labels import LabelSpace
 from jointenergy.models import EnergyModel, PairModel
 
@@ -57,6 +66,7 @@ def jointenergy(case: Case, start: Tensor, seed: int) -> list[Contestant]:
         "langevin": lambda: Langevin.at_temperature(case.step_size),
         "mala": lambda: MALA(case.step_size),
         "hmc": lambda: HMC(case.step_size, LEAPFROG_STEPS, jitter=False),  # as the peers' have none
+        "underdamped": lambda: UnderdampedLangevin(case.step_size),
     }[case.kernel]()
     state = kernel.init(target, start, generator=g)
     return [Contestant("jointenergy", state, lambda s, n: last(kernel, target, s, n), lambda s: s.x)]
@@ -70,6 +80,8 @@ def ebmkit(case: Case, start: Tensor, seed: int) -> list[Contestant]:
     at = case.target
     if not isinstance(at, Lattice):
         kinds = {"langevin": ebm.samplers.LangevinDynamics, "mala": ebm.samplers.MALA, "hmc": ebm.samplers.HMC}
+        if case.kernel == "underdamped":
+            return [_underdamped(case, start)]
         more = {"leapfrog_steps": LEAPFROG_STEPS} if case.kernel == "hmc" else {}
         sampler, energy = kinds[case.kernel](step_size=case.step_size, **more), Energy(at)
         return [Contestant("ebmkit", start, lambda s, n: sampler.sample(energy, s, steps=n))]
@@ -84,11 +96,25 @@ def ebmkit(case: Case, start: Tensor, seed: int) -> list[Contestant]:
     return [Contestant("ebmkit", state, lambda s, n: sampler.sample(energy, s, steps=n), samples)]
 
 
+def _underdamped(case: Case, start: Tensor) -> Contestant:
+    """Step by step: each call of `sample` would begin with a velocity of zero."""
+    import ebm
+
+    sampler, energy = ebm.samplers.UnderdampedLangevin(step_size=case.step_size), Energy(case.target)
+
+    def advance(x: Tensor, n: int) -> Tensor:
+        for _ in range(n):
+            x = sampler.step(energy, x)
+        return x
+
+    return Contestant("ebmkit", start, advance)
+
+
 def torchebm(case: Case, start: Tensor, seed: int) -> list[Contestant]:
     from torchebm.core import BaseModel
     from torchebm.samplers import HamiltonianMonteCarlo, LangevinDynamics
 
-    if isinstance(case.target, Lattice):
+    if isinstance(case.target, Lattice) or case.kernel == "underdamped":
         return []
     log_density = case.target
 
@@ -108,7 +134,7 @@ def torchebm(case: Case, start: Tensor, seed: int) -> list[Contestant]:
 
 
 def blackjax(case: Case, start: Tensor, seed: int) -> list[Contestant]:
-    if isinstance(case.target, Lattice):
+    if isinstance(case.target, Lattice) or case.kernel == "underdamped":
         return []
     os.environ.setdefault("JAX_PLATFORMS", "cpu")
     if torch.get_num_threads() == 1:  # read once, when jax starts

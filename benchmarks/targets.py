@@ -117,6 +117,11 @@ class Case:
     step_size: float = 0.0
 
     @property
+    def evaluations(self) -> int:
+        """Evaluations of the density in a step."""
+        return LEAPFROG_STEPS if self.kernel == "hmc" else 1
+
+    @property
     def name(self) -> str:
         target = self.target
         where = target.name if isinstance(target, Lattice) else type(target).__name__.lower()
@@ -162,9 +167,11 @@ def cases() -> list[Case]:
         Case("langevin", gaussian, 0.05),
         Case("mala", gaussian, 0.05),
         Case("hmc", gaussian, 0.2),
+        Case("underdamped", gaussian, 0.1),
         Case("langevin", network, 0.1),
         Case("mala", network, 0.1),
         Case("hmc", network, 0.2),
+        Case("underdamped", network, 0.1),
         Case("gwg", ising),
         Case("gwg", potts),
     ]

@@ -86,9 +86,9 @@ def test_every_case_runs_and_is_right(benchmark):
     rows = []
     for case in map(smaller, targets.cases()):
         law_steps = 40 if case.kernel == "hmc" else 200  # its steps are trajectories
-        rows += chains.compare(case, {}, n_chains=20, steps=2, repeats=2, law_steps=law_steps)
+        rows += chains.compare(case, {}, chains=[20], steps=2, repeats=2, law_steps=law_steps)
     names = [row.case for row in rows]
-    assert len(set(names)) == 8
+    assert len(set(names)) == 10
     assert all(row.right for row in rows), [(row.case, row.error) for row in rows]
     for row in rows:
         assert row.who == "jointenergy"
@@ -122,9 +122,9 @@ def test_a_wrong_sampler_is_told(benchmark, kernel):
         state = walk.init(target, case.start(200, 0), generator=torch.Generator().manual_seed(0))
         wrong = contestants.Contestant("wrong", state, lambda s, n: last(walk, target, s, n), lambda s: s.x)
         error, _ = chains.law_and_mixing(case, wrong, 200, 100)
-    row = chains.Row(case.name, "wrong", (1.0, 2.0), error, 0.5, 1.0)
+    row = chains.Row(case.name, 20, "wrong", (1.0, 2.0), error, 0.5, 1.0)
     assert not row.right
-    own = chains.Row(case.name, "jointenergy", (1.0, 2.0), 0.0, 0.5, 1.0)
+    own = chains.Row(case.name, 20, "jointenergy", (1.0, 2.0), 0.0, 0.5, 1.0)
     assert "WRONG" in chains.told_rows([own, row])
 
 
@@ -134,7 +134,7 @@ def test_a_peer_that_is_there_takes_part(benchmark, peer, module):
     chains, targets = benchmark("chains"), benchmark("targets")
     found = {peer: here(peer, module)}
     case = targets.cases()[1]
-    rows = chains.compare(case, found, n_chains=4, steps=2, repeats=2, law_steps=100)
+    rows = chains.compare(case, found, chains=[4], steps=2, repeats=2, law_steps=100)
     assert [row.who for row in rows] == ["jointenergy", *([peer] if found[peer] else [])]
     assert all(row.right for row in rows)
 
@@ -144,8 +144,8 @@ def test_published_names_are_metrics(benchmark, monkeypatch):
     written = []
     monkeypatch.setattr(chains.results, "measured", lambda name, figures, **others: written.append((name, figures)))
     monkeypatch.setattr(chains.results, "write", lambda result: "nowhere")
-    right = chains.Row("gaussian-mala", "blackjax eager", (1.0, 2.0), 0.0, 0.5, 1.0)
-    wrong = chains.Row("gaussian-mala", "ebmkit", (1.0, 2.0), 0.9, 0.5, 1.0)
+    right = chains.Row("gaussian-mala", 1000, "blackjax eager", (1.0, 2.0), 0.0, 0.5, 1.0)
+    wrong = chains.Row("gaussian-mala", 10, "ebmkit", (1.0, 2.0), 0.9, 0.5, 1.0)
     chains.publish("chains", [right, wrong], {100: 250.0, 10_000: 251.0}, 1.0, "")
     for _, figures in written:
         for name, values in figures.items():
@@ -157,7 +157,7 @@ def test_published_names_are_metrics(benchmark, monkeypatch):
     assert figures["samples_per_second.gaussian-mala.blackjax-eager"] == (1.0, 2.0)
     assert figures["effective_samples_per_second.gaussian-mala.blackjax-eager"] == (0.5, 1.0)
     # What samples another law has no speed worth publishing.
-    assert figures["samples_per_second.gaussian-mala.ebmkit"] == [None, None]
+    assert figures["samples_per_second.gaussian-mala.chains-10.ebmkit"] == [None, None]
 
 
 def test_memory_is_told_as_one_number(benchmark, capsys):
@@ -226,6 +226,7 @@ def test_a_benchmark_refuses_in_a_sentence(benchmark):
     [
         ("chains", ["--only", "nosuch"], "no case has 'nosuch' in its name: gaussian-langevin"),
         ("chains", ["--only", "mala", "--write"], "has all cases"),
+        ("chains", ["--chains", "10", "--write"], "has all cases and chains"),
         ("training", ["--iterations", "1"], "blocks of 2"),
         ("training", ["--iterations", "120"], "blocks of 50"),
         ("training", ["--iterations", "20", "--write"], "2,500 iterations"),

@@ -71,7 +71,10 @@ def test_recipes_add_label_jumps():
     found = kernel_of(recipes.load("toy-mixed", [jump]))
     assert isinstance(found, Cycle)
     assert isinstance(found.kernels[0], BlockGibbs)
-    assert found.kernels[1] == LabelJump(0.2, 3)
+    jumping = found.kernels[1]
+    assert isinstance(jumping, LabelJump)
+    assert (jumping.step_size, jumping.steps) == (0.2, 3)
+    assert jumping.temperature == pytest.approx(0.5)  # that of chain.kernel
     with pytest.raises(InputError, match="label_jump is for chains that move labels"):
         recipes.load("mnist-jem", [jump])
     with pytest.raises(InputError, match="mixed-hmc moves x and labels itself"):
@@ -105,7 +108,7 @@ def test_fit_and_sample_take_kernels(kernel, tmp_path):
     run = je.fit(network, (x, y), kernel=kernel, folder=tmp_path / "run", **quick)
     assert je.load(tmp_path / "run", network=network).sampling.x_kernel == run.sampling.x_kernel
     assert run.sample(4, steps=3).x.shape == (4, 2)
-    for other, warm_up in ((HMC(0.1, 2), 30), (MixedHMC(0.1, 2), 30), (JUMPING, 0)):
+    for other, warm_up in ((HMC(0.1, 2), 30), (MixedHMC(0.1, 2), 30), (JUMPING, 30)):
         drawn = run.sample(4, kernel=other, steps=3, warm_up=warm_up)
         assert drawn.x.isfinite().all()
         assert bool((drawn.y >= 0).all())

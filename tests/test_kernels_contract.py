@@ -456,6 +456,8 @@ BOXED = EnergyModel(MLP((D, 2, 1)).double(), domain=Box(1.0, 2.0))
             lambda t, g: MALA(1.0).init(Target(BOXED), GOOD, generator=g),
             r"MALA must start inside the model's domain Box\(low=1.0, high=2.0\); 2 of 2",
         ),
+        (lambda t, g: MALA(1.0).init(t.model, GOOD, generator=g), "a kernel samples a Target, got PairModel"),
+        (lambda t, g: run("mala", t, MALA(1.0).init(t, GOOD, generator=g), 1), "a chain needs a kernel"),
         (lambda t, g: run(MALA(1.0), t, MALA(1.0).init(t, GOOD, generator=g), -1), "number of steps"),
         (lambda t, g: run(SingleSiteGibbs(), t, MALA(1.0).init(t, GOOD, generator=g), 1.5), "number of steps"),
     ],

@@ -23,7 +23,7 @@ from jointenergy.kernels import (
     last,
     run,
 )
-from jointenergy.kernels.adaptation import ACCEPTANCES
+from jointenergy.kernels.adaptation import ACCEPTANCES, DualAveraging
 from jointenergy.kernels.base import evaluate_x
 from jointenergy.kernels.hmc import van_der_corput
 from jointenergy.kernels.motion import Place
@@ -334,6 +334,16 @@ def test_adaptation_finds_step_sizes_and_scales_from_any_start(kernel, acceptanc
     assert effective_sample_size(path) > 0.05 * path.numel()
 
 
+@pytest.mark.parametrize("accepted", [0.0, 1.0])
+def test_a_step_size_stays_a_number_where_all_or_nothing_is_accepted(accepted):
+    """On a flat density every step is accepted: 10,000 of them would overflow the exponential."""
+    guide = DualAveraging(0.574, 0.1)
+    for _ in range(10_000):
+        guide.update(accepted)
+    assert min(guide.step_size, guide.final) > 0
+    assert max(guide.step_size, guide.final) < 1e30
+
+
 def test_the_longest_trajectory_is_found_on_a_round_gaussian():
     # On a standard Gaussian the best length is of the order of a quarter turn, pi / 2.
     model = EnergyModel(nn.Sequential(_Round()), event_shape=(20,))
@@ -388,7 +398,11 @@ def test_each_block_has_a_step_size_of_its_own():
         (lambda: HMC(0.0), "HMC needs a finite positive step_size"),
         (lambda: HMC(0.1, walls="soft"), "walls must be 'reflect' or 'reject', got 'soft'"),
         (lambda: UnderdampedLangevin(0.1, friction=0.0), "positive friction"),
+        (lambda: HMC(0.1, jitter=3), "jitter must be True or False, got 3"),
         (lambda: DiagonalMetric(torch.tensor([1.0, 0.0])), "finite positive scales"),
+        (lambda: DiagonalMetric([1.0, 2.0]), "a tensor of finite positive scales"),
+        (lambda: HMC(0.1, metric=torch.ones(3)), "HMC needs a DiagonalMetric, got Tensor"),
+        (lambda: MALA(0.1, metric="flat"), "MALA needs a DiagonalMetric, got str"),
         (lambda: warmed(MALA(0.1), steps=10), "at least 30"),
         (lambda: warmed(MALA(0.1), acceptance=1.5), "between 0 and 1"),
         (lambda: warmed(Langevin(0.1, 0.1)), "Langevin has no step size to adapt"),

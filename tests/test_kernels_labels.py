@@ -230,6 +230,12 @@ def test_kernels_that_reject_refuse_half_precision(kernel):
         kernel.init(Target(model), x, generator=g)
     with torch.autocast("cpu", torch.bfloat16), pytest.raises(InputError, match="without autocast"):
         kernel.init(Target(make("pair", torch.float32)), x.float(), generator=g)
+    target = Target(make("pair", torch.float32))
+    begun = kernel.init(target, x.float(), generator=g)
+    with torch.autocast("cpu", torch.bfloat16), pytest.raises(InputError, match="without autocast"):
+        run(kernel, target, begun, 1)
+    with torch.autocast("cpu", torch.bfloat16), pytest.raises(InputError, match="without autocast"):
+        adapt(MALA(0.1), target, begun, 30)
     Langevin(0.1, 0.1).init(Target(model), x, generator=g)
 
 
@@ -265,6 +271,8 @@ class _Rounded(nn.Module):
         (lambda: DiscreteMALA(-1.0), "DiscreteMALA needs a finite positive step_size"),
         (lambda: GroupGibbs((("a",), ("a", "b"))), "each label belongs to one group"),
         (lambda: begun(GroupGibbs((("shape",),))), "no label called 'shape'"),
+        (lambda: GroupGibbs(("red", "green")), "groups must be groups of label names such as"),
+        (lambda: GroupGibbs(3), "groups must be groups of label names such as"),
     ],
 )
 def test_what_is_refused(call, sentence):

@@ -348,6 +348,25 @@ def test_mixed_hmc_is_adapted():
     assert adapted.visits == 3
 
 
+def test_a_cycle_adapts_the_kernels_that_can_be_adapted():
+    """Block Gibbs as if it were alone; the jump as it was. A cycle of jumps alone has nothing to adapt."""
+    target, g = Target(joint_toy()), torch.Generator().manual_seed(0)
+    block, jump = BlockGibbs(ExactGibbs(), MALA(50.0)), LabelJump(0.3, 2)
+    start = torch.zeros(100, 1, dtype=torch.float64)
+    state = Cycle((block, jump)).init(target, start, generator=g)
+    adapted, after = adapt(Cycle((block, jump)), target, state, 150)
+    alone, _ = adapt(block, target, state, 150)
+    assert after.step == 0
+    assert isinstance(adapted.kernels[0], BlockGibbs)
+    x_kernel, known = adapted.kernels[0].x_kernel, alone.x_kernel
+    assert isinstance(x_kernel, MALA)
+    assert isinstance(known, MALA)
+    assert x_kernel.step_size == known.step_size < 50.0
+    assert adapted.kernels[1] == jump
+    with pytest.raises(InputError, match="no kernel of the Cycle has a step size to adapt"):
+        adapt(Cycle((jump,)), target, state, 150)
+
+
 @pytest.mark.parametrize(
     ("call", "sentence"),
     [
@@ -357,6 +376,9 @@ def test_mixed_hmc_is_adapted():
         (lambda: Cycle(()), "a Cycle needs kernels"),
         (lambda: Cycle((MALA(0.1),)), "none of its kernels moves labels"),
         (lambda: Cycle((ExactGibbs(),)), "none of its kernels moves x"),
+        (lambda: Cycle(MALA(0.1)), "a Cycle needs kernels such as"),
+        (lambda: Cycle((BlockGibbs(ExactGibbs(), MALA(0.1, 0.1)), LabelJump(0.1))), "have the temperatures 0.1, 1"),
+        (lambda: MixedHMC(0.1, metric=torch.ones(1)), "MixedHMC needs a DiagonalMetric, got Tensor"),
     ],
 )
 def test_what_is_refused(call, sentence):

@@ -125,6 +125,7 @@ def test_it_leaves_a_narrow_gaussian_as_it_is_and_mixes_where_mala_does_not():
     ("make_kernel", "sentence"),
     [
         (lambda: Preconditioner(torch.zeros(2, 3)), "a finite square matrix"),
+        (lambda: Preconditioner([[1.0]]), "a finite square matrix"),
         (lambda: Preconditioner(torch.full((2, 2), torch.nan)), "a finite square matrix"),
         (lambda: PreconditionedMALA(0.0, METRIC), "positive step_size"),
         (lambda: PreconditionedMALA(0.1, torch.eye(3)), "needs a Preconditioner"),

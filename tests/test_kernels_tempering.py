@@ -194,6 +194,12 @@ def test_annealed_starts_go_down_the_ladder_and_are_only_starts():
         (lambda: Ladder((1.0,)), "two or more inverse temperatures"),
         (lambda: Ladder((0.5, 1.0)), "each below the one before"),
         (lambda: Ladder((1.0, -0.5)), "positive inverse temperature"),
+        (lambda: Ladder((0.5, 0.1)), "begins with 1"),
+        (lambda: Ladder(1.0), "needs a sequence of inverse temperatures"),
+        (lambda: Ladder.geometric(3, 2.0), "hottest must be an inverse temperature between 0 and 1, got 2"),
+        (lambda: rungs_needed(10, 1.0), "hottest must be an inverse temperature between 0 and 1"),
+        (lambda: rungs_needed(10, 0.1, swapped=1.0), "swapped must be a rate between 0 and 1"),
+        (lambda: tempered_by(MALA(0.1), (1.0, 0.5)), "needs a Ladder such as"),
         (lambda: tempered_by(Langevin(0.1, 0.1)), "parallel tempering needs MALA, HMC or MixedHMC at temperature 1"),
         (lambda: tempered_by(HMC(0.1, temperature=2.0)), "at temperature 1"),
     ],
@@ -203,6 +209,6 @@ def test_what_is_refused(call, sentence):
         call()
 
 
-def tempered_by(kernel):
+def tempered_by(kernel, ladder=Ladder((1.0, 0.5))):  # noqa: B008 (frozen)
     x = torch.zeros(2, 3, dtype=torch.float64)
-    return parallel_tempering(kernel, Target(make("pair")), x, Ladder((1.0, 0.5)), steps=2, generator=torch.Generator())
+    return parallel_tempering(kernel, Target(make("pair")), x, ladder, steps=2, generator=torch.Generator())

@@ -175,17 +175,26 @@ def plan(
             return alone, ()
         notes.append("the free labels have too many states to sum out, so they were resampled")
     if joint is not None:
-        return Mover(x_kernel, None, x_steps, joint), tuple(notes)
+        mover = Mover(x_kernel, None, x_steps, joint)
+        parts = joint.kernels if isinstance(joint, Cycle) else ()
+        if any(isinstance(part, BlockGibbs) or not part.moves_x for part in parts):
+            notes.extend(_two_temperatures(mover))
+        return mover, tuple(notes)
     if y_kernel is None:
         y_kernel = ExactGibbs() if summable else GibbsWithGradients()
         if not summable:
             notes.append("the free labels have too many states to draw jointly: GibbsWithGradients moved them")
     mover = Mover(x_kernel, y_kernel, x_steps)
     _ = mover.kernel  # raises where the two do not fit
+    return mover, (*notes, *_two_temperatures(mover))
+
+
+def _two_temperatures(mover: Mover) -> tuple[str, ...]:
+    """Say that no joint density is sampled, where x moves at another temperature than labels."""
     temperature = mover.temperature
-    if temperature is not None and not math.isclose(temperature, 1.0, rel_tol=1e-6):
-        notes.append(f"x moved at temperature {temperature:.3g} but labels at 1: they have no joint density")
-    return mover, tuple(notes)
+    if temperature is None or math.isclose(temperature, 1.0, rel_tol=1e-6):
+        return ()
+    return (f"x moved at temperature {temperature:.3g} but labels at 1: they have no joint density",)
 
 
 @torch.no_grad()

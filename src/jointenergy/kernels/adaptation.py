@@ -11,8 +11,9 @@ from torch import Tensor
 
 from jointenergy.errors import InputError
 from jointenergy.inputs import check_count, is_number
-from jointenergy.kernels.base import Info, Kernel, State, Target
+from jointenergy.kernels.base import Info, Kernel, State, Target, check_precision
 from jointenergy.kernels.chain import run_unchecked
+from jointenergy.kernels.cycle import Cycle
 from jointenergy.kernels.discrete_mala import DiscreteMALA
 from jointenergy.kernels.hmc import HMC
 from jointenergy.kernels.joint import BlockGibbs
@@ -32,6 +33,7 @@ ACCEPTANCES: dict[type[Kernel], float] = {
 """Optimal acceptance rates (Roberts and Rosenthal 1998; Sun et al. 2022 for labels; Beskos et al. 2013)."""
 LEAST_STEPS = 30
 LONGEST = 256  # leapfrog steps
+FARTHEST = 60.0  # the log of the largest step size: on a flat density none is too large
 FLATTEST = 1e-6  # the smallest scale relative to the largest: an entry may not move at all
 
 
@@ -54,7 +56,8 @@ class DualAveraging:
         self.count += 1
         rate = 1.0 / (self.count + 10.0)
         self.shortfall += rate * (self.acceptance - accepted - self.shortfall)
-        self.log_step = math.log(10.0 * self.begin) - math.sqrt(self.count) / 0.05 * self.shortfall
+        log_step = math.log(10.0 * self.begin) - math.sqrt(self.count) / 0.05 * self.shortfall
+        self.log_step = max(-FARTHEST, min(FARTHEST, log_step))
         share = self.count**-0.75
         self.mean_log_step += share * (self.log_step - self.mean_log_step)
 
@@ -120,7 +123,8 @@ def adapt(
     Parameters
     ----------
     kernel
-        One of `MALA`, `PreconditionedMALA`, `HMC`, `MixedHMC`, `DiscreteMALA`, or a `BlockGibbs` of them.
+        One of `MALA`, `PreconditionedMALA`, `HMC`, `MixedHMC`, `DiscreteMALA`, a `BlockGibbs` of them, or a `Cycle`
+        with any of these, which share the steps; its other kernels, such as `LabelJump`, stay as they are.
     target
         What to sample.
     state
@@ -150,8 +154,12 @@ def adapt(
     check_count("the steps of a warm-up", steps, least=LEAST_STEPS)
     if acceptance is not None and not (is_number(acceptance) and 0 < acceptance < 1):
         raise InputError(f"the acceptance rate to adapt to must lie between 0 and 1, got {acceptance}")
+    if isinstance(kernel, Cycle):
+        return _each(kernel, target, state, steps, acceptance, scales, lengths)
     if not _parts(kernel):
         raise InputError(f"{type(kernel).__name__} has no step size to adapt: use it without a warm-up")
+    if kernel.adjusted:
+        check_precision(kernel, target, state.x)
     if scales and _scalable(kernel):
         first = steps // 3
         kernel, state, spread = _stage(kernel, target, state, first, acceptance, lengths)
@@ -160,6 +168,28 @@ def adapt(
         kernel, steps = _scaled(kernel, spread), steps - 2 * first
     kernel, state, _ = _stage(kernel, target, state, steps, acceptance, lengths)
     return kernel, replace(state, step=0)
+
+
+def _each(
+    cycle: Cycle,
+    target: Target,
+    state: State,
+    steps: int,
+    acceptance: float | None,
+    scales: bool,
+    lengths: bool,
+) -> tuple[Cycle, State]:
+    """Adapt the kernels of a cycle that have a step size to adapt, each on its own."""
+    able = [i for i, kernel in enumerate(cycle.kernels) if _parts(kernel)]
+    if not able:
+        raise InputError("no kernel of the Cycle has a step size to adapt: use it without a warm-up")
+    kernels = list(cycle.kernels)
+    for i in able:
+        share = max(steps // len(able), LEAST_STEPS)
+        kernels[i], state = adapt(
+            kernels[i], target, state, share, acceptance=acceptance, scales=scales, lengths=lengths
+        )
+    return replace(cycle, kernels=tuple(kernels)), state
 
 
 def _stage(

@@ -288,6 +288,8 @@ class Kernel(ABC):
         generator
             Source of the chains' random keys.
         """
+        if not isinstance(target, Target):
+            raise InputError(f"a kernel samples a Target, got {type(target).__name__}: wrap the model, Target(model)")
         model = target.model
         x = target.hold_x(model.check_x(x))
         y = target.hold_y(model.labels.given(y, len(x), x.device))
@@ -329,6 +331,12 @@ class Kernel(ABC):
     @abstractmethod
     def step(self, target: Target, state: State) -> tuple[State, Info]:
         """Return the next state, a pure function of `state`, and the diagnostics of the step."""
+
+
+def check_kernel(kernel: Kernel) -> None:
+    """Refuse what is no kernel."""
+    if not isinstance(kernel, Kernel):
+        raise InputError(f"a chain needs a kernel such as MALA(0.1), got {kernel!r}")
 
 
 def evaluate_x(target: Target, state: State) -> Evaluation:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from jointenergy.errors import InputError
 from jointenergy.inputs import check_count
-from jointenergy.kernels.base import Info, Kernel, State, Target, known_of
+from jointenergy.kernels.base import Info, Kernel, State, Target, check_kernel, check_precision, known_of
 from jointenergy.limits import INTEGER
 
 
@@ -39,7 +39,10 @@ def run(kernel: Kernel, target: Target, state: State, steps: int) -> Iterator[tu
     >>> draws.shape
     torch.Size([100, 8, 2])
     """
+    check_kernel(kernel)
     check_count("the number of steps", steps, least=0, most=INTEGER)
+    if kernel.adjusted:
+        check_precision(kernel, target, state.x)
     # Checked once for all steps: the caller may have built or changed the state.
     known = known_of(state.y)
     if kernel.moves_y and known != "complete":

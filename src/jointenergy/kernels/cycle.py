@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -38,12 +40,18 @@ class Cycle(Kernel):
     moves_y: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
+        found = self.kernels
+        if not isinstance(found, Sequence) or not found or not all(isinstance(k, Kernel) for k in found):
+            raise InputError(f"a Cycle needs kernels such as (block, LabelJump(0.1)), got {found!r}")
         object.__setattr__(self, "kernels", tuple(self.kernels))
-        if not self.kernels or not all(isinstance(k, Kernel) for k in self.kernels):
-            raise InputError(f"a Cycle needs kernels, got {self.kernels!r}")
         for moved, what in ((self.moves("x"), "x"), (self.moves("y"), "labels")):
             if not moved:
                 raise InputError(f"a Cycle moves x and labels, and none of its kernels moves {what}")
+        moving = (getattr(k, "x_kernel", k) for k in self.kernels if k.moves_x)
+        temperatures = [float(k.temperature) for k in moving if hasattr(k, "temperature")]
+        if any(not math.isclose(t, temperatures[0], rel_tol=1e-6) for t in temperatures):
+            told = ", ".join(f"{t:.3g}" for t in temperatures)
+            raise InputError(f"the kernels of a Cycle sample one density, and these have the temperatures {told}")
 
     def moves(self, what: str) -> bool:
         return any(k.moves_x if what == "x" else k.moves_y for k in self.kernels)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -44,7 +45,10 @@ class GroupGibbs(Kernel):
     moves_y: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "groups", tuple(tuple(g) for g in self.groups))
+        groups = self.groups
+        if not isinstance(groups, Sequence) or any(isinstance(g, str) or not isinstance(g, Sequence) for g in groups):
+            raise InputError(f'groups must be groups of label names such as (("red", "green"),), got {groups!r}')
+        object.__setattr__(self, "groups", tuple(tuple(g) for g in groups))
         names = [name for g in self.groups for name in g]
         if len(set(names)) < len(names) or not all(self.groups):
             raise InputError(f"each label belongs to one group, and no group is empty, got {self.groups}")

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from jointenergy import streams
+from jointenergy.errors import InputError
 from jointenergy.inputs import check_count, check_positive
 from jointenergy.kernels.base import (
     Evaluation,
@@ -23,7 +24,7 @@ from jointenergy.kernels.base import (
     evaluate_x,
     metropolis,
 )
-from jointenergy.kernels.motion import DiagonalMetric, Place, Walls, check_walls, kinetic, leapfrog
+from jointenergy.kernels.motion import DiagonalMetric, Place, Walls, check_metric, check_walls, kinetic, leapfrog
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,10 @@ class HMC(Kernel):
         check_positive(self, "step_size", self.step_size)
         check_positive(self, "temperature", self.temperature)
         check_count("leapfrog_steps", self.leapfrog_steps)
+        if not isinstance(self.jitter, bool):
+            raise InputError(f"jitter must be True or False, got {self.jitter!r}")
         check_walls(self.walls)
+        check_metric(self, self.metric)
 
     def check_start(self, target: Target, x: Tensor) -> None:
         check_inside(self, target, x)

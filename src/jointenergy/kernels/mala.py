@@ -23,7 +23,7 @@ from jointenergy.kernels.base import (
     evaluate_x,
     metropolis,
 )
-from jointenergy.kernels.motion import DiagonalMetric
+from jointenergy.kernels.motion import DiagonalMetric, check_metric
 
 
 @dataclass(frozen=True)
@@ -71,6 +71,7 @@ class MALA(Kernel):
         check_positive(self, "temperature", self.temperature)
         if self.gradient_clamp is not None:
             check_positive(self, "gradient_clamp", self.gradient_clamp)
+        check_metric(self, self.metric)
 
     @property
     def noise_scale(self) -> float:

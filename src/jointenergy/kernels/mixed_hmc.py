@@ -22,7 +22,7 @@ from jointenergy.kernels.base import (
     over,
 )
 from jointenergy.kernels.hmc import HMC
-from jointenergy.kernels.motion import DiagonalMetric, Walls, check_walls, kinetic, leapfrog
+from jointenergy.kernels.motion import DiagonalMetric, Walls, check_metric, check_walls, kinetic, leapfrog
 from jointenergy.labels import constant
 
 
@@ -94,6 +94,7 @@ class MixedHMC(Kernel):
         check_count("visits", self.visits)
         check_count("leapfrog_steps", self.leapfrog_steps)
         check_walls(self.walls)
+        check_metric(self, self.metric)
 
     @property
     def x_kernel(self) -> HMC:

@@ -38,8 +38,8 @@ class DiagonalMetric:
     scale: Tensor
 
     def __post_init__(self) -> None:
-        if not bool((self.scale.isfinite() & (self.scale > 0)).all()):
-            raise InputError("a metric needs finite positive scales, one for each entry of x")
+        if not isinstance(self.scale, Tensor) or not bool((self.scale.isfinite() & (self.scale > 0)).all()):
+            raise InputError("a metric needs a tensor of finite positive scales, one for each entry of x")
 
     def check(self, x: Tensor) -> None:
         """Refuse an x of another shape."""
@@ -108,6 +108,11 @@ def plus(x: Tensor, change: Tensor, size: Tensor | float) -> Tensor:
 def kinetic(velocity: Tensor) -> Tensor:
     """Return half the squared velocity of each row."""
     return 0.5 * velocity.square().flatten(1).sum(1)
+
+
+def check_metric(owner: object, metric: object) -> None:
+    if metric is not None and not isinstance(metric, DiagonalMetric):
+        raise InputError(f"{type(owner).__name__} needs a DiagonalMetric, got {type(metric).__name__}")
 
 
 def check_walls(walls: str) -> None:

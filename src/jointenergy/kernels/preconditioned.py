@@ -60,7 +60,7 @@ class Preconditioner:
     precision: Tensor
 
     def __post_init__(self) -> None:
-        shape = tuple(self.precision.shape)
+        shape = tuple(self.precision.shape) if isinstance(self.precision, Tensor) else ()
         if len(shape) != 2 or shape[0] != shape[1] or not bool(self.precision.isfinite().all()):
             raise InputError(f"a metric needs a finite square matrix, the precision of a Gaussian, got shape {shape}")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -12,8 +13,8 @@ from torch import Tensor
 
 from jointenergy import streams
 from jointenergy.errors import InputError
-from jointenergy.inputs import check_count, check_positive
-from jointenergy.kernels.base import Kernel, State, Target, metropolis, over
+from jointenergy.inputs import check_count, check_number, check_positive
+from jointenergy.kernels.base import Kernel, State, Target, check_kernel, metropolis, over
 from jointenergy.kernels.chain import last
 from jointenergy.kernels.hmc import HMC
 from jointenergy.kernels.joint import BlockGibbs
@@ -43,18 +44,22 @@ class Ladder:
     inverse_temperatures: tuple[float, ...]
 
     def __post_init__(self) -> None:
+        if not isinstance(self.inverse_temperatures, Sequence):
+            raise InputError(f"a ladder needs a sequence of inverse temperatures, got {self.inverse_temperatures!r}")
         rungs = tuple(self.inverse_temperatures)
         object.__setattr__(self, "inverse_temperatures", rungs)
         for b in rungs:
             check_positive(self, "inverse temperature", b)
         if len(rungs) < 2 or any(b <= c for b, c in itertools.pairwise(rungs)):
             raise InputError(f"a ladder needs two or more inverse temperatures, each below the one before, got {rungs}")
+        if rungs[0] != 1.0:
+            raise InputError(f"a ladder begins with 1, the density itself, got {rungs}")
 
     @classmethod
     def geometric(cls, n: int, hottest: float) -> Ladder:
         """Create `n` rungs in geometric spacing from 1 down to the inverse temperature `hottest`."""
         check_count("the number of rungs", n, least=2)
-        check_positive(cls, "hottest", hottest)
+        _check_hottest(hottest)
         return cls(tuple(hottest ** (k / (n - 1)) for k in range(n)))
 
 
@@ -84,7 +89,9 @@ def rungs_needed(dimension: int, hottest: float, *, swapped: float = 0.3) -> int
     63
     """
     check_count("dimension", dimension)
-    check_positive(Ladder, "hottest", hottest)
+    _check_hottest(hottest)
+    if not 0 < check_number("swapped", swapped) < 1:
+        raise InputError(f"swapped must be a rate between 0 and 1, got {swapped}")
     quantile = float(torch.tensor(1.0 - swapped, dtype=torch.float64).erfinv())
     return 1 + max(1, math.ceil(abs(math.log(hottest)) * math.sqrt(dimension / 8.0) / quantile))
 
@@ -176,6 +183,7 @@ def parallel_tempering(
     """
     check_count("steps", steps)
     check_count("swap_every", swap_every)
+    _check_ladder(ladder)
     part = kernel.x_kernel if isinstance(kernel, BlockGibbs) else kernel
     if not isinstance(part, MALA | HMC | MixedHMC) or part.temperature != 1.0:
         raise InputError(
@@ -229,6 +237,8 @@ def annealed(
     torch.Size([8, 2])
     """
     check_count("steps", steps)
+    _check_ladder(ladder)
+    check_kernel(kernel)
     state = None
     for b in reversed(ladder.inverse_temperatures):
         here = _tempered(target, b)
@@ -253,6 +263,16 @@ def _swap(target: Target, colder: float, hotter: float, a: State, b: State) -> t
         replace(b, x=x[1], y=y[1], evaluation=None, ahead=()),
         accept,
     )
+
+
+def _check_hottest(hottest: float) -> None:
+    if not 0 < check_number("hottest", hottest) < 1:
+        raise InputError(f"hottest must be an inverse temperature between 0 and 1, got {hottest}")
+
+
+def _check_ladder(ladder: Ladder) -> None:
+    if not isinstance(ladder, Ladder):
+        raise InputError(f"tempering needs a Ladder such as Ladder((1.0, 0.5)), got {type(ladder).__name__}")
 
 
 def _tempered(target: Target, b: float) -> Target:

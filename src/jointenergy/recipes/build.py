@@ -78,7 +78,8 @@ def kernel_of(recipe: Recipe) -> kernels.Kernel:
     if chain.label_jump is None:
         return kernel
     jump, unit = chain.label_jump, temperature_of(recipe)
-    return kernels.Cycle((kernel, kernels.LabelJump(jump.step_size * unit, jump.steps, jump.temperature / unit)))
+    same = chain.kernel.temperature / unit
+    return kernels.Cycle((kernel, kernels.LabelJump(jump.step_size * unit, jump.steps, same)))
 
 
 def y_kernel_of(recipe: Recipe) -> kernels.Kernel | None:

@@ -274,11 +274,13 @@ X_KERNELS = get_args(get_args(XKernel)[0])
 
 @dataclass(frozen=True)
 class LabelJumpSettings(Strict):
-    """After each step of the chain a joint move of one label and x, in `steps` Langevin steps from one to the other."""
+    """After each step of the chain a joint move of one label and x, in `steps` Langevin steps from one to the other.
+
+    It has the temperature of `chain.kernel`.
+    """
 
     step_size: Positive
     steps: Count = 1
-    temperature: Positive = 1.0
 
 
 @dataclass(frozen=True)
