@@ -5,7 +5,8 @@ python benchmarks/clinic.py FOLDER [--half tune|report] [--write]   breaks copie
 
 Each way of breaking comes at two strengths, the weaker barely broken. The truth of a run is how it was made, confirmed
 by a judge that shares no statistic with the verdict: the Fréchet distance of samples in the hidden layer of a
-scikit-learn classifier. A broken run that the judge cannot distinguish from its good original is undecided.
+scikit-learn classifier. A broken run that the judge cannot distinguish from its original is undecided, and so is a run
+trained as by a user whose samples the judge finds far from the data, or nearer to the data of another label.
 """
 
 from __future__ import annotations
@@ -62,6 +63,7 @@ NOTE = (
     "out."
 )
 EACH = 5  # ways of breaking each good run
+EACH_LABEL = 100  # samples of a label for the judge
 WORSE = 2.0  # times the Fréchet distance of the good original, for a broken copy to be broken,
 SEEN = 0.1  # and farther than it by this share of the variance of the data
 
@@ -334,8 +336,25 @@ class Judge:
     def distance(self, samples: Tensor) -> float:
         if not bool(samples.isfinite().all()):
             return math.inf
-        (m, a), (n, b) = self._moments(self._features(samples)), self.truth
-        return float(np.sum((m - n) ** 2) + np.trace(a + b - 2 * np.real(sqrtm(a @ b))))
+        return frechet(self._moments(self._features(samples)), self.truth)
+
+    def distances_of_labels(self, samples: Tensor, given: Tensor) -> tuple[np.ndarray, np.ndarray]:
+        """Return for each value of the first label the distance of its samples from its data, and of the nearest
+        data of another value: of as many rows each, since few rows are far from any."""
+        x, y = torch.cat((self.data.x, self.data.x_held)), torch.cat((self.data.y, self.data.y_held))[:, 0]
+        values = range(self.data.labels.cardinalities[0])
+        of_data = [self._features(x[y == v]) for v in values]
+        of_samples = [self._features(samples[given == v]) for v in values]
+        n = min(len(rows) for rows in of_samples + of_data)
+        few, drawn = ([self._moments(rows[:n]) for rows in of] for of in (of_data, of_samples))
+        every = [self._moments(rows) for rows in of_data]
+        own = np.array([frechet(drawn[v], every[v]) for v in values])
+        return own, np.array([min(frechet(few[w], every[v]) for w in values if w != v) for v in values])
+
+
+def frechet(first: tuple[np.ndarray, np.ndarray], second: tuple[np.ndarray, np.ndarray]) -> float:
+    (m, a), (n, b) = first, second
+    return float(np.sum((m - n) ** 2) + np.trace(a + b - 2 * np.real(sqrtm(a @ b))))
 
 
 def samples_of(patient: Patient, *, given: bool, n: int = JUDGED) -> tuple[Tensor, Tensor]:
@@ -349,6 +368,21 @@ def samples_of(patient: Patient, *, given: bool, n: int = JUDGED) -> tuple[Tenso
     x, y = plan.start.draw(n, generator=generator, given=asked)
     state = chains.sample(Target(patient.model, given_y=asked), x, y, plan.sampling_steps, generator=generator)
     return state.x, asked
+
+
+def is_good(patient: Patient, judge: Judge) -> bool:
+    """Return whether samples are near the data, and given a label as near to its data as no data of another label."""
+    plain = samples_of(patient, given=False)[0]
+    if judge.distance(plain) > SEEN * judge.spread:
+        return False
+    cardinalities = patient.plan.data.labels.cardinalities
+    if not cardinalities:
+        return True
+    x, asked = samples_of(patient, given=True, n=max(JUDGED, EACH_LABEL * cardinalities[0]))
+    if judge.distance(x) > SEEN * judge.spread:
+        return False
+    own, others = judge.distances_of_labels(x, asked[:, 0])
+    return bool((own < others).all())
 
 
 def is_bad(name: str, patient: Patient, judge: Judge, good: float) -> bool | None:
@@ -385,7 +419,8 @@ def rows_of(good: Good, place: Path, *, every: bool = False) -> Iterator[Row]:
     patient = Patient(plan, run.model, None if plan.buffer is None else run.buffer)
     judge = Judge(plan)
     name = f"{good.name}-{good.seed}"
-    yield Row(name, "good", False, False, check(patient.plan, patient.model, patient.buffer))
+    truth = False if is_good(patient, judge) else None
+    yield Row(name, "good", False, truth, check(patient.plan, patient.model, patient.buffer))
     usual = max(judge.distance(samples_of(patient, given=g)[0]) for g in (True, False))
     for way, weak in ways_of(good, plan, every=every):
         broken = WAYS[way](patient, weak)

@@ -21,7 +21,6 @@ from torch import nn
 
 import jointenergy as je
 from jointenergy.data import idx_files
-from jointenergy.training.evidence import DIVERGED
 
 Rows = tuple[np.ndarray, np.ndarray | None]
 IMAGES = 2000
@@ -128,7 +127,7 @@ class Good:
         return (x, y), self.network(shape, 1 if y is None else int(y.max()) + 1)
 
     def train(self, place: Path) -> None:
-        """Train into a folder below `place`; a finished run is kept."""
+        """Train into a folder below `place`, without the guard, which acts on the verdict; a finished run is kept."""
         folder = self.folder(place)
         if (folder / FINISHED).exists():
             return
@@ -136,14 +135,12 @@ class Good:
             (x, y), network = self.data()
             rows = x if y is None else (x, y)
             settings = {"folder": folder, "iterations": self.iterations, "seed": self.seed, "device": "cpu"}
-            je.fit(network, rows, verbose=False, **settings)  # type: ignore[arg-type]
+            je.fit(network, rows, verbose=False, guard=False, **settings)  # type: ignore[arg-type]
         else:
             command = [sys.executable, "-m", "jointenergy", "train", self.recipe, "--out", str(folder)]
             command += [word for setting in self.settings for word in ("--set", setting)]
-            subprocess.run([*command, "--seed", str(self.seed), "--device", "cpu"], capture_output=True, check=False)
-        if (folder / DIVERGED).exists():  # its weights are the last ones that the verdict liked
-            print(f"{folder.name} is left out: its training diverged", flush=True)
-            return
+            command += ["--seed", str(self.seed), "--device", "cpu", "--no-guard"]
+            subprocess.run(command, capture_output=True, check=False)
         (folder / FINISHED).touch()
 
     def run(self, place: Path) -> je.Run:
@@ -203,8 +200,21 @@ GOOD: list[Good] = [
     *_fit("wine", "report", table(load_wine), small_mlp, 2),
     *_fit("iris", "report", table(load_iris), small_mlp, 2),
     *_fit("breast-cancer", "report", table(load_breast_cancer), small_mlp, 1),
+    *_fit("circles", "report", circles, tanh_mlp, 2, 3),
+    *_fit("moons", "report", moons, tanh_mlp, 2, 3),
+    *_fit("blobs", "report", blobs, small_mlp, 3, 4),
+    *_fit("wine", "report", table(load_wine), small_mlp, 3),
+    *_fit("iris", "report", table(load_iris), small_mlp, 3),
+    *_fit("digits-fit", "report", digits, wide_mlp, 3),
+    *_fit("digits-image", "report", square_digits, wide_mlp, 2),
+    *_fit("mnist-8", "report", grey(*MNIST, 8), wide_mlp, 3),
+    *_fit("mnist-8-unlabeled", "report", grey(*MNIST, 8, labels=False), wide_mlp, 1),
+    *_recipe("digits-jem", "report", "digits-jem", 1, 2),
+    *_recipe("digits-mixed", "report", "digits-mixed", 2),
+    *_recipe("digits-gibbs-factored", "report", "digits-gibbs:factored", 2),
 ]
-"""The limits were set on the half "tune"; the half "report" was not used for that."""
+"""The limits were set on the half "tune"; the half "report" was not used for that. New runs come last, for the ways of
+breaking go by place."""
 
 
 def main() -> None:

@@ -6,6 +6,10 @@ refinement. What each attack found is kept in --folder, so that a benchmark that
 refinements can follow.
 --write publishes results/NAME-paper.json and results/NAME-paper-baseline.json, from a clean tree; --figures DIR draws
 the curves of robust accuracy there.
+
+python benchmarks/paper_suite.py RUN --name digits-jem --rows 100 --steps 20 --restarts 4 --radii 8 16 64 128
+attacks a run alone, within a smaller budget, and publishes results/NAME-refined.json. Radii are 255ths of a range, up
+to 16 in L-inf and above it in L2.
 """
 
 from __future__ import annotations
@@ -41,16 +45,18 @@ from jointenergy.report.robustness import (
 from jointenergy.report.sections import Subject
 
 BASELINE = "baseline."
+LARGEST_LINF = 16  # of --radii: larger ones are those of L2
 
 
 def attacks_of(subject: Subject, sizes: RobustnessSizes, folder: Path) -> Iterator[Attacked]:
     """The run at each refinement and its baseline without, from the folder where it has them."""
     rows, starts = chosen_rows(subject, sizes)
-    wanted = [("run", 0), ("baseline", 0), *(("run", steps) for steps in sizes.refinements if steps)]
+    baseline = [] if subject.baseline is None else [("baseline", 0)]
+    wanted = [("run", 0), *baseline, *(("run", steps) for steps in sizes.refinements if steps)]
     for name, steps in wanted:
         own = sizes if steps == 0 else replace(sizes, boundary_steps=0)
         run, free = subject.classifiers()[name], "-gradient-free" * bool(own.boundary_steps)
-        path = folder / f"{name}-{steps}{free}.safetensors"
+        path = folder / f"{name}-{steps}{free}{_smaller(sizes)}.safetensors"
         if not path.exists():
             began = time.process_time()
             found = attacked(name, run, rows, starts, steps=steps, sizes=own, seed=subject.seed)
@@ -58,6 +64,15 @@ def attacks_of(subject: Subject, sizes: RobustnessSizes, folder: Path) -> Iterat
             kept = {f"{a}.{norm}": radius for a, by in found.radii.items() for norm, radius in by.items()}
             save_file({**kept, "seconds": torch.tensor(time.process_time() - began)}, path)
         yield _kept(load_file(path), name, steps, run)
+
+
+def _smaller(sizes: RobustnessSizes) -> str:
+    """The budget in a file's name; nothing if it is the paper's."""
+    paper, budget = SIZES["paper"], sizes.budget
+    if (sizes.rows, budget, sizes.radii) == (paper.rows, paper.budget, paper.radii):
+        return ""
+    radii = [r for norm in attack_target.NORMS for r in sizes.radii[norm]]
+    return "-" + "-".join(str(n) for n in (sizes.rows, budget.steps, budget.restarts, *radii))
 
 
 def _kept(tensors: dict[str, Tensor], name: str, steps: int, run: je.Run) -> Attacked:
@@ -74,10 +89,14 @@ def _kept(tensors: dict[str, Tensor], name: str, steps: int, run: je.Run) -> Att
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("run")
-    parser.add_argument("baseline")
+    parser.add_argument("baseline", nargs="?")
     parser.add_argument("--name", required=True)
     parser.add_argument("--ood", action="append", default=[], metavar="NAME=PLACE")
     parser.add_argument("--refinements", type=int, nargs="+", default=[0, 1, 10])
+    parser.add_argument("--rows", type=int)
+    parser.add_argument("--steps", type=int)
+    parser.add_argument("--restarts", type=int)
+    parser.add_argument("--radii", type=int, nargs="+")
     parser.add_argument("--gradient-free", action="store_true")
     parser.add_argument("--folder", type=Path, default=Path("runs/paper"))
     parser.add_argument("--figures", type=Path)
@@ -87,17 +106,27 @@ def main() -> None:
         provenance.commit()  # before the work, not after it
     torch.set_num_threads(1)
     began = time.perf_counter()
-    run, baseline = je.load(arguments.run), je.load(arguments.baseline)
+    run, baseline = je.load(arguments.run), je.load(arguments.baseline) if arguments.baseline else None
     outside = [read_outside(k, Path(place), run) for k, place in named_places(arguments.ood, "--ood", "DIR").items()]
     subject = suite.subject_of(run, baseline=baseline, outside=outside)
     figures: dict[str, float | None] = {}
-    for part in (ood, distal):
+    for part in (ood, distal) if baseline else ():
         section = part(subject, "paper")
         assert section is not None
         figures |= section.metrics
     sizes = replace(SIZES["paper"], refinements=tuple(arguments.refinements))
     if not arguments.gradient_free:
         sizes = replace(sizes, boundary_steps=0)
+    budget, given = sizes.budget, arguments.radii or ()
+    sizes = replace(
+        sizes,
+        rows=arguments.rows or sizes.rows,
+        budget=replace(budget, steps=arguments.steps or budget.steps, restarts=arguments.restarts or budget.restarts),
+        radii={
+            norm: tuple(r for r in radii if not given or (r in given and (r <= LARGEST_LINF) == (norm == "linf")))
+            for norm, radii in sizes.radii.items()
+        },
+    )
     found = list(attacks_of(subject, sizes, arguments.folder))
     figures |= metrics_of(found, sizes.radii)
     for name, value in figures.items():
@@ -109,7 +138,8 @@ def main() -> None:
     if arguments.write:
         own = {k: v for k, v in figures.items() if not k.startswith(BASELINE)}
         theirs = {k.removeprefix(BASELINE): v for k, v in figures.items() if k.startswith(BASELINE)}
-        for name, values in ((f"{arguments.name}-paper", own), (f"{arguments.name}-paper-baseline", theirs)):
+        names = ("-paper", "-paper-baseline") if baseline else ("-refined",)
+        for name, values in zip((arguments.name + end for end in names), (own, theirs), strict=False):
             print(f"written to {publish(name, values, sizes, len(chosen_rows(subject, sizes)[0]), began)}")
 
 

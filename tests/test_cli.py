@@ -56,6 +56,14 @@ def test_demo_writes_a_report_and_says_how_good_it_is(tmp_path, monkeypatch):
         CliRunner().invoke(app, ["demo", "--out", str(folder), "--seed", "1", *SHORT], catch_exceptions=False)
 
 
+def test_a_small_size_is_not_judged(tmp_path):
+    """A run of five iterations that ends with status 4, or with advice on how to heal it."""
+    trained = CliRunner().invoke(app, ["train", "digits-jem", "--smoke", "--out", str(tmp_path / "run")])
+    assert trained.exit_code == 0
+    assert "too short to judge" in trained.output
+    assert "to change first" not in trained.output
+
+
 def test_train_resume_and_recipes(tmp_path):
     folder = tmp_path / "run"
     trained = CliRunner().invoke(app, ["train", "digits-jem", "--out", str(folder), *SHORT])

@@ -95,6 +95,8 @@ def test_a_file_of_ones_own(tmp_path):
     ("overrides", "sentence"),
     [
         (["chain.step=3"], "no key 'chain.step': did you mean 'steps'"),
+        (["chain.step_size=1.0"], "no key 'chain.step_size': did you mean 'chain.kernel.step_size'"),
+        (["model.hidden=[3]"], "no key 'model.hidden': did you mean 'model.network.hidden'"),
         (["chian.steps=3"], "no key 'chian': did you mean 'chain'"),
         (["chain.steps=many"], "'chain.steps' got 'many'"),
         (["chain.steps=0"], "'chain.steps' got 0"),

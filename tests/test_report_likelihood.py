@@ -300,6 +300,7 @@ def test_bounds_that_contradict_each_other_give_no_lower_figure() -> None:
     good = section(FACTS, scan, [made(-4.4, -4.0, 0.5)], {"gaussian": -2.0})
     assert good.metrics["log_likelihood_lower_nats"] == -4.4
     assert "between -4.4 and -4.0 nats" in good.lead[0]
+    assert any("the true one is below" in s for s in good.says)
     assert not any("not bounded" in s or "loose" in s or "no lower bound" in s for s in good.says)
     assert any("baseline's likelihood is not estimated" in s for s in good.says)
     # -4 nats of x are -4 + 4 log(1/8) nats of values.
@@ -312,6 +313,8 @@ def test_collapsed_weights_and_loose_bounds_are_said() -> None:
     # One finding, and none of it taken back elsewhere: no comparison, no bound in the table.
     assert found.lead[0].startswith("The log-likelihood is not bounded: 2 %")
     assert "Gaussian" not in found.lead[0]
+    assert not any("the true one is below" in s for s in found.says)
+    assert any("no bound is reported" in s for s in found.says)
     assert [row[0] for row in found.tables[0].rows] == ["Gaussian, full covariance"]
     assert any("at the end of the grid" in s for s in found.says)
     loose = section(FACTS, scan, [made(-40.0, -4.0, 0.5)], {})

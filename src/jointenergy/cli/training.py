@@ -280,8 +280,10 @@ def _go(run: Loop, track: str = "") -> None:
         for warning in run.verdict.warnings:
             say(f"warning: {warning}")
         state = "healthy" if run.verdict.healthy else f"not healthy: {'; '.join(run.verdict.complaints)}"
-        say(f"the run is {state}; {plural(run.interventions, 'intervention')}")
-        if not run.verdict.healthy:
+        judged = _judged(run)
+        small = "" if judged else ", but a run of this size is too short to judge"
+        say(f"the run is {state}{small}; {plural(run.interventions, 'intervention')}")
+        if not run.verdict.healthy and judged:
             say(_advice(run.verdict, run.trainer.plan))
     # A model that cannot compare labels has no accuracy.
     accuracy = f"{_accuracy(run)}; " if math.isfinite(run.accuracy) else ""
@@ -304,11 +306,16 @@ def _advice(health: Health, plan: Plan) -> str:
 
 def _leave_unhealthy(run: Loop) -> None:
     """Exit with UNHEALTHY if the finished run is not healthy; small sizes are not checked."""
+    if run.verdict is not None and not run.verdict.healthy and _judged(run):
+        raise typer.Exit(UNHEALTHY)
+
+
+def _judged(run: Loop) -> bool:
+    """Whether the run has its full size: --quick and --smoke are too short for a verdict."""
     from jointenergy.recipes import run_folder
 
     assert run.folder is not None
-    if run.verdict is not None and not run.verdict.healthy and run_folder.about(run.folder).judged:
-        raise typer.Exit(UNHEALTHY)
+    return run_folder.about(run.folder).judged
 
 
 def _seconds(text: str) -> float:

@@ -73,6 +73,8 @@ class Recipe(Strict):
 _RECIPE = TypeAdapter(Recipe)
 _UNIONS = ("model.network.kind", "chain.kernel.kind")
 _KINDS: dict[str, Any] = {settings.kind: settings for settings in (*NETWORKS, *X_KERNELS)}
+_INNER: dict[str, tuple[str, Sequence[Any]]] = {"chain": ("kernel", X_KERNELS), "model": ("network", NETWORKS)}
+"""The table of several kinds within a table, in which a key of it may have been meant."""
 
 
 def parse(values: Mapping[str, Any], source: str) -> Recipe:
@@ -279,6 +281,10 @@ def _sentence(error: Mapping[str, Any]) -> str:
     location = [shortened(str(p), 80) for p in error["loc"] if p not in _KINDS]
     key = ".".join(location)
     if error["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
+        table, _, last = key.rpartition(".")
+        inner, kinds = _INNER.get(table, ("", ()))
+        if any(last == f.name for settings in kinds for f in fields(settings)):
+            return f"there is no key {key!r}: did you mean '{table}.{inner}.{last}'?"
         known = _keys_beside(error["loc"])
         return f"there is no key {key!r}: {nearest(location[-1], known)}"
     if error["type"] == "missing":

@@ -316,13 +316,16 @@ def _in_words(last: Bounds, peers: Mapping[str, float]) -> str:
 
 def _method(facts: Facts, last: Bounds) -> list[str]:
     effort, chance = facts.effort, round(100 * (1 - RARE))
+    found = f"with probability {chance} % the true one is below {last.upper + last.margin:.1f} nats"
+    if last.collapsed:
+        found = "here by an unknown amount, since few chains carry the weight, so no bound is reported"
     says = [
         f"Figures are means over {facts.n_test} test rows of {OF[facts.how]}, for the distribution exp(f / T) / Z on "
         f"{facts.domain} at T = {last.temperature:.3g}, chosen on validation rows; the run's own chains have "
         f"T = {facts.own:.3g}.",
         f"Upper bound: annealed importance sampling with {effort.n_temperatures} temperatures and {effort.n_chains} "
         "chains of adjusted Langevin steps per normalizer underestimates log Z in expectation, and so overestimates "
-        f"the likelihood; with probability {chance} % the true one is below {last.upper + last.margin:.1f} nats.",
+        f"the likelihood; {found}.",
         f"Lower bound: reverse annealing from {effort.n_rows} test rows (RAISE). In expectation it is below the "
         "likelihood under the annealing process, which matches the model only if the annealing is slow enough.",
     ]
