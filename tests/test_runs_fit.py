@@ -9,12 +9,13 @@ import sys
 from typing import ClassVar
 
 import numpy as np
+import pandas as pd
 import pytest
 import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
-from torch.utils.data import Dataset, TensorDataset
+from torch.utils.data import DataLoader, Dataset, TensorDataset
 
 import jointenergy as je
 from jointenergy.errors import InputError
@@ -75,6 +76,10 @@ class TestData:
         assert codes.tolist() == [[0, 1], [MISSING, 2]]
         assert space.names == ("a", "b")
         assert label_columns(np.array([0, 3]), None)[1].cardinalities == (4,)
+        frame = pd.DataFrame({"kind": ["dog", pd.NA, "cat"], "old": pd.array([1, None, 0], dtype="Int64")})
+        codes, space = label_columns(frame, None)
+        assert space == je.LabelSpace({"kind": ["cat", "dog"], "old": ["0", "1"]})
+        assert codes.tolist() == [[1, 1], [MISSING, MISSING], [0, 0]]
 
     def test_missing_labels_and_entries_of_x_are_learned_from(self):
         x, y = blobs()
@@ -336,6 +341,7 @@ class TestFolder:
             ({"seed": 1}, "seed was 0 and is 1"),
             ({"batch_size": 8}, "batch_size was 16 and is 8"),
             ({"kernel": Langevin(0.1, 0.2)}, "kernel was"),
+            ({"iterations": 9, "cadence": None}, "iterations was 6 and is 9"),
         ],
     )
     def test_a_folder_of_another_run_is_refused(self, tmp_path, change, sentence):
@@ -370,6 +376,11 @@ class TestFolder:
             je.load(folder)
         with pytest.raises(InputError, match=r"'0\.weight' has shape \(16, 3\) here and shape \(16, 2\)"):
             je.load(folder, network=network(3))
+        other = nn.Sequential(nn.Linear(2, 16), nn.ReLU(), nn.Linear(16, 3))
+        with pytest.warns(UserWarning, match="its layers print differently"):
+            je.load(folder, network=other)
+        with pytest.raises(InputError, match="the layers of the network differ"):
+            je.fit(other, blobs(), folder=folder, **QUICK)
         with pytest.raises(InputError, match="not a model around it"):
             je.load(folder, network=je.LogitModel(network(), je.LabelSpace({"class": 3})))
         known = json.loads((folder / "fit.json").read_text())
@@ -585,6 +596,10 @@ X, Y = blobs(40)
         ((network(), (X, Y)), {"labels": {"a": 3, "b": 2}}, r"y has 1 column\(s\) but labels= names 2"),
         ((network(), X), {"labels": 3}, "there is no y"),
         ((network(), (X, Y, Y)), {}, "got 3 parts"),
+        ((network(), DataLoader(Odd([(X[0], 0)] * 4))), {}, r"pass its dataset, loader\.dataset"),
+        ((network(), (np.array([["a", "b"]] * 40), Y)), {}, "x must be numbers"),
+        ((network(), (X * [1.0, np.nan], Y)), {}, "column 1 of x has no known value"),
+        ((network(), Odd([(X[i], {"class": 1}) for i in range(4)])), {}, "labels of 'class' must be integers or names"),
         ((network(), X[0]), {}, r"must have shape \[n, \*event\]"),
         ((network(), (np.full_like(X, np.inf), Y)), {}, "an infinite value in row 0"),
         ((network(), (np.full_like(X, 5.0), Y)), {}, "every value of x is 5"),
@@ -615,6 +630,7 @@ X, Y = blobs(40)
         ((network(), (X, np.full(40, np.inf))), {}, "an infinite value"),
         ((network(), (X, Y)), {"optimizer": "adam"}, "optimizer= takes a function of the parameters"),
         ((network(), (X, Y)), {"optimizer": torch.optim.LBFGS}, "LBFGS"),
+        ((network(), (X, Y)), {"optimizer": torch.optim.Adam(network().parameters())}, "got Adam$"),
         (
             (network(), (X, Y)),
             {"optimizer": lambda p: torch.optim.SGD(network().parameters(), 0.1)},
@@ -625,6 +641,7 @@ X, Y = blobs(40)
         ((network(), (X, Y)), {"start": "x"}, "start= takes a start"),
         ((network(), (X, Y)), {"ema": 1.5}, "ema= takes a number from 0 to below 1"),
         ((network(), (X, Y)), {"noise": -1.0}, "noise= takes a number from 0"),
+        ((network(), (X, Y)), {"callbacks": [Kill(signal.SIGKILL)] * 9 + [3]}, "got list$"),
         ((network(), (X, Y)), {"callbacks": [3]}, "callbacks= takes a list of callbacks"),
         ((network(), (X, Y)), {"cadence": 3}, "cadence= takes CadenceSettings"),
         ((network(), (X, Y)), {"folder": 3}, "folder= takes the path of a folder"),

@@ -122,9 +122,11 @@ def read(folder: Path) -> dict[str, Any]:
 def difference(one: dict[str, Any], other: dict[str, Any]) -> str | None:
     """Describe the first setting in which two runs differ."""
     one, other = (json.loads(json.dumps(known)) for known in (one, other))  # as they are stored
-    if one.get("data") != other.get("data"):
-        return "the data differ"
-    for key in {**one, **other}:
+    for key, said in (("data", "the data differ"), ("network", "the layers of the network differ")):
+        if key in one and one[key] != other.get(key):
+            return said
+    # The number of iterations before what follows from it.
+    for key in ("iterations", *one, *other):
         if one.get(key) != other.get(key):
             return f"{key} was {_short(one.get(key))} and is {_short(other.get(key))}"
     return None

@@ -246,7 +246,8 @@ def _check_arguments(**given: Any) -> None:  # noqa: ANN401 (whatever a user pas
 
     def check(name: str, fine: bool, takes: str) -> None:
         if given[name] is not None and not fine:
-            raise InputError(f"{name}= takes {takes}, got {given[name]!r}")
+            said = repr(given[name])
+            raise InputError(f"{name}= takes {takes}, got {type(given[name]).__name__ if len(said) > 60 else said}")
 
     bounds, optimizer, folder = given["bounds"], given["optimizer"], given["folder"]
     pair = isinstance(bounds, tuple | list) and len(bounds) == 2 and all(is_number(b) for b in bounds)

@@ -139,6 +139,11 @@ def _from_fit(
         raise InputError(f"{folder / description.FILE} is damaged: {error}") from None
     model = _model_of_fit(network, family, labels, shape, description.rebuild(known["domain"], "domain"), normalizer)
     _load_weights(model, under(checkpoint.tensors, "ema/"), str(folder))
+    if (layers := description.of_network(model)) and known.get("network", layers) not in ("", layers):
+        notes.append(
+            "the weights fit the network, but its layers print differently from those that were trained, such as "
+            "another activation: results are then those of another function"
+        )
     moves = kernel or with_step_size(description.rebuild(known["kernel"], "kernel"), checkpoint.values["step_size"])
     begins = start or description.rebuild(known["start"], "start")
     path = folder / "checkpoints" / name

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.utils.data import DataLoader
 from torch.utils.data import Dataset as TorchDataset
 
 from jointenergy.data import Dataset, View
@@ -46,6 +47,8 @@ def rows_of_user(data: object, labels: LabelNames | None) -> UserRows:
         if labels is not None and label_space(labels) != data.labels:
             raise InputError(f"the data set defines its labels {data.labels!r}: leave out labels=")
         return UserRows(data.x, data.y, data.labels)
+    if isinstance(data, DataLoader):
+        raise InputError("data is a DataLoader, but fit makes its own batches: pass its dataset, loader.dataset")
     if isinstance(data, TorchDataset):
         data = _read(data)
     if isinstance(data, tuple | list):
@@ -86,7 +89,7 @@ def _read(dataset: TorchDataset[Any]) -> tuple[Tensor, np.ndarray[Any, Any] | No
             )
         x = item[0] if pair else item
         try:
-            xs.append(torch.as_tensor(np.asarray(x)) if not isinstance(x, Tensor) else x)
+            xs.append(x if isinstance(x, Tensor) else torch.from_numpy(np.array(x)))
         except (TypeError, ValueError):
             raise InputError(
                 f"x of item {i} is a {type(x).__name__}: convert it to a tensor in the Dataset's transform"
@@ -112,9 +115,17 @@ def _numbers(x: object) -> Tensor:
     if hasattr(x, "to_numpy"):  # a data frame
         x = x.to_numpy()
     try:
-        found = tensor_of(np.asarray(x) if isinstance(x, list) else x, "x")  # type: ignore[arg-type]
+        array = np.asarray(x) if isinstance(x, list) else x
     except ValueError:
         raise InputError("x must be one array, but its rows have different lengths") from None
+    if isinstance(array, np.ndarray) and array.dtype.kind in "OUS":
+        try:  # such as a column of numbers with None
+            array = array.astype(np.float64)
+        except (TypeError, ValueError):
+            raise InputError(
+                "x must be numbers, but has other values: encode words as numbers, or use them as y"
+            ) from None
+    found = tensor_of(array, "x")  # type: ignore[arg-type]
     if found.layout != torch.strided:
         raise InputError("x is a sparse tensor: pass x.to_dense()")
     if found.ndim < 2:
@@ -150,10 +161,11 @@ def label_columns(y: object, labels: LabelNames | None) -> tuple[Tensor, LabelSp
     if array.ndim not in (1, 2):
         raise InputError(f"y must have shape [n] or [n, L], one column per label, got {array.shape}")
     columns = array.reshape(len(array), -1)
+    titles = tuple(map(str, getattr(y, "columns", ())))  # of a data frame
     space = None if labels is None else label_space(labels)
     if space is not None and len(space) != columns.shape[1]:
         raise InputError(f"y has {columns.shape[1]} column(s) but labels= names {len(space)}: {list(space.names)}")
-    names = space.names if space is not None else ("class",) if array.ndim == 1 else _names(columns.shape[1])
+    names = space.names if space is not None else titles or _names(columns.shape[1])
     values = space.values if space is not None else (None,) * len(names)
     found = [_column(columns[:, k], name, known) for k, (name, known) in enumerate(zip(names, values, strict=True))]
     made = space or LabelSpace({name: list(known) for name, (_, known) in zip(names, found, strict=True)})
@@ -167,10 +179,15 @@ def _names(n: int) -> tuple[str, ...]:
 
 def _column(column: np.ndarray[Any, Any], name: str, known: Sequence[str] | None) -> tuple[Tensor, Sequence[str]]:
     """Convert one label to codes, with the names of its values."""
-    if column.dtype.kind == "O" and all(v is None or isinstance(v, int | float | np.number) for v in column.tolist()):
-        column = np.array([np.nan if v is None else float(v) for v in column.tolist()])
+    if column.dtype.kind == "O":
+        plain = [None if _is_missing(v) else v for v in column.tolist()]
+        for v in plain:
+            if isinstance(v, dict | list | tuple | set | Tensor):
+                raise InputError(f"labels of {name!r} must be integers or names, but one is a {type(v).__name__}")
+        numbers = all(v is None or isinstance(v, int | float | np.number) for v in plain)
+        column = np.array([np.nan if v is None else float(v) for v in plain]) if numbers else column
     if column.dtype.kind in "OUS":
-        missing = np.array([v is None or v != v for v in column.tolist()])
+        missing = np.array([_is_missing(v) for v in column.tolist()])
         words = [str(v) for v in column.tolist()]
         known = sorted({w for w, m in zip(words, missing, strict=True) if not m}) if known is None else known
         places = {word: i for i, word in enumerate(known)}
@@ -202,6 +219,14 @@ def _column(column: np.ndarray[Any, Any], name: str, known: Sequence[str] | None
     return torch.from_numpy(whole), known
 
 
+def _is_missing(value: object) -> bool:
+    """Tell None, NaN and the NA of data frames."""
+    try:
+        return value is None or bool(value != value)
+    except TypeError:  # a comparison with NA is NA, which is no truth value
+        return True
+
+
 def domain_of(x: Tensor, bounds: tuple[float, float] | None) -> tuple[Domain, View]:
     """Choose the domain and range of x: a box for pixels and x within common bounds, R^D for the columns of a table.
 
@@ -219,6 +244,8 @@ def domain_of(x: Tensor, bounds: tuple[float, float] | None) -> tuple[Domain, Vi
     if low == high:
         raise InputError(f"every value of x is {low:g}: pass x that varies")
     table = x.ndim == 2 and x.shape[1] <= TABLE
+    if table and (unknown := x.isnan().all(0).nonzero()).numel():
+        raise InputError(f"column {int(unknown[0])} of x has no known value: leave it out")
     for usual in () if table else ((0.0, 1.0), (-1.0, 1.0)):
         if usual[0] <= low and high <= usual[1]:
             return Box(*usual), View(*usual)
