@@ -9,7 +9,7 @@ import sys
 from typing import ClassVar
 
 import numpy as np
-import pandas as pd
+import pandas as pd  # type: ignore[import-untyped]
 import pytest
 import torch
 from safetensors import safe_open

@@ -6,6 +6,7 @@ import joblib
 import numpy as np
 import pytest
 import torch
+from sklearn.utils.parallel import Parallel
 
 from jointenergy import InputError, JointEnergyRegressor
 from jointenergy.tables import jobs
@@ -23,7 +24,7 @@ def pieces(monkeypatch):
     monkeypatch.setattr("jointenergy.tables.density.AT_ONCE", 1024)
     asked: list[int] = []
 
-    class Recorded(jobs.Parallel):
+    class Recorded(Parallel):  # type: ignore[misc]
         def __init__(self, **settings):
             asked.append(settings["n_jobs"])
             super().__init__(**settings)

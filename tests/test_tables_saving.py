@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import pickle
 
-import joblib  # type: ignore[import-untyped]
+import joblib
 import numpy as np
 import pandas as pd  # type: ignore[import-untyped]
 import pytest

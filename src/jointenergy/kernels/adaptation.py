@@ -155,7 +155,7 @@ def adapt(
     if acceptance is not None and not (is_number(acceptance) and 0 < acceptance < 1):
         raise InputError(f"the acceptance rate to adapt to must lie between 0 and 1, got {acceptance}")
     if isinstance(kernel, Cycle):
-        return _each(kernel, target, state, steps, acceptance, scales, lengths)
+        return cast("tuple[K, State]", _each(kernel, target, state, steps, acceptance, scales, lengths))
     if not _parts(kernel):
         raise InputError(f"{type(kernel).__name__} has no step size to adapt: use it without a warm-up")
     if kernel.adjusted:

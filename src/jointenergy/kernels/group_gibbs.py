@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -45,7 +45,7 @@ class GroupGibbs(Kernel):
     moves_y: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
-        groups = self.groups
+        groups: Any = self.groups
         if not isinstance(groups, Sequence) or any(isinstance(g, str) or not isinstance(g, Sequence) for g in groups):
             raise InputError(f'groups must be groups of label names such as (("red", "green"),), got {groups!r}')
         object.__setattr__(self, "groups", tuple(tuple(g) for g in groups))

@@ -68,8 +68,7 @@ def curve(data: TrainingData, settings: FitSettings, every: int, seed: int) -> l
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(int(seeded(seed, "weights").initial_seed()))
             model = tilted_model(reference, data, 1, settings.hidden).cpu()
-        assert isinstance(model.network, Corrections)
-        networks.append(model.network.logits)
+        networks.append(_logits(model))
         seen.append(torch.cat((model.white(x.float()), code), dim=1))
         lines.append((model.trust * model.slope, model.trust * model.offset))
     inputs = torch.stack(seen)
@@ -92,9 +91,10 @@ def curve(data: TrainingData, settings: FitSettings, every: int, seed: int) -> l
             torch.stack([layer.weight.detach().mT for layer in same]),
         )
     ]
-    parameters = [nn.Parameter(made) for made in stacked]
+    parameters: list[Tensor] = [nn.Parameter(made) for made in stacked]
     averages = [made.clone() for made in stacked]
     rules, rate = optimizer_settings(settings), torch.tensor(0.0)
+    assert rules.clip_norm is not None
     betas = rules.beta1, rules.beta2
     optimizer = torch.optim.Adam(parameters, lr=rate, betas=betas, fused=True)
     least = min(len(rest) for rest, _ in folds)
@@ -141,17 +141,18 @@ class StopLogits(Callback):
             self.kept = None  # a rollback went back before it
             return
         if self.kept is None:
-            self.kept = [p.detach().clone() for p in _logits(trainer.ema)]
+            self.kept = [p.detach().clone() for p in _logits(trainer.ema).parameters()]
         self.on_end(loop)
 
     def on_end(self, loop: Loop) -> None:
         if self.kept is not None:
             with torch.no_grad():
-                torch._foreach_copy_(_logits(loop.trainer.model), self.kept)
-                torch._foreach_copy_(_logits(loop.trainer.ema), self.kept)
+                torch._foreach_copy_(list(_logits(loop.trainer.model).parameters()), self.kept)
+                torch._foreach_copy_(list(_logits(loop.trainer.ema).parameters()), self.kept)
 
 
-def _logits(model: nn.Module) -> list[Tensor]:
-    """Return the weights of the network of logits."""
+def _logits(model: nn.Module) -> nn.Sequential:
+    """Return the network of logits."""
     assert isinstance(model.network, Corrections)
-    return list(model.network.logits.parameters())
+    assert isinstance(model.network.logits, nn.Sequential)
+    return model.network.logits
