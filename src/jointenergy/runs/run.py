@@ -1268,13 +1268,14 @@ class Run:
     def _class_gaussians(self, given: Labels, n: int) -> tuple[ClassGaussianStart, tuple[str, ...]]:
         """Return the Gaussians of the classes, of the exported file or fitted to the training data, with notes."""
         clamp = self.bounds if clamped(self.sampling.x_kernel, self.model) else None
+        stored = self.origin.gaussians
+        origin = self.data if stored is None else stored  # missing data are reported before a missing label
         variable, notes = self._class_variable(given, n)
         if variable not in self._fitted_gaussians:
-            stored = self.origin.gaussians
             self._fitted_gaussians[variable] = (
-                ClassGaussianStart.fit(self.data.x, self.data.y, self.labels, variable, bounds=clamp)
-                if stored is None
-                else replace(stored.to(self._like), bounds=clamp)
+                replace(origin.to(self._like), bounds=clamp)
+                if isinstance(origin, ClassGaussianStart)
+                else ClassGaussianStart.fit(origin.x, origin.y, self.labels, variable, bounds=clamp)
             )
         return self._fitted_gaussians[variable], notes
 
