@@ -24,6 +24,7 @@ from torchmetrics.functional.classification import multiclass_calibration_error
 import jointenergy as je
 from jointenergy.data import idx_files
 from jointenergy.report import results
+from jointenergy.training.health import PROTOCOL
 
 TRAIN, TEST = 2000, 1000
 NOTE = "The baseline is a logistic regression on the same rows. Test rows are touched once a seed."
@@ -188,7 +189,13 @@ def main() -> None:
             command = f"python benchmarks/defaults.py --seeds {arguments.seeds} --only {name} --write"
             minutes = (time.monotonic() - began) / 60
             measured = results.measured(
-                f"fit-defaults-{name}", found, seeds=seeds, minutes=minutes, command=command.split(), notes=NOTE
+                f"fit-defaults-{name}",
+                found,
+                seeds=seeds,
+                minutes=minutes,
+                command=command.split(),
+                notes=NOTE,
+                protocols={"healthy": PROTOCOL},
             )
             results.write(measured)
 

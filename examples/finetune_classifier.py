@@ -12,6 +12,7 @@ from torchmetrics.functional.classification import multiclass_calibration_error
 
 import jointenergy as je
 from jointenergy.report import provenance, results
+from jointenergy.training.health import PROTOCOL
 
 
 def small_cnn() -> nn.Sequential:
@@ -90,7 +91,14 @@ def main(words: list[str]) -> None:
         figures |= {f"health.{name}": float(value) for name, value in health.values().items() if name != "healthy"}
         figures |= {"healthy": float(health.healthy), "finetuning_seconds": wall, "finetuning_cpu_seconds": cpu}
         words, metrics = ["python", "examples/finetune_classifier.py", *words], {k: [v] for k, v in figures.items()}
-        measured = results.measured("finetune-classifier", metrics, seeds=[0], minutes=wall / 60, command=words)
+        measured = results.measured(
+            "finetune-classifier",
+            metrics,
+            seeds=[0],
+            minutes=wall / 60,
+            command=words,
+            protocols={"healthy": PROTOCOL},
+        )
         results.write(measured, args.out)
 
 
