@@ -9,8 +9,9 @@ from scripts.write_tutorials import FOLDER, executed, names, notebook, page, wit
 NAMES = names()
 
 
-def test_there_are_five():
-    assert NAMES == ["attributes", "detect", "finetune", "images", "table"]
+def test_there_are_eight():
+    tables = ["table", "table-outliers", "table-questions", "table-regression"]
+    assert ["attributes", "detect", "finetune", "images", *tables] == NAMES
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -69,9 +70,9 @@ def plot_density(of: Conditional, *, ax: Axes | None = None, label: str | None =
     across, up = grid(columns, k, MAP), grid(columns, other, MAP)
     points = {k: np.tile(across, len(up)).tolist(), other: np.repeat(up, len(across)).tolist()}
     found = of.log_density(points).reshape(len(up), len(across))
-    peak = float(found.max())
+    peak = math.ceil(found.max())
     shown = ax.contourf(
-        axis_values(columns, k, across), axis_values(columns, other, up), found, levels=np.linspace(peak - 8, peak, 9)
+        axis_values(columns, k, across), axis_values(columns, other, up), found, levels=np.arange(peak - 8, peak + 1)
     )
     ax.figure.colorbar(shown, ax=ax, label="log-density")
     ax.set_xlabel(columns.called(k).strip("'"))
