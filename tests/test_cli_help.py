@@ -1,6 +1,7 @@
 """Help that helps: an example below the help of each command, and advice at the end of a run that is not healthy."""
 
 import shlex
+import sys
 from dataclasses import replace
 
 import pytest
@@ -12,7 +13,7 @@ from jointenergy.cli.main import COMMANDS, app, load_command
 from jointenergy.cli.training import _advice
 from jointenergy.objectives import JEM, EnergyL2, Mixed
 from jointenergy.training.advice import REMEDIES, changes
-from jointenergy.training.callbacks import Printed
+from jointenergy.training.callbacks import Event, Printed
 from jointenergy.training.health import Health
 from tests.small import trained
 from tests.test_runs import TINY
@@ -86,3 +87,20 @@ def test_fit_ends_with_the_verdict_and_what_to_change(tmp_path, capsys):
     said = capsys.readouterr().out
     assert "[fit] the run is not healthy: " in said
     assert "[fit] to change first: " in said
+
+
+def test_a_terminal_shows_one_bar_that_is_drawn_again(tmp_path, capsys, monkeypatch):
+    """Fails if a bar fills the screen with lines, is wider than it, or stays in front of an event."""
+    loop = trained(tmp_path / "run", *TINY, "iterations=4", "cadence.check=4")
+    monkeypatch.setenv("COLUMNS", "40")
+    for terminal, ends in ((False, ""), (True, "\r\x1b[2K")):
+        capsys.readouterr()
+        monkeypatch.setattr(sys.stdout, "isatty", lambda terminal=terminal: terminal)
+        for _ in range(3):
+            Printed("fit").on_log(loop, {"loss": 0.5, "gap": 0.1, "accuracy": 0.9})
+        said = capsys.readouterr().out
+        assert said.count("\n") == 3
+        assert said.count("\r\x1b[2K[fit] ") == 3 * terminal
+        assert all(len(line.removeprefix(ends)) < 40 for line in said.split("\n") if terminal)
+        Printed("fit").on_event(loop, Event("purge", 3, "restarted 1 diverged chain"))
+        assert capsys.readouterr().out == f"{ends}[fit] iteration 3: restarted 1 diverged chain\n"

@@ -84,7 +84,7 @@ class JointEnergyClassifier(ClassifierMixin, TableEstimator):  # type: ignore[mi
         Threads for rows to predict, score, impute, sample and explain; None is 1, or what `joblib.parallel_config`
         says, and -1 all cores. Raise it for many rows with missing entries. Answers do not depend on it. A fit has one.
     verbose : int, default=0
-        Whether to print progress.
+        Whether to print progress: a bar in a terminal, ten lines elsewhere.
 
     Attributes
     ----------

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass, field
+from shutil import get_terminal_size
 from typing import TYPE_CHECKING, Any
 
 from jointenergy.training.advice import PAGE, changes
@@ -10,6 +12,9 @@ from jointenergy.training.advice import PAGE, changes
 if TYPE_CHECKING:
     from jointenergy.training.loop import Loop
     from jointenergy.training.step import Outcome
+
+BAR, LINES = 20, 10  # cells of a progress bar; lines where there is none
+UP = "\r\x1b[2K"  # to the beginning of the line, which is emptied
 
 
 @dataclass(frozen=True)
@@ -49,27 +54,35 @@ class Callback:
 
 @dataclass(frozen=True)
 class Printed(Callback):
-    """Print about ten lines of metrics per run, and one line per event."""
+    """Print a progress bar with metrics in a terminal, about ten lines of them elsewhere, and one line per event."""
 
     name: str
 
     def on_log(self, loop: Loop, values: dict[str, float]) -> None:
-        at, total = loop.trainer.iteration, loop.trainer.plan.iterations
-        every = max(1, total // 10)
+        at, total, bar = loop.trainer.iteration, loop.trainer.plan.iterations, sys.stdout.isatty()
+        every = max(1, total // (BAR if bar else LINES))
         if at % every < loop.trainer.plan.cadence.log:
             shown = ("loss", "gap", "accuracy")
             what = ", ".join(f"{k} {v:.4g}" for k, v in values.items() if k in shown and v == v)
-            print(f"[{self.name}] iteration {at:,} of {total:,}: {what}")
+            full = BAR * at // max(total, 1)
+            drawn = f" {'━' * full}{'╌' * (BAR - full)}" if bar else ""
+            line = f"[{self.name}]{drawn} iteration {at:,} of {total:,}: {what}"
+            if bar:
+                print(UP + line[: get_terminal_size().columns - 1], end="" if at < total else "\n", flush=True)
+            else:
+                print(line)
 
     def on_event(self, loop: Loop, event: Event) -> None:
-        print(f"[{self.name}] iteration {event.iteration:,}: {event.sentence}")
+        start = UP if sys.stdout.isatty() else ""
+        print(f"{start}[{self.name}] iteration {event.iteration:,}: {event.sentence}")
 
     def on_end(self, loop: Loop) -> None:
         verdict = loop.verdict
         if verdict is None:
             return
         state = "healthy" if verdict.healthy else f"not healthy: {'; '.join(verdict.complaints)}"
-        print(f"[{self.name}] the run is {state}")
+        start = UP if sys.stdout.isatty() else ""  # the bar of a fit that ended early
+        print(f"{start}[{self.name}] the run is {state}")
         if not verdict.healthy:
             settings = ", then ".join(f"{change.verb} {change.fit}" for change in changes(verdict, loop.trainer.plan))
             print(f"[{self.name}] to change first: {settings}; the documentation ({PAGE}) explains the verdict")
