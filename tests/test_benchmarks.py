@@ -7,7 +7,9 @@ import re
 import sys
 from dataclasses import replace
 
+import numpy as np
 import pytest
+import scipy.stats
 import torch
 
 from jointenergy.errors import InputError
@@ -331,3 +333,29 @@ def test_an_iteration_of_a_small_network_calls_few_functions(benchmark):
     assert two["kernels/langevin.py: Langevin.step"] == 2
     assert 5 < three.total() - two.total() <= 15
     assert 50 < two.total() <= 110
+
+
+# Distributions of a number.
+
+
+def test_scores_of_quantiles_are_those_of_a_normal_distribution(benchmark):
+    """A score of N(0, 1) by itself is 1 / sqrt(pi); fails if shifted or narrow quantiles score as well."""
+    regression = benchmark("regression")
+    y = np.random.default_rng(0).normal(size=20_000)
+    true = np.tile(scipy.stats.norm.ppf(regression.LEVELS), (len(y), 1))
+    found = regression.measured(true, y)
+    assert found["crps"] == pytest.approx(math.pi**-0.5, abs=0.02)
+    assert found["interval_coverage"] == pytest.approx(0.9, abs=0.01)
+    for wrong in (true + 0.5, true * 0.5, true * 2):
+        assert regression.measured(wrong, y)["crps"] > found["crps"] + 0.02
+    assert regression.measured(true * 0.5, y)["interval_coverage"] < 0.65
+    for name in (f"{key}.widening.truth" for key in (*found, "cpu_seconds")):
+        range_of(name)
+
+
+def test_true_quantiles_of_drawn_tables_cover_their_rows(benchmark):
+    """Fails if the noise of a drawn set is not that of its quantiles."""
+    regression = benchmark("regression")
+    for name in ("friedman1", "widening"):
+        _, y, true = regression.SETS[name](0)
+        assert regression.measured(true, y)["interval_coverage"] == pytest.approx(0.9, abs=0.03)

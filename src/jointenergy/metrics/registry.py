@@ -133,7 +133,7 @@ NAMES: dict[str, Range] = {
     },
     **{
         f"{what}.<table>.<method>": DISTANCE
-        for what in ("nll", "nll_few_5", "nll_missing", "imputation_rmse", "imputation_crps")
+        for what in ("nll", "nll_few_5", "nll_missing", "imputation_rmse", "imputation_crps", "crps")
     },
     "tests.<outcome>": COUNT,
     **{f"fuzz_{what}": COUNT for what in ("files", "taken", "findings", "targets")},
