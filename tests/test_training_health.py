@@ -50,16 +50,13 @@ def rows(n, seed=0):
     return MEANS[y[:, 0]] + torch.randn(n, 6, generator=g), y
 
 
-def plan_of(model, kernel=None, **changes):
-    x, y = rows(1000)
-    x_held, y_held = rows(256, 1)
-    data = TrainingData(x, y, x_held, y_held, LABELS)
+def plan_of(model, kernel=None, data=None, bounds=BOUNDS, **changes):
     made = make_plan(
         model,
-        data,
+        data or TrainingData(*rows(1000), *rows(256, 1), LABELS),
         objective=JEM(),
         kernel=kernel or Langevin.at_temperature(0.1),
-        bounds=BOUNDS,
+        bounds=bounds,
         iterations=1,
         batch_size=64,
         sampling_steps=100,
@@ -318,3 +315,18 @@ def test_a_row_without_a_label_is_no_class():
     plan = plan_of(model, steps=100)
     hidden = replace(plan.data, y=plan.data.y.masked_fill(torch.rand(plan.data.y.shape) < 0.5, MISSING))
     assert check(replace(plan, data=hidden), model, None).given is not None
+
+
+# Samples that are too few, and parts that are skipped.
+
+
+def test_a_long_run_with_small_batches_is_judged_in_full():
+    short, long = judged(batch_size=8, iterations=100, steps=10), judged(batch_size=8, iterations=1000, steps=10)
+    said = "a short run with small batches is judged with 12% of the usual samples: it may miss faults"
+    assert said in short.warnings
+    assert (long.fresh.rows, short.fresh.rows) == (1000, 128)
+    assert long.notes == ()
+
+
+def test_a_full_check_has_no_notes(exact):
+    assert exact.notes == ()

@@ -27,7 +27,7 @@ from jointenergy.training.trainer import Trainer
 # given labels, noised rows, and label values that are tested.
 HELD_ROWS, FRESH, LONG, GIVEN, RECOVERED, PAIRS = 256, 256, 64, 512, 128, 20
 TABLE = 1024  # samples of a table, whose means are compared
-FULL = 64  # batch size from which a check uses these numbers in full
+FULL, FULL_LENGTH = 64, 1000  # batch size and iterations, from either of which a check uses these numbers in full
 FEWEST_HELD = 8  # minimum held-out rows; with fewer, training rows are used
 SCALES = (1.0, 2.0, 4.0, 8.0)  # noise on data, in standard deviations; the first visible one is used
 CLEAR = 0.3  # the same for a single label
@@ -46,9 +46,9 @@ def check(
     return _Examined(plan, model, buffer, seeded(plan.seed, stream, iteration, device=plan.data.x.device)).health()
 
 
-def share_of(batch_size: int) -> float:
-    """Return the share of a check's samples for runs with small batches, which are trials."""
-    return min(1.0, batch_size / FULL)
+def share_of(batch_size: int, iterations: int) -> float:
+    """Return the share of a check's samples: less than 1 for short runs with small batches, which are trials."""
+    return min(1.0, max(batch_size / FULL, iterations / FULL_LENGTH))
 
 
 class _Examined:
@@ -58,7 +58,10 @@ class _Examined:
         self.plan, self.model, self.buffer, self.generator = plan, model, buffer, generator
         self.notes: list[str] = []
         self.uncompared = ""
-        self.share = share_of(plan.batch_size)
+        self.share = share_of(plan.batch_size, plan.iterations)
+        if self.share < 1:
+            short = f"a short run with small batches is judged with {self.share:.0%} of the usual samples"
+            self.notes.append(f"{short}: it may miss faults")
         self.chains = Chains(
             plan.kernel,
             plan.steps,
