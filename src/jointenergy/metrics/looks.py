@@ -219,12 +219,6 @@ class Space:
             groups=groups or {},
         )
 
-    def vote(self, x: Tensor, labels: Tensor, *, own: bool = False) -> Tensor:
-        """Return the most frequent label among the nearest rows of data; with `own`, each row is excluded itself."""
-        distances = torch.cdist(self.data if own else self(x), self.data)
-        nearest = distances.topk(min(VOTES + own, len(self.data)), largest=False).indices[:, int(own) :]
-        return labels[nearest].mode(1).values
-
 
 def _components(x: Tensor, n: int) -> tuple[Tensor, Tensor]:
     """Return the n largest variances of rows `[m, d]` and their directions `[d, n]`."""
@@ -236,6 +230,12 @@ def _components(x: Tensor, n: int) -> tuple[Tensor, Tensor]:
     variance, parts = torch.linalg.eigh(centered @ centered.T / max(1, len(x) - 1))
     # QR scales the directions to length 1, also those without variance.
     return variance.flip(0)[:n], torch.linalg.qr(centered.T @ parts.flip(1)[:, :n]).Q
+
+
+def vote(seen: Tensor, data: Tensor, labels: Tensor, *, own: bool = False) -> Tensor:
+    """Return the most frequent label among the nearest rows of data; with `own`, each row is excluded itself."""
+    nearest = torch.cdist(seen, data).topk(min(VOTES + own, len(data)), largest=False).indices[:, int(own) :]
+    return labels[nearest].mode(1).values
 
 
 def _is_image(x: Tensor) -> bool:
