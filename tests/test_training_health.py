@@ -50,16 +50,13 @@ def rows(n, seed=0):
     return MEANS[y[:, 0]] + torch.randn(n, 6, generator=g), y
 
 
-def plan_of(model, kernel=None, **changes):
-    x, y = rows(1000)
-    x_held, y_held = rows(256, 1)
-    data = TrainingData(x, y, x_held, y_held, LABELS)
+def plan_of(model, kernel=None, data=None, bounds=BOUNDS, **changes):
     made = make_plan(
         model,
-        data,
+        data or TrainingData(*rows(1000), *rows(256, 1), LABELS),
         objective=JEM(),
         kernel=kernel or Langevin.at_temperature(0.1),
-        bounds=BOUNDS,
+        bounds=bounds,
         iterations=1,
         batch_size=64,
         sampling_steps=100,
@@ -318,3 +315,108 @@ def test_a_row_without_a_label_is_no_class():
     plan = plan_of(model, steps=100)
     hidden = replace(plan.data, y=plan.data.y.masked_fill(torch.rand(plan.data.y.shape) < 0.5, MISSING))
     assert check(replace(plan, data=hidden), model, None).given is not None
+
+
+# Samples that are too few, and parts that are skipped.
+
+
+def test_a_long_run_with_small_batches_is_judged_in_full():
+    short, long = judged(batch_size=8, iterations=100, steps=10), judged(batch_size=8, iterations=1000, steps=10)
+    said = "a short run with small batches is judged with 12% of the usual samples: it may miss faults"
+    assert said in short.warnings
+    assert (long.fresh.rows, short.fresh.rows) == (1000, 128)
+    assert long.notes == ()
+
+
+def test_a_full_check_has_no_notes(exact):
+    assert exact.notes == ()
+
+
+N_CLASSES = 30
+MANY = LabelSpace({"class": [str(c) for c in range(N_CLASSES)]})
+GRID = torch.tensor([[6.0 * (c % 5), 5.0 * (c // 5) - 0.5] for c in range(N_CLASSES)])
+
+
+class Grid(JointModel):
+    """Thirty classes on a grid; samples given one of them, `astray`, are those of the next one."""
+
+    def __init__(self, astray=None):
+        super().__init__(MANY, event_shape=(2,))
+        self.means = GRID.clone()
+        if astray is not None:
+            self.means[astray] = GRID[astray + 1]
+
+    def log_density_of_complete(self, x, y):
+        return -(x - self.means[y[:, 0]]).square().sum(1) / 2
+
+
+def grid_plan(model, per_class=40):
+    def of(n, seed):
+        y = torch.arange(N_CLASSES).repeat(n)[:, None]
+        return GRID[y[:, 0]] + torch.randn(len(y), 2, generator=torch.Generator().manual_seed(seed)), y
+
+    data = TrainingData(*of(per_class, 0), *of(8, 1), MANY)
+    return plan_of(model, data=data, bounds=View(-3.0, 27.0), steps=100)
+
+
+def judged_on_a_grid(model, per_class=40):
+    return check(grid_plan(model, per_class), model, None)
+
+
+def test_one_broken_class_among_many_is_told_by_its_name():
+    """Mutant: with 512 samples in all, 18 given each label, no label is judged alone and the verdict passes it."""
+    good, broken = judged_on_a_grid(Grid()), judged_on_a_grid(Grid(astray=7))
+    assert good.complaints == []
+    assert good.notes == ()
+    assert len(broken.agreement_of) == N_CLASSES
+    assert broken.complaints == ["samples given class = 7 look like other labels"]
+    assert replace(broken, agreement_of={}).healthy
+
+
+def test_label_values_with_few_rows_are_noted():
+    notes = judged_on_a_grid(Grid(), per_class=12).notes
+    assert "30 of 30 label values with too few samples or rows to judge alone" in notes
+
+
+def test_of_very_many_values_others_are_judged_at_each_check(monkeypatch):
+    monkeypatch.setattr("jointenergy.training.check.VALUES", 5)
+    model = Grid()
+    plan = replace(grid_plan(model), sampling_steps=2)
+    first, second = (check(plan, model, None, iteration=i) for i in (1, 2))
+    assert "samples given a label are judged for 5 of 30 label values" in first.notes
+    assert len(first.agreement_of) == 5
+    assert first.agreement_of.keys() != second.agreement_of.keys()
+
+
+def few_labels(model, kept):
+    plan = plan_of(model, steps=100)
+    hidden = torch.arange(1000)[:, None] >= kept
+    return check(replace(plan, data=replace(plan.data, y=plan.data.y.masked_fill(hidden, MISSING))), model, None)
+
+
+def test_samples_that_show_another_label_are_detected_with_few_labels():
+    """Fails if rows without a label vote: nearly all neighbors have none."""
+    assert few_labels(Gaussians(), 20).complaints == []
+    turned = few_labels(Gaussians(turned=1), 20)
+    assert turned.agreement < 0.1
+    assert any("samples given a label look like other labels" in c for c in turned.complaints)
+
+
+def test_rows_with_labels_vote_although_the_reference_has_none_of_them(monkeypatch):
+    """Fails if voters are the labeled ones of a few random rows."""
+    monkeypatch.setattr("jointenergy.training.check.REFERENCE", 15)
+    assert few_labels(Gaussians(), 20).agreement > 0.5
+
+
+def test_labels_that_cannot_be_compared_are_noted():
+    """One row of each label has no neighbor with the same one."""
+    health = few_labels(Gaussians(), 4)
+    assert math.isnan(health.agreement)
+    assert any("labels of samples are not compared" in note for note in health.notes)
+
+
+def test_movement_that_cannot_be_tested_is_noted(monkeypatch):
+    monkeypatch.setattr("jointenergy.training.check.SCALES", (0.0,))
+    health = judged(steps=10)
+    assert math.isnan(health.recovery)
+    assert any("movement is not tested" in note for note in health.notes)

@@ -92,14 +92,12 @@ class Space:
         self.filters = _filters(clean.shape[1], clean) if _is_image(clean) else None
         found = self._raw(shown).double()
         self.mean = found.mean(0)
-        variance, directions = torch.linalg.eigh(torch.cov(found.T).reshape(found.shape[1], -1))
-        n = max(1, min(COMPONENTS, found.shape[1], len(found) // 4))
-        variance, directions = variance.flip(0)[:n], directions.flip(1)[:, :n]
+        variance, directions = _components(found, max(1, min(COMPONENTS, found.shape[1], len(found) // 4)))
         largest = float(variance[0])
         self.constant = not largest > 0 or bool((clean == clean[:1]).all())
         """Whether all rows of data are the same, so that nothing can be compared."""
         self.scale = directions / variance.clamp(min=FLOOR * largest if largest > 0 else 1.0).sqrt()
-        self.data = self(shown)
+        self.data = self._scaled(found)
         self.clean, self.shown, self.unseen = clean, shown, unseen
         self.means = means and self.filters is None
         self.width = float(torch.pdist(self.data[:1000]).median()) if len(self.data) > 1 else 1.0
@@ -120,8 +118,11 @@ class Space:
 
     def __call__(self, x: Tensor) -> Tensor:
         """Return the features of rows, `[n, components]`."""
-        found: Tensor = ((self._raw(x).double() - self.mean) @ self.scale).float()
-        return found
+        return self._scaled(self._raw(x).double())
+
+    def _scaled(self, found: Tensor) -> Tensor:
+        scaled: Tensor = ((found - self.mean) @ self.scale).float()
+        return scaled
 
     def distance(self, samples: Tensor, data: Tensor) -> float:
         """Return the unbiased squared MMD with the kernel exp(-d^2 / width^2), the width being the median distance."""
@@ -166,10 +167,11 @@ class Space:
 
     def looks(self, x: Tensor) -> Looks:
         """Compare samples with the fitted data."""
-        single = {**self.tails(x), "unlike": self.unlike(self(x))}
+        seen = self(x)
+        single = {**self.tails(x), "unlike": self.unlike(seen)}
         shares = {name: float(bad.float().mean()) - self.usual[name] for name, bad in single.items()}
         shift = self.shift([(x, self.shown)], all_rows=not self.unseen)
-        return self._looks(x, self(x), self.data, shares, shift)
+        return self._looks(x, seen, self.data, shares, shift)
 
     def looks_given(self, groups: Mapping[str, tuple[Tensor, Tensor]]) -> Looks:
         """Compare conditional samples with rows of data that have the label: (samples, rows as shown) by name.
@@ -217,11 +219,23 @@ class Space:
             groups=groups or {},
         )
 
-    def vote(self, x: Tensor, labels: Tensor, *, own: bool = False) -> Tensor:
-        """Return the most frequent label among the nearest rows of data; with `own`, each row is excluded itself."""
-        distances = torch.cdist(self.data if own else self(x), self.data)
-        nearest = distances.topk(min(VOTES + own, len(self.data)), largest=False).indices[:, int(own) :]
-        return labels[nearest].mode(1).values
+
+def _components(x: Tensor, n: int) -> tuple[Tensor, Tensor]:
+    """Return the n largest variances of rows `[m, d]` and their directions `[d, n]`."""
+    if x.shape[1] <= len(x):
+        variance, directions = torch.linalg.eigh(torch.cov(x.T).reshape(x.shape[1], -1))
+        return variance.flip(0)[:n], directions.flip(1)[:, :n]
+    # Fewer rows than columns: the same from the products of rows, which are fewer than those of columns.
+    centered = x - x.mean(0)
+    variance, parts = torch.linalg.eigh(centered @ centered.T / max(1, len(x) - 1))
+    # QR scales the directions to length 1, also those without variance.
+    return variance.flip(0)[:n], torch.linalg.qr(centered.T @ parts.flip(1)[:, :n]).Q
+
+
+def vote(seen: Tensor, data: Tensor, labels: Tensor, *, own: bool = False) -> Tensor:
+    """Return the most frequent label among the nearest rows of data; with `own`, each row is excluded itself."""
+    nearest = torch.cdist(seen, data).topk(min(VOTES + own, len(data)), largest=False).indices[:, int(own) :]
+    return labels[nearest].mode(1).values
 
 
 def _is_image(x: Tensor) -> bool:

@@ -190,7 +190,7 @@ def seconds_each(recipe: Recipe, data: TrainingData) -> float:
 def _check_cost(recipe: Recipe) -> float:
     """Return the cost of a health check, in iterations."""
     chain = recipe.chain
-    n_chains = share_of(recipe.batch_size) * (FRESH + 9 * LONG + GIVEN + RECOVERED)
+    n_chains = share_of(recipe.batch_size, recipe.iterations) * (FRESH + 9 * LONG + GIVEN + RECOVERED)
     return chain.sampling_steps * n_chains / (chain.steps * recipe.batch_size)
 
 

@@ -13,7 +13,7 @@ from jointenergy.buffers import Buffer
 from jointenergy.errors import plural
 from jointenergy.kernels import Target
 from jointenergy.labels import MISSING
-from jointenergy.metrics.looks import FEWEST, GROUP, REFERENCE, Space
+from jointenergy.metrics.looks import FEWEST, GROUP, REFERENCE, Space, vote
 from jointenergy.models import JointModel
 from jointenergy.models.base import LabelLogits
 from jointenergy.networks.accelerated import hold
@@ -27,12 +27,13 @@ from jointenergy.training.trainer import Trainer
 # given labels, noised rows, and label values that are tested.
 HELD_ROWS, FRESH, LONG, GIVEN, RECOVERED, PAIRS = 256, 256, 64, 512, 128, 20
 TABLE = 1024  # samples of a table, whose means are compared
-FULL = 64  # batch size from which a check uses these numbers in full
+VALUES = 100  # values of a single label that are tested
+FULL, FULL_LENGTH = 64, 1000  # batch size and iterations, from either of which a check uses these numbers in full
 FEWEST_HELD = 8  # minimum held-out rows; with fewer, training rows are used
 SCALES = (1.0, 2.0, 4.0, 8.0)  # noise on data, in standard deviations; the first visible one is used
-CLEAR = 0.3  # the same for a single label
 ROUNDING = 1e-5  # a standard deviation of f(data), relative to f, that is none
 VISIBLE = 0.15  # minimum excess over chance of the label agreement of data; below it, samples are not judged
+CLEAR, CLEAR_OF_MANY = 0.3, 0.5  # the same for one value, and for one of so many that some look bad by chance
 
 
 def check(
@@ -46,9 +47,9 @@ def check(
     return _Examined(plan, model, buffer, seeded(plan.seed, stream, iteration, device=plan.data.x.device)).health()
 
 
-def share_of(batch_size: int) -> float:
-    """Return the share of a check's samples for runs with small batches, which are trials."""
-    return min(1.0, batch_size / FULL)
+def share_of(batch_size: int, iterations: int) -> float:
+    """Return the share of a check's samples: less than 1 for short runs with small batches, which are trials."""
+    return min(1.0, max(batch_size / FULL, iterations / FULL_LENGTH))
 
 
 class _Examined:
@@ -58,7 +59,10 @@ class _Examined:
         self.plan, self.model, self.buffer, self.generator = plan, model, buffer, generator
         self.notes: list[str] = []
         self.uncompared = ""
-        self.share = share_of(plan.batch_size)
+        self.share = share_of(plan.batch_size, plan.iterations)
+        if self.share < 1:
+            short = f"a short run with small batches is judged with {self.share:.0%} of the usual samples"
+            self.notes.append(f"{short}: it may miss faults")
         self.chains = Chains(
             plan.kernel,
             plan.steps,
@@ -174,6 +178,7 @@ class _Examined:
             if space.distance(space(noised), space.data) > limit:
                 break
         else:
+            self.notes.append("movement is not tested: noise on data is not visible between the bounds")
             return math.nan
         labels = plan.start.label_start.draw(len(x), generator=self.generator).to(y.device)
         distances = []
@@ -192,6 +197,8 @@ class _Examined:
         rows, labels = self.rows
         complete = self.model.normalizer == "conditional" or not (self.plan.kernel.moves_y or self.model.can_sum())
         each = -(-self._some(GIVEN) // len(pairs))
+        many = self.share == 1 and each < GROUP
+        each = GROUP if many else each
         asked, matched = [], []
         for variable, value in pairs:
             having = (labels[:, variable] == value).nonzero()[:, 0]
@@ -202,6 +209,10 @@ class _Examined:
             given[:, variable] = value
             asked.append(given)
             matched.append(self._shown(rows[chosen]))
+        if few := sum(min(each, len(group)) < GROUP for group in matched):
+            self.notes.append(
+                f"{few} of {plural(len(pairs), 'label value')} with too few samples or rows to judge alone"
+            )
         given = torch.cat(asked)
         x, y = self.plan.start.draw(len(given), generator=self.generator, given=given)
         x = self._sampled(x, y, given.to(x.device))[0]
@@ -211,12 +222,12 @@ class _Examined:
         space_of = self.plan.data.labels
         names = [f"{space_of.names[k]} = {space_of.values[k][value]}" for k, value in pairs]
         groups = dict(zip(names, zip(x.split(each), matched, strict=True), strict=True))
-        agreement, labels_of = self._agreement(space, x, pairs, each)
+        agreement, labels_of = self._agreement(space, x, pairs, clear=CLEAR_OF_MANY if many else CLEAR)
         by_label = {names[i]: value for i, value in labels_of.items()}
         return {"given": space.looks_given(groups), "agreement": agreement, "agreement_of": by_label}
 
     def _pairs(self) -> list[tuple[int, int]]:
-        """List the label values to test: all of a single label, a few of many labels."""
+        """List the label values to test: up to VALUES of a single label, PAIRS of many labels."""
         labels = self.rows[1]
         pairs = [
             (variable, value)
@@ -224,33 +235,55 @@ class _Examined:
             for value in range(n_values)
             if bool((labels[:, variable] == value).any())
         ]
-        if labels.shape[1] > 1 and len(pairs) > PAIRS:
-            order = torch.randperm(len(pairs), generator=torch.Generator().manual_seed(0)).tolist()
-            pairs = [pairs[i] for i in sorted(order[:PAIRS])]
-        return pairs[: self._some(GIVEN)]
+        most = min(PAIRS if labels.shape[1] > 1 else VALUES, self._some(GIVEN))
+        if len(pairs) <= most:
+            return pairs
+        self.notes.append(f"samples given a label are judged for {most} of {len(pairs)} label values")
+        # Of many labels always the same; of a single one others at each check, so that none is never tested.
+        fixed = labels.shape[1] > 1
+        generator = torch.Generator().manual_seed(0) if fixed else self.generator
+        order = torch.randperm(len(pairs), generator=generator, device=generator.device)
+        return [pairs[i] for i in sorted(order[:most].tolist())]
 
     def _agreement(
-        self, space: Space, x: Tensor, pairs: list[tuple[int, int]], each: int
+        self, space: Space, x: Tensor, pairs: list[tuple[int, int]], *, clear: float
     ) -> tuple[float, dict[int, float]]:
         """Return how often the nearest training rows of samples have the given label, from 0 (chance) to 1 (data).
 
         Over all labels, and per label if there are enough samples and data show the label clearly.
         """
         found, single = [], {}
+        voters = {variable: self._voters(space, variable) for variable, _ in pairs}
+        own = {variable: vote(data, data, labels, own=True) for variable, (data, labels) in voters.items()}
+        each = len(x) // len(pairs)
         for i, (variable, value) in enumerate(pairs):
-            labels = self.reference_labels[:, variable]
-            own = space.vote(space.clean, labels, own=True)[labels == value]
-            if len(own):
-                asked = space.vote(x[i * each : (i + 1) * each], labels)
+            data, labels = voters[variable]
+            having = labels == value
+            if bool(having.any()):
+                asked = vote(space(x[i * each : (i + 1) * each]), data, labels)
                 chance = 1 / self.plan.data.labels.cardinalities[variable]
-                rates = (float((asked == value).float().mean()), float((own == value).float().mean()), chance)
+                shown = own[variable][having]
+                rates = (float((asked == value).float().mean()), float((shown == value).float().mean()), chance)
                 found.append(rates)
-                if each >= GROUP and rates[1] - chance > CLEAR:
+                if each >= GROUP and rates[1] - chance > clear:
                     single[i] = (rates[0] - chance) / (rates[1] - chance)
-        if not found:
-            return math.nan, {}
-        samples, data, chance = (sum(column) / len(found) for column in zip(*found, strict=True))
-        return (samples - chance) / (data - chance) if data - chance > VISIBLE else math.nan, single
+        samples, real, chance = (sum(rates[k] for rates in found) / max(1, len(found)) for k in range(3))
+        if real - chance > VISIBLE:
+            return (samples - chance) / (real - chance), single
+        self.notes.append("labels of samples are not compared: the nearest rows of data hardly show their own")
+        return math.nan, single
+
+    def _voters(self, space: Space, variable: int) -> tuple[Tensor, Tensor]:
+        """Return features and labels of rows that have the label: of the reference, or of all rows if it has few."""
+        labels = self.reference_labels[:, variable]
+        known, enough = labels != MISSING, GROUP * self.plan.data.labels.cardinalities[variable]
+        if bool(known.all()) or int(known.sum()) >= enough:
+            return space.data[known], labels[known]
+        x, y = self.rows
+        labeled = (y[:, variable] != MISSING).nonzero()[:, 0]
+        order = torch.randperm(len(labeled), generator=self.generator, device=self.generator.device)
+        rows = labeled[order[:enough].to(labeled.device)]
+        return space(self._shown(x[rows])), y[rows, variable]
 
     # Rows.
 
