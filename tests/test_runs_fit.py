@@ -158,6 +158,40 @@ class TestData:
         assert torch.equal(drawn, opened.sample(64, {"class": 1}, steps=5, seed=0, start="buffer").x)
         assert float(drawn[:, 1].std()) > 10 * float(drawn[:, 0].std())
 
+    def test_masked_entries_are_missing(self):
+        x, y = blobs()
+        hidden = np.arange(120) % 5 == 0
+        masked = np.ma.array(x, mask=np.stack((hidden, np.zeros(120, dtype=bool)), axis=1))
+        data = je.fit(network(), (masked, np.ma.array(y, mask=hidden)), **QUICK).data
+        assert data.mask is not None
+        assert int((~data.mask).sum()) == 24
+        assert int((data.y == MISSING).sum() + (data.y_held == MISSING).sum()) == 24
+        codes, space = label_columns(np.ma.array(["a", "b", "c"], mask=[False, False, True]), None)
+        assert (codes[:, 0].tolist(), space.values) == ([0, 1, MISSING], (("a", "b"),))
+        whole = je.fit(network(), (np.ma.array(x), np.ma.array(y)), **QUICK)
+        assert torch.equal(weights(whole), weights(je.fit(network(), (x, y), **QUICK)))
+
+    def test_a_run_takes_the_forms_that_fit_takes(self):
+        x, y = blobs()
+        x = x.round()
+        names = [["left", "right", "up"][k] for k in y]
+        run = je.fit(network(), (pd.DataFrame(x), names), **QUICK)
+        expected = run.log_density(x, torch.from_numpy(y))
+        for form in (pd.DataFrame(x), x.tolist(), np.ma.array(x), x.astype(int), pd.DataFrame(x.astype(int))):
+            for labels in (names, np.array(names), pd.Series(names), y.tolist(), y.astype(float), np.ma.array(y)):
+                assert torch.equal(run.log_density(form, labels), expected)
+        assert torch.equal(run.predict(pd.DataFrame(x)), run.predict(x))
+        with pytest.raises(InputError, match="has the value 'down' of 'class', which the run does not name"):
+            run.log_density(x, ["down"] * 120)
+
+    def test_binary_labels_are_no_one_hot_code(self):
+        x, y = blobs()
+        code = np.eye(3)[y]
+        for net, more in ((network(n_out=6), {}), (network(), {"labels": {"a": 2, "b": 2, "c": 2}})):
+            assert je.fit(net, (x, code), **more, **QUICK).labels.cardinalities == (2, 2, 2)
+        code[0] = 1
+        assert je.fit(network(), (x, code), **QUICK).labels.cardinalities == (2, 2, 2)
+
 
 class TestArguments:
     @pytest.mark.parametrize(

@@ -103,9 +103,9 @@ def fit(
         copy, in eval mode, in which rows must not depend on each other; with `allow_batch_statistics` a `JointModel`
         keeps its mode.
     data
-        (x, y), x alone, a torch `Dataset` of such items, or a data set of `jointenergy.data`. x is numpy or torch,
-        uint8 pixels or floats, with NaN for unknown entries; y has integers or names, one column per label, with
-        -1 (`MISSING`), NaN or None for missing labels.
+        (x, y), x alone, a torch `Dataset` of such items, or a data set of `jointenergy.data`. Arrays, tensors, data
+        frames or lists: x has uint8 pixels or floats, with NaN for unknown entries; y has integers or names, one column
+        per label, with -1 (`MISSING`), NaN or None for missing labels. Masked entries of an array are missing.
     labels
         The class names, their number, or a mapping from label to values; default: inferred from y.
     validation
