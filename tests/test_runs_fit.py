@@ -376,6 +376,12 @@ class TestFolder:
             ({"batch_size": 8}, "batch_size was 16 and is 8"),
             ({"kernel": Langevin(0.1, 0.2)}, "kernel was"),
             ({"iterations": 9, "cadence": None}, "iterations was 6 and is 9"),
+            ({"ema": 0.5}, r"\(optimizer\.ema was 0\.99 and is 0\.5\)"),
+            (
+                {"objective": JEM() + 0.1 * je.objectives.EnergyL2()},
+                r"objectives\[0\]\[2\]\.weight was 0\.001 and is 0\.1",
+            ),
+            ({"objective": JEM()}, r'objectives\[0\]\[2\] was \{"kind": "EnergyL2", "weight": 0\.001\} and is null'),
         ],
     )
     def test_a_folder_of_another_run_is_refused(self, tmp_path, change, sentence):
