@@ -293,6 +293,25 @@ class TestArguments:
         assert "check" in seen
         assert seen[-1] == "end"
 
+    def test_a_callback_ends_or_interrupts_a_fit(self, tmp_path):
+        class End(je.Callback):
+            def __init__(self, how: str) -> None:
+                self.how = how
+
+            def on_step(self, loop: Loop, outcome: Outcome) -> None:
+                setattr(loop, self.how, loop.trainer.iteration == 3)
+
+        short = je.fit(network(), blobs(), **{**QUICK, "iterations": 3}, optimizer=lambda p: torch.optim.SGD(p, 0.01))
+        for where in (None, tmp_path / "ended"):
+            more = {"callbacks": [End("enough")], "optimizer": lambda p: torch.optim.SGD(p, 0.01), "folder": where}
+            assert torch.equal(weights(je.fit(network(), blobs(), **more, **QUICK)), weights(short))
+        for where, sentence in (
+            (None, "stopped after iteration 3; nothing is saved without folder=$"),
+            (tmp_path / "stopped", "stopped after iteration 3; saved in .*/stopped; call fit again to continue$"),
+        ):
+            with pytest.raises(KeyboardInterrupt, match=sentence):
+                je.fit(network(), blobs(), callbacks=[End("stop")], folder=where, **QUICK)
+
     def test_what_is_chosen_is_printed(self, capsys):
         je.fit(network(), blobs(), **{**QUICK, "verbose": True})
         said = capsys.readouterr().out

@@ -514,7 +514,8 @@ def _trained(loop: Loop) -> Diverged | None:
         with _saved_on_interrupt(loop):
             loop.fit()
     except Interrupted as stopped:
-        raise KeyboardInterrupt(f"{stopped}; call fit again to continue") from None
+        then = "nothing is saved without folder=" if loop.folder is None else "call fit again to continue"
+        raise KeyboardInterrupt(f"{stopped}; {then}") from None
     except Diverged as diverged:
         return diverged
     return None
