@@ -626,6 +626,22 @@ class Detached(nn.Module):
         return self.inner(x).detach()
 
 
+class NotANumber(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = network()
+
+    def forward(self, x):
+        return self.inner(x) * torch.nan
+
+
+class Three(je.kernels.Kernel):
+    moves_x = True
+
+    def step(self, target, state):
+        return 3
+
+
 class Odd(Dataset[object]):
     def __init__(self, items):
         self.items = items
@@ -704,12 +720,48 @@ X, Y = blobs(40)
         ((network(), (X, Y)), {"callbacks": [3]}, "callbacks= takes a list of callbacks"),
         ((network(), (X, Y)), {"cadence": 3}, "cadence= takes CadenceSettings"),
         ((network(), (X, Y)), {"folder": 3}, "folder= takes the path of a folder"),
+        ((network(), (X, Y)), {"folder": f"{__file__}/run"}, r"cannot be created \(Not a directory\): choose another"),
+        (
+            (network(), (X, Y)),
+            {"start": ClassGaussians},
+            r"start= takes a start such as ClassGaussians\(\), got <class",
+        ),
+        ((network(), (X, Y)), {"kernel": Langevin, "clamp": False}, "kernel= takes a kernel such as Langevin"),
+        ((network(), (X, Y)), {"kernel": Three()}, r"Three\.step must return a State and an Info, got int"),
+        ((NotANumber(), (X, Y)), {}, "returns only NaN"),
+        ((je.LogitModel(NotANumber(), je.LabelSpace({"class": 3})), (X, Y)), {}, "returns only NaN"),
+        *(
+            ((network(), (X, Y)), {name: "x"}, f"{name}= takes True or False, got 'x'")
+            for name in ("guard", "clamp", "verbose", "sum_labels", "allow_batch_statistics")
+        ),
+        ((network(), (X, Y)), {"bounds": (-1e30, 1e30)}, r"between -1e\+06 and 1e\+06, got"),
+        ((network(), (X, np.eye(3)[Y])), {}, r"a one-hot code of 3 classes.*: pass y\.argmax\(1\)"),
+        ((network(), (X, Y)), {"labels": -1}, "at least 2 values, got -1"),
+        ((network(), (X, Y - 5)), {}, "integers from 0, or -1 where missing, got -5"),
+        ((network(), (X, Y)), {"validation": X}, r"there is no y: pass validation as \(x, y\)"),
+        (
+            (network(), (X, Y)),
+            {"validation": (X, ["a"] * 40)},
+            "the value 'a' of 'class', which the training set does not",
+        ),
+        ((network(n_out=1), X), {"validation": (X, Y)}, "pass x alone as validation"),
+        (
+            (network(3), (np.ma.array(np.zeros((40, 3), dtype=np.uint8), mask=np.eye(40, 3)), Y)),
+            {},
+            "masked entries, which pixels cannot have",
+        ),
     ],
 )
 def test_what_does_not_fit_is_one_sentence(arguments, more, sentence):
     with pytest.raises(InputError, match=sentence) as caught:
         je.fit(*arguments, **{**QUICK, **more})
     assert "\n" not in str(caught.value)
+
+
+def test_a_gpu_that_is_missing_is_told_in_the_words_of_fit(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(InputError, match="torch finds no GPU for the device 'cuda': use the device 'cpu'"):
+        je.fit(network(), (X, Y), **{**QUICK, "device": "cuda"})
 
 
 def test_sparse_x_is_refused():

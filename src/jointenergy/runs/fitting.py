@@ -7,8 +7,8 @@ import signal
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
-from dataclasses import replace
+from contextlib import ExitStack, contextmanager
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from jointenergy.buffers import Buffer
-from jointenergy.data import View
+from jointenergy.data import CorrelatedNoise, Dataset, GaussianNoise, View
 from jointenergy.data.augmentations import Change
 from jointenergy.data.training import Pixels, TrainingData
 from jointenergy.errors import InputError
@@ -33,7 +33,15 @@ from jointenergy.runs import description
 from jointenergy.runs.origin import Origin, Sampling
 from jointenergy.runs.run import Run
 from jointenergy.runs.thresholds import Thresholds
-from jointenergy.runs.user_data import LabelNames, UserRows, candidate_shapes, domain_of, rows_of_user, training_data
+from jointenergy.runs.user_data import (
+    LARGEST,
+    LabelNames,
+    UserRows,
+    candidate_shapes,
+    domain_of,
+    rows_of_user,
+    training_data,
+)
 from jointenergy.starts import Start, StartSpec, XStart
 from jointenergy.training import checkpoints, defaults
 from jointenergy.training.callbacks import Callback, Printed
@@ -146,6 +154,7 @@ def fit(
     where = device_of(device)
     _check_arguments(
         bounds=bounds,
+        kernel=kernel,
         buffer=buffer,
         start=start,
         start_labels=start_labels,
@@ -162,6 +171,11 @@ def fit(
         callbacks=callbacks,
         cadence=cadence,
         engine=engine,
+        clamp=clamp,
+        guard=guard,
+        verbose=verbose,
+        sum_labels=sum_labels,
+        allow_batch_statistics=allow_batch_statistics,
     )
     known = _prepared(model, data, labels, validation, bounds, objective)
     _check_network(known.model, allow_batch_statistics=allow_batch_statistics)
@@ -169,6 +183,7 @@ def fit(
     trained = trained.to(where).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     if not allow_batch_statistics:
         trained = trained.eval()
+        _check_values(trained, rows.x[:PROBED])
     numbers = defaults.default_settings(trained, rows, view, on_gpu=where.type == "cuda")
     settings = numbers["optimizer"] if optimizer is None else optimizer
     n_iterations = check_count(
@@ -215,7 +230,7 @@ def fit(
     if not isinstance(settings, OptimizerSettings):
         plan = replace(plan, optimizer=OptimizerSettings(ema=numbers["optimizer"].ema if ema is None else ema))
     place = None if folder is None else Path(folder)
-    with nullcontext() if place is None else only_writer(place):
+    with _locked(place):
         loop = _loop(plan, place, known, spec)
         loop.callbacks = [*callbacks, *([Printed("fit")] if verbose else [])]
         if verbose:
@@ -250,11 +265,14 @@ def _check_arguments(**given: Any) -> None:  # noqa: ANN401 (whatever a user pas
             raise InputError(f"{name}= takes {takes}, got {type(given[name]).__name__ if len(said) > 60 else said}")
 
     bounds, optimizer, folder = given["bounds"], given["optimizer"], given["folder"]
-    pair = isinstance(bounds, tuple | list) and len(bounds) == 2 and all(is_number(b) for b in bounds)
-    check("bounds", pair, "(low, high), the range of x")
+    pair = isinstance(bounds, tuple | list) and len(bounds) == 2
+    pair = pair and all(is_number(b) and abs(b) <= LARGEST for b in bounds)
+    check("bounds", pair, f"(low, high), the range of x, between {-LARGEST:g} and {LARGEST:g}")
+    check("kernel", isinstance(given["kernel"], Kernel), "a kernel such as Langevin(1.0, 0.01)")
     check("buffer", given["buffer"] == "auto" or isinstance(given["buffer"], Buffer), "a ReplayBuffer(10_000), or None")
     start = given["start"]
-    check("start", hasattr(start, "bind") or hasattr(start, "draw"), "a start such as ClassGaussians()")
+    starts = not isinstance(start, type) and (hasattr(start, "bind") or hasattr(start, "draw"))
+    check("start", starts, "a start such as ClassGaussians()")
     check("start_labels", given["start_labels"] in ("uniform", "frequency"), "'uniform' or 'frequency'")
     factory = callable(optimizer) and not isinstance(optimizer, torch.optim.Optimizer)
     takes = "a function of the parameters, such as lambda p: torch.optim.AdamW(p, 1e-3), or OptimizerSettings"
@@ -273,6 +291,8 @@ def _check_arguments(**given: Any) -> None:  # noqa: ANN401 (whatever a user pas
     check("callbacks", listed, "a list of callbacks, each a jointenergy.Callback")
     check("cadence", isinstance(given["cadence"], CadenceSettings), "CadenceSettings")
     check("engine", isinstance(given["engine"], EngineSettings), "EngineSettings")
+    for name in ("clamp", "guard", "verbose", "sum_labels", "allow_batch_statistics"):
+        check(name, isinstance(given[name], bool), "True or False")
 
 
 # The model and rows from the user's arguments.
@@ -319,7 +339,10 @@ def _prepared(
         built, family = copy.deepcopy(model), "model"
         shape = model.event_shape or tuple(rows.x.shape[1:])
     else:
-        built, shape, family, said = _model_of(copy.deepcopy(model), rows, domain, view, asked)
+        inferred = labels is None and not isinstance(data, Dataset)
+        built, shape, family, said = _model_of(
+            copy.deepcopy(model), rows, domain, view, asked, one_hot=inferred and _one_hot(rows.y)
+        )
         notes += [said] if said else []
     found = training_data(rows, domain if not isinstance(model, JointModel) else model.domain, view, validation, shape)
     if len(rows.labels) == 0 and asked is not None and any(t.labeled_only for t in asked.terms):
@@ -344,8 +367,13 @@ def _box(model: JointModel) -> tuple[float, float] | None:
     return (model.domain.low, model.domain.high) if isinstance(model.domain, Box) else None
 
 
+def _one_hot(y: Tensor) -> bool:
+    """Tell whether labels look like the one-hot code of a class."""
+    return y.shape[1] > 2 and bool(((y == 0) | (y == 1)).all()) and bool((y.sum(1) == 1).all())
+
+
 def _model_of(
-    network: nn.Module, rows: UserRows, domain: Domain, bounds: View, objective: Objective | None
+    network: nn.Module, rows: UserRows, domain: Domain, bounds: View, objective: Objective | None, *, one_hot: bool
 ) -> tuple[JointModel, tuple[int, ...], str, str]:
     """Wrap a network as a model, with x in the first shape that it accepts."""
     # Training p(x | y) only leaves an unknown normalizer for each label.
@@ -367,6 +395,8 @@ def _model_of(
             family = "logits"
         try:
             _probe(model, probe)
+            if one_hot:
+                _check_one_logit_per_label(network, probe, len(labels))
         except InputError:
             raise  # the shape is right, but the output does not fit the labels
         except Exception as error:  # user code may raise anything
@@ -395,6 +425,25 @@ def _probe(model: JointModel, x: Tensor) -> None:
         )
 
 
+@torch.no_grad()
+def _check_one_logit_per_label(network: nn.Module, x: Tensor, n_labels: int) -> None:
+    """Refuse a classifier of one-hot labels, whose logits would be read as those of binary labels."""
+    output = network(x)
+    if isinstance(output, Tensor) and tuple(output.shape) == (len(x), n_labels):
+        raise InputError(
+            f"y is a one-hot code of {n_labels} classes, the number of the network's logits: pass y.argmax(1), or name "
+            "binary labels with labels="
+        )
+
+
+@torch.no_grad()
+def _check_values(model: JointModel, x: Tensor) -> None:
+    """Refuse a network that returns only NaN."""
+    y = torch.zeros(len(x), len(model.labels), dtype=torch.int64, device=x.device)
+    if bool(model.log_density_unchecked(x, y).isnan().all()):
+        raise InputError("the network returns only NaN for the first rows: check its weights and layers")
+
+
 def _objective(given: Objective | Term) -> Objective:
     if isinstance(given, Term):
         return Objective((given,))
@@ -415,8 +464,6 @@ def _check_network(model: JointModel, *, allow_batch_statistics: bool) -> None:
 
 def within(kernel: Kernel, bounds: View, model: JointModel) -> Kernel:
     """Restrict a kernel to the model's box: Langevin is clamped, exact kernels reject proposals outside."""
-    if not isinstance(kernel, Kernel):
-        raise InputError(f"kernel= takes a kernel such as Langevin(1.0, 0.01), got {type(kernel).__name__}")
     if not isinstance(model.domain, Box):
         return kernel
     if isinstance(kernel, Langevin) and kernel.bounds is None:
@@ -488,6 +535,21 @@ def _loop(plan: Plan, folder: Path | None, known: _Known, spec: StartSpec | XSta
     with told(f"the checkpoints of {folder} are damaged or from another version of jointenergy"):
         loop.resume()
     return loop
+
+
+@contextmanager
+def _locked(folder: Path | None) -> Iterator[None]:
+    """Lock the folder, and refuse one that cannot be created."""
+    with ExitStack() as held:
+        if folder is not None:
+            try:
+                held.enter_context(only_writer(folder))
+            except OSError as error:
+                raise InputError(
+                    f"folder= takes a folder that can be written, but {folder} cannot be created "
+                    f"({error.strerror}): choose another"
+                ) from None
+        yield
 
 
 @contextmanager
