@@ -318,8 +318,12 @@ class TestArguments:
         for word in (
             "108 rows of shape (2,)",
             "12 held out",
+            "domain R^2, Gaussian reference of standard deviation ",
+            "; noise on data 0.0",
             "log_p_x",
-            "MALA",
+            "MALA in the shape of a class, step size 0.1 adapted to accept 60%, 2 steps (2 of a sample)",
+            "adamw, learning_rate 0.002, weight_decay 0.05, clip_norm 1, warmup 100, decay cosine",
+            "averaged weights 0.99",
             "ReplayBuffer(",
             "6 iterations on cpu",
         ):
@@ -329,7 +333,13 @@ class TestArguments:
     def test_bounds_are_printed_as_those_of_chains(self, capsys):
         x, y = blobs()
         je.fit(network(), (x, y), **{**QUICK, "verbose": True, "bounds": (-20.0, 20.0)})
-        assert "; chains stay in [-20, 20]" in capsys.readouterr().out
+        said = capsys.readouterr().out
+        assert "; chains stay in [-20, 20]" in said
+        assert "domain [-20, 20]; noise on data 0." in said
+
+    def test_a_run_says_where_x_lies(self):
+        assert ": x of (2,) in R^2, " in repr(je.fit(network(), blobs(), **QUICK))
+        assert ": x of (2,) in [-20, 20], " in repr(je.fit(network(), blobs(), bounds=(-20.0, 20.0), **QUICK))
 
     def test_an_objective_without_chains_says_so(self, capsys):
         je.fit(network(), blobs(), **{**QUICK, "verbose": True, "objective": je.objectives.ScoreMatching()})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 import signal
 import threading
 import warnings
@@ -45,7 +46,7 @@ from jointenergy.runs.user_data import (
 from jointenergy.starts import Start, StartSpec, XStart
 from jointenergy.training import checkpoints, defaults
 from jointenergy.training.callbacks import Callback, Printed
-from jointenergy.training.chains import with_step_size
+from jointenergy.training.chains import ACCEPTED, with_step_size
 from jointenergy.training.checkpoints import Checkpoint
 from jointenergy.training.distributed import device_of
 from jointenergy.training.loop import Diverged, Interrupted, Loop
@@ -585,33 +586,71 @@ def _trained(loop: Loop) -> Diverged | None:
 
 def _say(known: _Known, plan: Plan, spec: object, device: torch.device, loop: Loop) -> None:
     """Print the settings that were chosen."""
-    data, labels = plan.data, plan.model.labels
+    data, labels, trainer = plan.data, plan.model.labels, loop.trainer
     terms = [f"{t.weight:g} {t.name}" for o in plan.objectives for t in o.terms]
     box = f"; chains stay in [{plan.bounds[0]:.3g}, {plan.bounds[1]:.3g}]" if clamped(plan.kernel, plan.model) else ""
+    moves = _moves(plan, trainer.chains.step_size)
     chains = (
-        f"{_moves(plan)}, {plan.steps} steps, start {spec}, buffer {plan.buffer}"
+        f"{moves}, {plan.steps} steps ({plan.sampling_steps} of a sample), start {spec}, buffer {plan.buffer}"
         if plan.uses_chains
-        else f"no chains in training; samples by {_moves(plan)}, start {spec}"
+        else f"no chains in training; samples by {moves}, {plan.sampling_steps} steps, start {spec}"
     )
     lines = [
         f"{len(data.x):,} rows of shape {data.event_shape}, {len(data.x_held):,} held out, {labels!r}",
         *known.notes,
+        f"{_domain(plan)}; {_noise(plan)}",
         f"objective {' + '.join(terms)}",
         chains + box,
-        f"{plan.optimizer.name if plan.make_optimizer is None else 'your optimizer'}, batches of {plan.batch_size}, "
-        f"{plan.iterations:,} iterations on {device.type}, averaged weights {plan.optimizer.ema:g}",
+        f"{_optimizer(plan)}, averaged weights {plan.optimizer.ema:g}",
+        f"batches of {plan.batch_size}, {plan.iterations:,} iterations on {device.type}, health checked every "
+        f"{plan.cadence.check:,}",
     ]
-    if loop.trainer.iteration:
-        ended = loop.trainer.iteration >= plan.iterations
-        lines.append("the run is complete" if ended else f"resuming at iteration {loop.trainer.iteration:,}")
+    if trainer.iteration:
+        ended = trainer.iteration >= plan.iterations
+        lines.append("the run is complete" if ended else f"resuming at iteration {trainer.iteration:,}")
     for line in lines:
         print(f"fit: {line}")
 
 
-def _moves(plan: Plan) -> str:
+def _moves(plan: Plan, step_size: float | None) -> str:
     if not plan.adapted:
         return str(plan.kernel)
-    return "MALA in the shape of a class" + (", its step size adapted" if plan.uses_chains else "")
+    labels = f"{plan.kernel.y_kernel}, then " if isinstance(plan.kernel, BlockGibbs) else ""
+    adapted = f" adapted to accept {ACCEPTED:.0%}" if plan.uses_chains else ""
+    return f"{labels}MALA in the shape of a class, step size {step_size:.3g}{adapted}"
+
+
+def _domain(plan: Plan) -> str:
+    domain = plan.model.domain
+    if isinstance(domain, Box):
+        return f"domain [{domain.low:.3g}, {domain.high:.3g}]"
+    reals = f"domain R^{math.prod(plan.data.event_shape)}"
+    if domain.scale is None:
+        return f"{reals} without a reference"
+    form = " with a full covariance" if isinstance(domain.scale, tuple) else ""
+    return f"{reals}, Gaussian reference of standard deviation {domain.width:.3g}{form}"
+
+
+def _noise(plan: Plan) -> str:
+    for change in plan.changes[0]:
+        if isinstance(change, GaussianNoise):
+            return f"noise on data {change.scale:.3g}"
+        if isinstance(change, CorrelatedNoise):
+            scales = change.root.square().sum(0).sqrt()
+            return f"noise on data {float(scales.min()):.3g} to {float(scales.max()):.3g}"
+    return "no noise on data"
+
+
+def _optimizer(plan: Plan) -> str:
+    """Name the optimizer, with the settings that differ from those of `OptimizerSettings()`."""
+    if plan.make_optimizer is not None:
+        return "your optimizer"
+    own, usual = plan.optimizer, OptimizerSettings()
+    said = [f"{own.name}, learning_rate {own.learning_rate:g}"]
+    for name in (f.name for f in fields(own) if f.name not in ("name", "learning_rate", "ema")):
+        if (value := getattr(own, name)) != getattr(usual, name):
+            said.append(f"{name} {value:g}" if is_number(value) else f"{name} {value}")
+    return ", ".join(said)
 
 
 def _run(loop: Loop, spec: StartSpec | XStart | Start, folder: Path | None) -> Run:

@@ -116,7 +116,9 @@ class Run:
         self._fitted_gaussians: dict[str | None, ClassGaussianStart] = {}
 
     def __repr__(self) -> str:
-        return f"<Run of {self.origin.name}: x of {self.event_shape} in {self.bounds}, {self.labels!r}>"
+        low, high = self.bounds
+        where = f"[{low:g}, {high:g}]" if isinstance(self.model.domain, Box) else f"R^{math.prod(self.event_shape)}"
+        return f"<Run of {self.origin.name}: x of {self.event_shape} in {where}, {self.labels!r}>"
 
     @property
     def labels(self) -> LabelSpace:
