@@ -225,6 +225,7 @@ class NormAndActivation(nn.BatchNorm2d):
     ("network", "sentence"),
     [
         (nn.Sequential(nn.BatchNorm2d(3, track_running_stats=False)), "'0' has no running statistics"),
+        (nn.Sequential(nn.Linear(2, 3), nn.LazyBatchNorm1d()), "'1' has no channels yet: pass a batch through"),
         (nn.Sequential(NormAndActivation(3)), "'0' is a NormAndActivation, whose forward does more than normalize"),
         ([nn.BatchNorm2d(3)], "takes a torch module, got list"),
     ],

@@ -240,10 +240,14 @@ class TestQuestions:
             run.predict(torch.zeros(12, 9, 9))
         with pytest.raises(InputError, match="floating point"):
             run.predict(torch.zeros(12, 64, dtype=torch.int64))
-        with pytest.raises(InputError, match="must be a numpy array or a tensor, got list"):
-            run.predict([[0.0] * 64])
-        with pytest.raises(InputError, match="must hold numbers"):
+        with pytest.raises(InputError, match="must be an array, a tensor, a data frame or a list, got dict"):
+            run.predict({"x": [0.0] * 64})
+        with pytest.raises(InputError, match="must be numbers, but has other values"):
             run.predict(np.array(["a"]))
+        with pytest.raises(InputError, match="must hold numbers"):
+            run.predict(np.array(["2020-01-01"], dtype="datetime64[D]"))
+        with pytest.raises(InputError, match="its rows have different lengths"):
+            run.predict([[0.0] * 64, [0.0] * 63])
 
     def test_x_far_outside_the_box_is_refused_and_a_little_noise_is_not(self, run, x):
         mask = torch.arange(64) < 40

@@ -158,6 +158,40 @@ class TestData:
         assert torch.equal(drawn, opened.sample(64, {"class": 1}, steps=5, seed=0, start="buffer").x)
         assert float(drawn[:, 1].std()) > 10 * float(drawn[:, 0].std())
 
+    def test_masked_entries_are_missing(self):
+        x, y = blobs()
+        hidden = np.arange(120) % 5 == 0
+        masked = np.ma.array(x, mask=np.stack((hidden, np.zeros(120, dtype=bool)), axis=1))
+        data = je.fit(network(), (masked, np.ma.array(y, mask=hidden)), **QUICK).data
+        assert data.mask is not None
+        assert int((~data.mask).sum()) == 24
+        assert int((data.y == MISSING).sum() + (data.y_held == MISSING).sum()) == 24
+        codes, space = label_columns(np.ma.array(["a", "b", "c"], mask=[False, False, True]), None)
+        assert (codes[:, 0].tolist(), space.values) == ([0, 1, MISSING], (("a", "b"),))
+        whole = je.fit(network(), (np.ma.array(x), np.ma.array(y)), **QUICK)
+        assert torch.equal(weights(whole), weights(je.fit(network(), (x, y), **QUICK)))
+
+    def test_a_run_takes_the_forms_that_fit_takes(self):
+        x, y = blobs()
+        x = x.round()
+        names = [["left", "right", "up"][k] for k in y]
+        run = je.fit(network(), (pd.DataFrame(x), names), **QUICK)
+        expected = run.log_density(x, torch.from_numpy(y))
+        for form in (pd.DataFrame(x), x.tolist(), np.ma.array(x), x.astype(int), pd.DataFrame(x.astype(int))):
+            for labels in (names, np.array(names), pd.Series(names), y.tolist(), y.astype(float), np.ma.array(y)):
+                assert torch.equal(run.log_density(form, labels), expected)
+        assert torch.equal(run.predict(pd.DataFrame(x)), run.predict(x))
+        with pytest.raises(InputError, match="has the value 'down' of 'class', which the run does not name"):
+            run.log_density(x, ["down"] * 120)
+
+    def test_binary_labels_are_no_one_hot_code(self):
+        x, y = blobs()
+        code = np.eye(3)[y]
+        for net, more in ((network(n_out=6), {}), (network(), {"labels": {"a": 2, "b": 2, "c": 2}})):
+            assert je.fit(net, (x, code), **more, **QUICK).labels.cardinalities == (2, 2, 2)
+        code[0] = 1
+        assert je.fit(network(), (x, code), **QUICK).labels.cardinalities == (2, 2, 2)
+
 
 class TestArguments:
     @pytest.mark.parametrize(
@@ -259,14 +293,37 @@ class TestArguments:
         assert "check" in seen
         assert seen[-1] == "end"
 
+    def test_a_callback_ends_or_interrupts_a_fit(self, tmp_path):
+        class End(je.Callback):
+            def __init__(self, how: str) -> None:
+                self.how = how
+
+            def on_step(self, loop: Loop, outcome: Outcome) -> None:
+                setattr(loop, self.how, loop.trainer.iteration == 3)
+
+        short = je.fit(network(), blobs(), **{**QUICK, "iterations": 3}, optimizer=lambda p: torch.optim.SGD(p, 0.01))
+        for where in (None, tmp_path / "ended"):
+            more = {"callbacks": [End("enough")], "optimizer": lambda p: torch.optim.SGD(p, 0.01), "folder": where}
+            assert torch.equal(weights(je.fit(network(), blobs(), **more, **QUICK)), weights(short))
+        for where, sentence in (
+            (None, "stopped after iteration 3; nothing is saved without folder=$"),
+            (tmp_path / "stopped", "stopped after iteration 3; saved in .*/stopped; call fit again to continue$"),
+        ):
+            with pytest.raises(KeyboardInterrupt, match=sentence):
+                je.fit(network(), blobs(), callbacks=[End("stop")], folder=where, **QUICK)
+
     def test_what_is_chosen_is_printed(self, capsys):
         je.fit(network(), blobs(), **{**QUICK, "verbose": True})
         said = capsys.readouterr().out
         for word in (
             "108 rows of shape (2,)",
             "12 held out",
+            "domain R^2, Gaussian reference of standard deviation ",
+            "; noise on data 0.0",
             "log_p_x",
-            "MALA",
+            "MALA in the shape of a class, step size 0.1 adapted to accept 60%, 2 steps (2 of a sample)",
+            "adamw, learning_rate 0.002, weight_decay 0.05, clip_norm 1, warmup 100, decay cosine",
+            "averaged weights 0.99",
             "ReplayBuffer(",
             "6 iterations on cpu",
         ):
@@ -276,7 +333,13 @@ class TestArguments:
     def test_bounds_are_printed_as_those_of_chains(self, capsys):
         x, y = blobs()
         je.fit(network(), (x, y), **{**QUICK, "verbose": True, "bounds": (-20.0, 20.0)})
-        assert "; chains stay in [-20, 20]" in capsys.readouterr().out
+        said = capsys.readouterr().out
+        assert "; chains stay in [-20, 20]" in said
+        assert "domain [-20, 20]; noise on data 0." in said
+
+    def test_a_run_says_where_x_lies(self):
+        assert ": x of (2,) in R^2, " in repr(je.fit(network(), blobs(), **QUICK))
+        assert ": x of (2,) in [-20, 20], " in repr(je.fit(network(), blobs(), bounds=(-20.0, 20.0), **QUICK))
 
     def test_an_objective_without_chains_says_so(self, capsys):
         je.fit(network(), blobs(), **{**QUICK, "verbose": True, "objective": je.objectives.ScoreMatching()})
@@ -342,6 +405,12 @@ class TestFolder:
             ({"batch_size": 8}, "batch_size was 16 and is 8"),
             ({"kernel": Langevin(0.1, 0.2)}, "kernel was"),
             ({"iterations": 9, "cadence": None}, "iterations was 6 and is 9"),
+            ({"ema": 0.5}, r"\(optimizer\.ema was 0\.99 and is 0\.5\)"),
+            (
+                {"objective": JEM() + 0.1 * je.objectives.EnergyL2()},
+                r"objectives\[0\]\[2\]\.weight was 0\.001 and is 0\.1",
+            ),
+            ({"objective": JEM()}, r'objectives\[0\]\[2\] was \{"kind": "EnergyL2", "weight": 0\.001\} and is null'),
         ],
     )
     def test_a_folder_of_another_run_is_refused(self, tmp_path, change, sentence):
@@ -567,6 +636,22 @@ class Detached(nn.Module):
         return self.inner(x).detach()
 
 
+class NotANumber(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.inner = network()
+
+    def forward(self, x):
+        return self.inner(x) * torch.nan
+
+
+class Three(je.kernels.Kernel):
+    moves_x = True
+
+    def step(self, target, state):
+        return 3
+
+
 class Odd(Dataset[object]):
     def __init__(self, items):
         self.items = items
@@ -645,12 +730,48 @@ X, Y = blobs(40)
         ((network(), (X, Y)), {"callbacks": [3]}, "callbacks= takes a list of callbacks"),
         ((network(), (X, Y)), {"cadence": 3}, "cadence= takes CadenceSettings"),
         ((network(), (X, Y)), {"folder": 3}, "folder= takes the path of a folder"),
+        ((network(), (X, Y)), {"folder": f"{__file__}/run"}, r"cannot be created \(Not a directory\): choose another"),
+        (
+            (network(), (X, Y)),
+            {"start": ClassGaussians},
+            r"start= takes a start such as ClassGaussians\(\), got <class",
+        ),
+        ((network(), (X, Y)), {"kernel": Langevin, "clamp": False}, "kernel= takes a kernel such as Langevin"),
+        ((network(), (X, Y)), {"kernel": Three()}, r"Three\.step must return a State and an Info, got int"),
+        ((NotANumber(), (X, Y)), {}, "returns only NaN"),
+        ((je.LogitModel(NotANumber(), je.LabelSpace({"class": 3})), (X, Y)), {}, "returns only NaN"),
+        *(
+            ((network(), (X, Y)), {name: "x"}, f"{name}= takes True or False, got 'x'")
+            for name in ("guard", "clamp", "verbose", "sum_labels", "allow_batch_statistics")
+        ),
+        ((network(), (X, Y)), {"bounds": (-1e30, 1e30)}, r"between -1e\+06 and 1e\+06, got"),
+        ((network(), (X, np.eye(3)[Y])), {}, r"a one-hot code of 3 classes.*: pass y\.argmax\(1\)"),
+        ((network(), (X, Y)), {"labels": -1}, "at least 2 values, got -1"),
+        ((network(), (X, Y - 5)), {}, "integers from 0, or -1 where missing, got -5"),
+        ((network(), (X, Y)), {"validation": X}, r"there is no y: pass validation as \(x, y\)"),
+        (
+            (network(), (X, Y)),
+            {"validation": (X, ["a"] * 40)},
+            "the value 'a' of 'class', which the training set does not",
+        ),
+        ((network(n_out=1), X), {"validation": (X, Y)}, "pass x alone as validation"),
+        (
+            (network(3), (np.ma.array(np.zeros((40, 3), dtype=np.uint8), mask=np.eye(40, 3)), Y)),
+            {},
+            "masked entries, which pixels cannot have",
+        ),
     ],
 )
 def test_what_does_not_fit_is_one_sentence(arguments, more, sentence):
     with pytest.raises(InputError, match=sentence) as caught:
         je.fit(*arguments, **{**QUICK, **more})
     assert "\n" not in str(caught.value)
+
+
+def test_a_gpu_that_is_missing_is_told_in_the_words_of_fit(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(InputError, match="torch finds no GPU for the device 'cuda': use the device 'cpu'"):
+        je.fit(network(), (X, Y), **{**QUICK, "device": "cuda"})
 
 
 def test_sparse_x_is_refused():

@@ -89,9 +89,10 @@ class LabelSpace:
                     f"the label variables up to {name!r} have {n_codes:,} values, more than the {CLASSES:,} that are "
                     "accepted: use fewer"
                 )
-            value_names = tuple(map(str, spec if isinstance(spec, Sequence) else range(int(spec))))
-            if len(value_names) < 2:
-                raise InputError(f"label variable {name!r} needs at least 2 values, got {len(value_names)}")
+            n_values = len(spec) if isinstance(spec, Sequence) else int(spec)
+            if n_values < 2:
+                raise InputError(f"label variable {name!r} needs at least 2 values, got {n_values}")
+            value_names = tuple(map(str, spec if isinstance(spec, Sequence) else range(n_values)))
             if len(set(value_names)) < len(value_names):
                 raise InputError(f"label variable {name!r} names a value twice: {list(value_names[:10])}")
             values.append(value_names)

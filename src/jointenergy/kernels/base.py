@@ -333,6 +333,14 @@ class Kernel(ABC):
         """Return the next state, a pure function of `state`, and the diagnostics of the step."""
 
 
+def checked_step(kernel: Kernel, target: Target, state: State) -> tuple[State, Info]:
+    """Make one step, and refuse what is not a state with its diagnostics."""
+    found: object = kernel.step(target, state)
+    if isinstance(found, tuple) and len(found) == 2 and isinstance(found[0], State) and isinstance(found[1], Info):
+        return found
+    raise InputError(f"{type(kernel).__name__}.step must return a State and an Info, got {type(found).__name__}")
+
+
 def check_kernel(kernel: Kernel) -> None:
     """Refuse what is no kernel."""
     if not isinstance(kernel, Kernel):

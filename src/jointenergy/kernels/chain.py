@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from jointenergy.errors import InputError
 from jointenergy.inputs import check_count
-from jointenergy.kernels.base import Info, Kernel, State, Target, check_kernel, check_precision, known_of
+from jointenergy.kernels.base import Info, Kernel, State, Target, check_kernel, check_precision, checked_step, known_of
 from jointenergy.limits import INTEGER
 
 
@@ -58,7 +58,7 @@ def run_unchecked(kernel: Kernel, target: Target, state: State, steps: int) -> I
     for left in range(steps, 0, -1):
         if not state.ahead:
             state = kernel.look_ahead(state, left)
-        state, info = kernel.step(target, state)
+        state, info = checked_step(kernel, target, state)
         yield state, info
 
 

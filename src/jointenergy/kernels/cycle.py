@@ -10,7 +10,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from jointenergy.errors import InputError
-from jointenergy.kernels.base import Info, Kernel, State, Target
+from jointenergy.kernels.base import Info, Kernel, State, Target, checked_step
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class Cycle(Kernel):
     def step(self, target: Target, state: State) -> tuple[State, Info]:
         infos = []
         for kernel in self.kernels:
-            state, info = kernel.step(target, replace(state, evaluation=None))
+            state, info = checked_step(kernel, target, replace(state, evaluation=None))
             infos.append(info)
         count = state.step - len(self.kernels) + 1
         first = next((i for i in infos if i.log_density is not None), Info())

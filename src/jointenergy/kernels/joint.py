@@ -9,7 +9,7 @@ from torch import Tensor
 
 from jointenergy.errors import InputError
 from jointenergy.inputs import check_count
-from jointenergy.kernels.base import Evaluation, Info, Kernel, State, Target
+from jointenergy.kernels.base import Evaluation, Info, Kernel, State, Target, checked_step
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ class BlockGibbs(Kernel):
         self.x_kernel.check_start(target, x)
 
     def step(self, target: Target, state: State) -> tuple[State, Info]:
-        inner, y_info = self.y_kernel.step(target, replace(state, both=True))
+        inner, y_info = checked_step(self.y_kernel, target, replace(state, both=True))
         # If the label step computed the gradient with respect to x, the first step on x reuses it.
         known = inner.evaluation
         here = None if known is None or known.by_x is None else Evaluation("x", known.log_density, known.by_x)
@@ -81,7 +81,7 @@ class BlockGibbs(Kernel):
         )
         infos = []
         for _ in range(self.x_steps):
-            inner, x_info = self.x_kernel.step(target, inner)
+            inner, x_info = checked_step(self.x_kernel, target, inner)
             infos.append(x_info)
         acceptances = [i.x_acceptance for i in infos if i.x_acceptance is not None]
         info = Info(

@@ -8,6 +8,7 @@ from collections import Counter
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
+from torch.nn.modules.lazy import LazyModuleMixin
 
 from jointenergy.errors import InputError
 
@@ -95,6 +96,8 @@ def fold_batch_norm(network: nn.Module) -> nn.Module:
 
 
 def _check(name: str, layer: _BatchNorm) -> None:
+    if isinstance(layer, LazyModuleMixin) and layer.has_uninitialized_params():
+        raise InputError(f"the lazy batch norm {name!r} has no channels yet: pass a batch through the network first")
     if layer.running_mean is None or layer.running_var is None:
         raise InputError(
             f"the batch norm {name!r} has no running statistics to fold: train it with track_running_stats=True"

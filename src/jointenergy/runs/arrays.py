@@ -1,10 +1,10 @@
-"""runs: convert numpy arrays or tensors of x and labels to the format of the model."""
+"""runs: convert arrays, tensors, data frames or lists to the format of the model."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Protocol
 
 import numpy as np
 import torch
@@ -15,24 +15,35 @@ from jointenergy.data import View
 from jointenergy.errors import InputError, plural
 from jointenergy.labels import Given
 
-Array = Tensor | NDArray[Any]
-Labels = Given | NDArray[Any]
+
+class DataFrame(Protocol):
+    """Protocol of a data frame, such as that of pandas."""
+
+    def to_numpy(self) -> NDArray[Any]: ...
+
+
+Array = Tensor | NDArray[Any] | DataFrame | Sequence[Any]
+Labels = Given | NDArray[Any] | DataFrame | Sequence[Any]
 """Labels by name, or an array with MISSING where they are unknown."""
 
 
-def rows_of(x: Array, event_shape: tuple[int, ...], bounds: tuple[float, float], like: Tensor) -> Tensor:
+def rows_of(
+    x: Array, event_shape: tuple[int, ...], bounds: tuple[float, float], like: Tensor, *, whole: bool = False
+) -> Tensor:
     """Convert x to the dtype and device of `like`; uint8 pixels, 0 to 255, are scaled to the bounds.
 
     A single row may lack the first dimension, and images may lack dimensions of size 1. Runs of flat rows also accept
-    gray images.
+    gray images. Whole numbers are floats in lists and data frames, and with `whole` in all arrays.
     """
-    x = tensor_of(x, "x")
-    if x.dtype == torch.uint8:
-        x = View.of(bounds).of_pixels(x)
-    if x.is_floating_point():  # the model refuses other dtypes
-        wide, x = x, x.to(like)
-        check_finite(x, wide)
-    return shaped(x, event_shape)
+    found = tensor_of(x, "x")
+    if found.dtype == torch.uint8:
+        found = View.of(bounds).of_pixels(found)
+    elif not found.is_floating_point() and (whole or not isinstance(x, Tensor | np.ndarray)) and not found.is_complex():
+        found = found.double()
+    if found.is_floating_point():  # the model refuses other dtypes
+        wide, found = found, found.to(like)
+        check_finite(found, wide)
+    return shaped(found, event_shape)
 
 
 def check_finite(x: Tensor, wide: Tensor, name: str = "x") -> None:
@@ -69,17 +80,32 @@ def shaped_mask(mask: Tensor, event_shape: tuple[int, ...]) -> Tensor:
     return one[0] if one.shape[1:] == event_shape else shaped(mask, event_shape)
 
 
-def given_of(given: Labels) -> Given:
-    """Convert labels to the format of `jointenergy.inference`."""
-    return given if given is None or isinstance(given, Mapping) else tensor_of(given, "labels")
+def tensor_of(value: object, name: str) -> Tensor:
+    """Convert an array, a data frame or a list of numbers to a tensor, NaN where a masked array has no value.
 
-
-def tensor_of(value: Array, name: str) -> Tensor:
-    """Convert a numpy array to a tensor; tensors are returned as they are."""
+    Tensors are returned as they are.
+    """
     if isinstance(value, Tensor):
         return value
+    if hasattr(value, "to_numpy"):  # a data frame
+        value = value.to_numpy()
+    if isinstance(value, list):
+        try:
+            value = np.asarray(value)
+        except ValueError:
+            raise InputError(f"{name} must be one array, but its rows have different lengths") from None
     if not isinstance(value, np.ndarray):
-        raise InputError(f"{name} must be a numpy array or a tensor, got {type(value).__name__}")
+        raise InputError(f"{name} must be an array, a tensor, a data frame or a list, got {type(value).__name__}")
+    if np.ma.is_masked(value) and value.dtype == np.uint8:
+        raise InputError(
+            f"{name} has masked entries, which pixels cannot have: pass it as floats, scaled to the bounds"
+        )
+    value = unmasked(value)
+    if value.dtype.kind in "OUS":
+        try:  # such as a column of numbers with None
+            value = value.astype(np.float64)
+        except (TypeError, ValueError):
+            raise InputError(f"{name} must be numbers, but has other values: encode words as numbers") from None
     # Torch supports neither foreign byte orders nor floats beyond 64 bits.
     long = value.dtype.kind == "f" and value.itemsize > 8
     value = value.astype(np.float64 if long else value.dtype.newbyteorder("="), copy=False)
@@ -88,3 +114,13 @@ def tensor_of(value: Array, name: str) -> Tensor:
         return torch.from_numpy(value if value.flags.writeable and value.flags.c_contiguous else value.copy(order="C"))
     except TypeError:
         raise InputError(f"{name} must hold numbers, got an array of {value.dtype}") from None
+
+
+def unmasked(value: object) -> NDArray[Any]:
+    """Convert to an array, with NaN (or None among words) where a masked array is masked."""
+    if not (isinstance(value, np.ma.MaskedArray) and np.ma.is_masked(value)):
+        return np.asarray(value)
+    number = value.dtype.kind in "biuf"
+    found = np.array(value.data, dtype=np.float64 if number else object)
+    found[value.mask] = np.nan if number else None
+    return found

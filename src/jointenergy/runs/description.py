@@ -128,8 +128,23 @@ def difference(one: dict[str, Any], other: dict[str, Any]) -> str | None:
     # The number of iterations before what follows from it.
     for key in ("iterations", *one, *other):
         if one.get(key) != other.get(key):
-            return f"{key} was {_short(one.get(key))} and is {_short(other.get(key))}"
+            return _named(key, one.get(key), other.get(key))
     return None
+
+
+def _named(key: str, one: Any, other: Any) -> str:  # noqa: ANN401
+    """Describe the first difference of two unequal settings, with the path to it in parts of the same kind."""
+    if isinstance(one, dict) and isinstance(other, dict) and _kind(one) == _kind(other):
+        name = next(n for n in {**one, **other} if one.get(n) != other.get(n))
+        return _named(f"{key}.{name}", one.get(name), other.get(name))
+    if isinstance(one, list) and isinstance(other, list):
+        i = next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
+        return _named(f"{key}[{i}]", *(known[i] if i < len(known) else None for known in (one, other)))
+    return f"{key} was {_short(one)} and is {_short(other)}"
+
+
+def _kind(value: dict[str, Any]) -> tuple[Any, Any]:
+    return value.get("kind"), value.get("own")
 
 
 def _short(value: Any) -> str:  # noqa: ANN401

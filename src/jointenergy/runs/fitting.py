@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import copy
+import math
 import signal
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, nullcontext
-from dataclasses import replace
+from contextlib import ExitStack, contextmanager
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from jointenergy.buffers import Buffer
-from jointenergy.data import View
+from jointenergy.data import CorrelatedNoise, Dataset, GaussianNoise, View
 from jointenergy.data.augmentations import Change
 from jointenergy.data.training import Pixels, TrainingData
 from jointenergy.errors import InputError
@@ -33,11 +34,19 @@ from jointenergy.runs import description
 from jointenergy.runs.origin import Origin, Sampling
 from jointenergy.runs.run import Run
 from jointenergy.runs.thresholds import Thresholds
-from jointenergy.runs.user_data import LabelNames, UserRows, candidate_shapes, domain_of, rows_of_user, training_data
+from jointenergy.runs.user_data import (
+    LARGEST,
+    LabelNames,
+    UserRows,
+    candidate_shapes,
+    domain_of,
+    rows_of_user,
+    training_data,
+)
 from jointenergy.starts import Start, StartSpec, XStart
 from jointenergy.training import checkpoints, defaults
 from jointenergy.training.callbacks import Callback, Printed
-from jointenergy.training.chains import with_step_size
+from jointenergy.training.chains import ACCEPTED, with_step_size
 from jointenergy.training.checkpoints import Checkpoint
 from jointenergy.training.distributed import device_of
 from jointenergy.training.loop import Diverged, Interrupted, Loop
@@ -103,9 +112,9 @@ def fit(
         copy, in eval mode, in which rows must not depend on each other; with `allow_batch_statistics` a `JointModel`
         keeps its mode.
     data
-        (x, y), x alone, a torch `Dataset` of such items, or a data set of `jointenergy.data`. x is numpy or torch,
-        uint8 pixels or floats, with NaN for unknown entries; y has integers or names, one column per label, with
-        -1 (`MISSING`), NaN or None for missing labels.
+        (x, y), x alone, a torch `Dataset` of such items, or a data set of `jointenergy.data`. Arrays, tensors, data
+        frames or lists: x has uint8 pixels or floats, with NaN for unknown entries; y has integers or names, one column
+        per label, with -1 (`MISSING`), NaN or None for missing labels. Masked entries of an array are missing.
     labels
         The class names, their number, or a mapping from label to values; default: inferred from y.
     validation
@@ -146,6 +155,7 @@ def fit(
     where = device_of(device)
     _check_arguments(
         bounds=bounds,
+        kernel=kernel,
         buffer=buffer,
         start=start,
         start_labels=start_labels,
@@ -162,6 +172,11 @@ def fit(
         callbacks=callbacks,
         cadence=cadence,
         engine=engine,
+        clamp=clamp,
+        guard=guard,
+        verbose=verbose,
+        sum_labels=sum_labels,
+        allow_batch_statistics=allow_batch_statistics,
     )
     known = _prepared(model, data, labels, validation, bounds, objective)
     _check_network(known.model, allow_batch_statistics=allow_batch_statistics)
@@ -169,6 +184,7 @@ def fit(
     trained = trained.to(where).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     if not allow_batch_statistics:
         trained = trained.eval()
+        _check_values(trained, rows.x[:PROBED])
     numbers = defaults.default_settings(trained, rows, view, on_gpu=where.type == "cuda")
     settings = numbers["optimizer"] if optimizer is None else optimizer
     n_iterations = check_count(
@@ -215,7 +231,7 @@ def fit(
     if not isinstance(settings, OptimizerSettings):
         plan = replace(plan, optimizer=OptimizerSettings(ema=numbers["optimizer"].ema if ema is None else ema))
     place = None if folder is None else Path(folder)
-    with nullcontext() if place is None else only_writer(place):
+    with _locked(place):
         loop = _loop(plan, place, known, spec)
         loop.callbacks = [*callbacks, *([Printed("fit")] if verbose else [])]
         if verbose:
@@ -250,11 +266,14 @@ def _check_arguments(**given: Any) -> None:  # noqa: ANN401 (whatever a user pas
             raise InputError(f"{name}= takes {takes}, got {type(given[name]).__name__ if len(said) > 60 else said}")
 
     bounds, optimizer, folder = given["bounds"], given["optimizer"], given["folder"]
-    pair = isinstance(bounds, tuple | list) and len(bounds) == 2 and all(is_number(b) for b in bounds)
-    check("bounds", pair, "(low, high), the range of x")
+    pair = isinstance(bounds, tuple | list) and len(bounds) == 2
+    pair = pair and all(is_number(b) and abs(b) <= LARGEST for b in bounds)
+    check("bounds", pair, f"(low, high), the range of x, between {-LARGEST:g} and {LARGEST:g}")
+    check("kernel", isinstance(given["kernel"], Kernel), "a kernel such as Langevin(1.0, 0.01)")
     check("buffer", given["buffer"] == "auto" or isinstance(given["buffer"], Buffer), "a ReplayBuffer(10_000), or None")
     start = given["start"]
-    check("start", hasattr(start, "bind") or hasattr(start, "draw"), "a start such as ClassGaussians()")
+    starts = not isinstance(start, type) and (hasattr(start, "bind") or hasattr(start, "draw"))
+    check("start", starts, "a start such as ClassGaussians()")
     check("start_labels", given["start_labels"] in ("uniform", "frequency"), "'uniform' or 'frequency'")
     factory = callable(optimizer) and not isinstance(optimizer, torch.optim.Optimizer)
     takes = "a function of the parameters, such as lambda p: torch.optim.AdamW(p, 1e-3), or OptimizerSettings"
@@ -273,6 +292,8 @@ def _check_arguments(**given: Any) -> None:  # noqa: ANN401 (whatever a user pas
     check("callbacks", listed, "a list of callbacks, each a jointenergy.Callback")
     check("cadence", isinstance(given["cadence"], CadenceSettings), "CadenceSettings")
     check("engine", isinstance(given["engine"], EngineSettings), "EngineSettings")
+    for name in ("clamp", "guard", "verbose", "sum_labels", "allow_batch_statistics"):
+        check(name, isinstance(given[name], bool), "True or False")
 
 
 # The model and rows from the user's arguments.
@@ -319,7 +340,10 @@ def _prepared(
         built, family = copy.deepcopy(model), "model"
         shape = model.event_shape or tuple(rows.x.shape[1:])
     else:
-        built, shape, family, said = _model_of(copy.deepcopy(model), rows, domain, view, asked)
+        inferred = labels is None and not isinstance(data, Dataset)
+        built, shape, family, said = _model_of(
+            copy.deepcopy(model), rows, domain, view, asked, one_hot=inferred and _one_hot(rows.y)
+        )
         notes += [said] if said else []
     found = training_data(rows, domain if not isinstance(model, JointModel) else model.domain, view, validation, shape)
     if len(rows.labels) == 0 and asked is not None and any(t.labeled_only for t in asked.terms):
@@ -344,8 +368,13 @@ def _box(model: JointModel) -> tuple[float, float] | None:
     return (model.domain.low, model.domain.high) if isinstance(model.domain, Box) else None
 
 
+def _one_hot(y: Tensor) -> bool:
+    """Tell whether labels look like the one-hot code of a class."""
+    return y.shape[1] > 2 and bool(((y == 0) | (y == 1)).all()) and bool((y.sum(1) == 1).all())
+
+
 def _model_of(
-    network: nn.Module, rows: UserRows, domain: Domain, bounds: View, objective: Objective | None
+    network: nn.Module, rows: UserRows, domain: Domain, bounds: View, objective: Objective | None, *, one_hot: bool
 ) -> tuple[JointModel, tuple[int, ...], str, str]:
     """Wrap a network as a model, with x in the first shape that it accepts."""
     # Training p(x | y) only leaves an unknown normalizer for each label.
@@ -367,6 +396,8 @@ def _model_of(
             family = "logits"
         try:
             _probe(model, probe)
+            if one_hot:
+                _check_one_logit_per_label(network, probe, len(labels))
         except InputError:
             raise  # the shape is right, but the output does not fit the labels
         except Exception as error:  # user code may raise anything
@@ -395,6 +426,25 @@ def _probe(model: JointModel, x: Tensor) -> None:
         )
 
 
+@torch.no_grad()
+def _check_one_logit_per_label(network: nn.Module, x: Tensor, n_labels: int) -> None:
+    """Refuse a classifier of one-hot labels, whose logits would be read as those of binary labels."""
+    output = network(x)
+    if isinstance(output, Tensor) and tuple(output.shape) == (len(x), n_labels):
+        raise InputError(
+            f"y is a one-hot code of {n_labels} classes, the number of the network's logits: pass y.argmax(1), or name "
+            "binary labels with labels="
+        )
+
+
+@torch.no_grad()
+def _check_values(model: JointModel, x: Tensor) -> None:
+    """Refuse a network that returns only NaN."""
+    y = torch.zeros(len(x), len(model.labels), dtype=torch.int64, device=x.device)
+    if bool(model.log_density_unchecked(x, y).isnan().all()):
+        raise InputError("the network returns only NaN for the first rows: check its weights and layers")
+
+
 def _objective(given: Objective | Term) -> Objective:
     if isinstance(given, Term):
         return Objective((given,))
@@ -415,8 +465,6 @@ def _check_network(model: JointModel, *, allow_batch_statistics: bool) -> None:
 
 def within(kernel: Kernel, bounds: View, model: JointModel) -> Kernel:
     """Restrict a kernel to the model's box: Langevin is clamped, exact kernels reject proposals outside."""
-    if not isinstance(kernel, Kernel):
-        raise InputError(f"kernel= takes a kernel such as Langevin(1.0, 0.01), got {type(kernel).__name__}")
     if not isinstance(model.domain, Box):
         return kernel
     if isinstance(kernel, Langevin) and kernel.bounds is None:
@@ -491,6 +539,21 @@ def _loop(plan: Plan, folder: Path | None, known: _Known, spec: StartSpec | XSta
 
 
 @contextmanager
+def _locked(folder: Path | None) -> Iterator[None]:
+    """Lock the folder, and refuse one that cannot be created."""
+    with ExitStack() as held:
+        if folder is not None:
+            try:
+                held.enter_context(only_writer(folder))
+            except OSError as error:
+                raise InputError(
+                    f"folder= takes a folder that can be written, but {folder} cannot be created "
+                    f"({error.strerror}): choose another"
+                ) from None
+        yield
+
+
+@contextmanager
 def _saved_on_interrupt(loop: Loop) -> Iterator[None]:
     """On Ctrl-C, save and stop after the current iteration; a second Ctrl-C stops at once."""
     if loop.folder is None or threading.current_thread() is not threading.main_thread():
@@ -514,7 +577,8 @@ def _trained(loop: Loop) -> Diverged | None:
         with _saved_on_interrupt(loop):
             loop.fit()
     except Interrupted as stopped:
-        raise KeyboardInterrupt(f"{stopped}; call fit again to continue") from None
+        then = "nothing is saved without folder=" if loop.folder is None else "call fit again to continue"
+        raise KeyboardInterrupt(f"{stopped}; {then}") from None
     except Diverged as diverged:
         return diverged
     return None
@@ -522,33 +586,71 @@ def _trained(loop: Loop) -> Diverged | None:
 
 def _say(known: _Known, plan: Plan, spec: object, device: torch.device, loop: Loop) -> None:
     """Print the settings that were chosen."""
-    data, labels = plan.data, plan.model.labels
+    data, labels, trainer = plan.data, plan.model.labels, loop.trainer
     terms = [f"{t.weight:g} {t.name}" for o in plan.objectives for t in o.terms]
     box = f"; chains stay in [{plan.bounds[0]:.3g}, {plan.bounds[1]:.3g}]" if clamped(plan.kernel, plan.model) else ""
+    moves = _moves(plan, trainer.chains.step_size)
     chains = (
-        f"{_moves(plan)}, {plan.steps} steps, start {spec}, buffer {plan.buffer}"
+        f"{moves}, {plan.steps} steps ({plan.sampling_steps} of a sample), start {spec}, buffer {plan.buffer}"
         if plan.uses_chains
-        else f"no chains in training; samples by {_moves(plan)}, start {spec}"
+        else f"no chains in training; samples by {moves}, {plan.sampling_steps} steps, start {spec}"
     )
     lines = [
         f"{len(data.x):,} rows of shape {data.event_shape}, {len(data.x_held):,} held out, {labels!r}",
         *known.notes,
+        f"{_domain(plan)}; {_noise(plan)}",
         f"objective {' + '.join(terms)}",
         chains + box,
-        f"{plan.optimizer.name if plan.make_optimizer is None else 'your optimizer'}, batches of {plan.batch_size}, "
-        f"{plan.iterations:,} iterations on {device.type}, averaged weights {plan.optimizer.ema:g}",
+        f"{_optimizer(plan)}, averaged weights {plan.optimizer.ema:g}",
+        f"batches of {plan.batch_size}, {plan.iterations:,} iterations on {device.type}, health checked every "
+        f"{plan.cadence.check:,}",
     ]
-    if loop.trainer.iteration:
-        ended = loop.trainer.iteration >= plan.iterations
-        lines.append("the run is complete" if ended else f"resuming at iteration {loop.trainer.iteration:,}")
+    if trainer.iteration:
+        ended = trainer.iteration >= plan.iterations
+        lines.append("the run is complete" if ended else f"resuming at iteration {trainer.iteration:,}")
     for line in lines:
         print(f"fit: {line}")
 
 
-def _moves(plan: Plan) -> str:
+def _moves(plan: Plan, step_size: float | None) -> str:
     if not plan.adapted:
         return str(plan.kernel)
-    return "MALA in the shape of a class" + (", its step size adapted" if plan.uses_chains else "")
+    labels = f"{plan.kernel.y_kernel}, then " if isinstance(plan.kernel, BlockGibbs) else ""
+    adapted = f" adapted to accept {ACCEPTED:.0%}" if plan.uses_chains else ""
+    return f"{labels}MALA in the shape of a class, step size {step_size:.3g}{adapted}"
+
+
+def _domain(plan: Plan) -> str:
+    domain = plan.model.domain
+    if isinstance(domain, Box):
+        return f"domain [{domain.low:.3g}, {domain.high:.3g}]"
+    reals = f"domain R^{math.prod(plan.data.event_shape)}"
+    if domain.scale is None:
+        return f"{reals} without a reference"
+    form = " with a full covariance" if isinstance(domain.scale, tuple) else ""
+    return f"{reals}, Gaussian reference of standard deviation {domain.width:.3g}{form}"
+
+
+def _noise(plan: Plan) -> str:
+    for change in plan.changes[0]:
+        if isinstance(change, GaussianNoise):
+            return f"noise on data {change.scale:.3g}"
+        if isinstance(change, CorrelatedNoise):
+            scales = change.root.square().sum(0).sqrt()
+            return f"noise on data {float(scales.min()):.3g} to {float(scales.max()):.3g}"
+    return "no noise on data"
+
+
+def _optimizer(plan: Plan) -> str:
+    """Name the optimizer, with the settings that differ from those of `OptimizerSettings()`."""
+    if plan.make_optimizer is not None:
+        return "your optimizer"
+    own, usual = plan.optimizer, OptimizerSettings()
+    said = [f"{own.name}, learning_rate {own.learning_rate:g}"]
+    for name in (f.name for f in fields(own) if f.name not in ("name", "learning_rate", "ema")):
+        if (value := getattr(own, name)) != getattr(usual, name):
+            said.append(f"{name} {value:g}" if is_number(value) else f"{name} {value}")
+    return ", ".join(said)
 
 
 def _run(loop: Loop, spec: StartSpec | XStart | Start, folder: Path | None) -> Run:

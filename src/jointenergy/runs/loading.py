@@ -241,7 +241,8 @@ def _rows_of_fit(
     if isinstance(data, TrainingData):
         found = data
     else:
-        rows = rows_of_user(data, None if isinstance(data, Dataset) else labels if len(labels) else None)
+        named = None if isinstance(data, Dataset) or not len(labels) else labels
+        rows = rows_of_user(data, named, named_by="the run")
         found = training_data(rows, domain, bounds, 0.1, shape)
     if description.digest(found) != checksum:
         warnings.warn(

@@ -31,14 +31,15 @@ from jointenergy.inference.neighbors import Features
 from jointenergy.inference.sample import Method
 from jointenergy.inputs import check_count, check_memory, check_number, check_path
 from jointenergy.kernels import BlockGibbs, ExactGibbs, GibbsWithGradients, Kernel, Langevin, State, Target, adapt
-from jointenergy.labels import MISSING, LabelSpace
+from jointenergy.labels import MISSING, Given, LabelSpace
 from jointenergy.limits import INTEGER
 from jointenergy.models import Box, JointModel
 from jointenergy.recipes.schema import Recipe
 from jointenergy.runs import onnx, portable
-from jointenergy.runs.arrays import Array, Labels, given_of, rows_of, shaped_mask, tensor_of
+from jointenergy.runs.arrays import Array, Labels, rows_of, shaped_mask, tensor_of
 from jointenergy.runs.origin import Origin, Sampling
 from jointenergy.runs.thresholds import Thresholds
+from jointenergy.runs.user_data import given_of
 from jointenergy.starts import (
     ClassGaussians,
     ClassGaussianStart,
@@ -62,7 +63,8 @@ QUANTILE = 0.05  # default share of validation rows below a threshold
 class Run:
     """Hold a trained model with its folder, created by `jointenergy.load("runs/demo")`, `fit` or `wrap`.
 
-    `x` is a numpy array or a tensor, `[n, *event_shape]`, within the `bounds`; uint8 pixels are scaled to them.
+    `x` is an array, a tensor, a data frame or a list, `[n, *event_shape]`, within the `bounds`; uint8 pixels are scaled
+    to them.
     Predicted labels are int64 `[n, L]`; `run.labels.decode` converts them to names. `given` fixes some labels, as in
     `{"digit": 3}`. Random methods take a `seed`; the same seed gives the same result.
 
@@ -114,7 +116,9 @@ class Run:
         self._fitted_gaussians: dict[str | None, ClassGaussianStart] = {}
 
     def __repr__(self) -> str:
-        return f"<Run of {self.origin.name}: x of {self.event_shape} in {self.bounds}, {self.labels!r}>"
+        low, high = self.bounds
+        where = f"[{low:g}, {high:g}]" if isinstance(self.model.domain, Box) else f"R^{math.prod(self.event_shape)}"
+        return f"<Run of {self.origin.name}: x of {self.event_shape} in {where}, {self.labels!r}>"
 
     @property
     def labels(self) -> LabelSpace:
@@ -146,11 +150,15 @@ class Run:
 
     def rows(self, x: Array) -> Tensor:
         """Convert x to the shape, dtype and device of the model."""
-        return rows_of(x, self.event_shape, self.bounds, self._like)
+        table = not isinstance(self.model.domain, Box)  # in a box whole numbers may be pixels
+        return rows_of(x, self.event_shape, self.bounds, self._like, whole=table)
 
     def mask(self, mask: Array) -> Tensor:
         """Convert a mask, True where x is known, to the shape of x or of one row."""
         return shaped_mask(tensor_of(mask, "mask"), self.event_shape).to(self._like.device)
+
+    def _given(self, given: Labels) -> Given:
+        return given_of(given, self.labels)
 
     # Densities and scores of x.
 
@@ -169,11 +177,11 @@ class Run:
         True
         """
         rows = self._checked(x)
-        return self.model.log_density(rows, self.labels.given(given_of(y), len(rows), rows.device))
+        return self.model.log_density(rows, self.labels.given(self._given(y), len(rows), rows.device))
 
     def density(self, x: Array, names: Sequence[str] | None = None, *, given: Labels = None) -> Tensor:
         """Compute the joint p(names | x, given), `[n, *cardinalities]`, exactly; default: all labels."""
-        return inference.label_table(self.model, self._checked(x), names, given_of(given))
+        return inference.label_table(self.model, self._checked(x), names, self._given(given))
 
     def score(self, x: Array, name: str = "log_density", *, given: Labels = None) -> Tensor:
         """Score x for out-of-distribution detection, `[n]`; higher is more like the data. Names: `inference.SCORES`.
@@ -195,12 +203,12 @@ class Run:
         torch.Size([2])
         """
         rows = self._checked(x)
-        return inference.score(self.model, rows, name, given_of(given), reference=self._reference_of(name))
+        return inference.score(self.model, rows, name, self._given(given), reference=self._reference_of(name))
 
     def fit_features(self, x: Array, y: Labels = None) -> None:
         """Set training rows for the feature-based scores (`mahalanobis`, `knn`); they are not stored."""
         rows = self._checked(x)
-        labels = self.labels.given(given_of(y), len(rows), rows.device)
+        labels = self.labels.given(self._given(y), len(rows), rows.device)
         self._reference = inference.Reference.fit(self.model, rows, labels)
 
     # Labels of x.
@@ -255,10 +263,10 @@ class Run:
         if by == "search" and mask is None:
             rows = self._refined_rows(x, given, refine, seed)
             return inference.search(
-                self.model, rows, steps=steps, restarts=n_chains, generator=generator_of(seed), given=given_of(given)
+                self.model, rows, steps=steps, restarts=n_chains, generator=generator_of(seed), given=self._given(given)
             ).labels
         if by == "energy" and mask is None:
-            return inference.predict(self.model, self._refined_rows(x, given, refine, seed), given_of(given))
+            return inference.predict(self.model, self._refined_rows(x, given, refine, seed), self._given(given))
         return self._drawn_labels(x, given, by, refine, mask, n_chains, steps, seed).labels
 
     def predict_proba(
@@ -307,7 +315,7 @@ class Run:
         torch.Size([2, 10])
         """
         if by == "energy" and mask is None:
-            probs = inference.predict_proba(self.model, self._refined_rows(x, given, refine, seed), given_of(given))
+            probs = inference.predict_proba(self.model, self._refined_rows(x, given, refine, seed), self._given(given))
             return inference.at_temperature(probs, self._temperature().value) if calibrated else probs
         if calibrated:
             raise InputError("calibrated= applies to p(label | x) by energy without a mask: leave it out")
@@ -321,15 +329,15 @@ class Run:
 
     def predict_joint(self, x: Array, *, given: Labels = None) -> inference.JointPrediction:
         """Predict the jointly most probable labels, with their log-probability. Exact."""
-        return inference.predict_joint(self.model, self._checked(x), given_of(given))
+        return inference.predict_joint(self.model, self._checked(x), self._given(given))
 
     def rank(self, x: Array, first: Labels, second: Labels, *, given: Labels = None) -> inference.Ranking:
         """Compare two labelings of x by their log-odds."""
-        return inference.rank(self.model, self._checked(x), given_of(first), given_of(second), given_of(given))
+        return inference.rank(self.model, self._checked(x), self._given(first), self._given(second), self._given(given))
 
     def compatibility(self, x: Array, y: Labels, *, given: Labels = None) -> inference.Compatibility:
         """Compute the probability of labels given x, and their rank among all labelings."""
-        return inference.compatibility(self.model, self._checked(x), given_of(y), given_of(given))
+        return inference.compatibility(self.model, self._checked(x), self._given(y), self._given(given))
 
     # Calibration and prediction sets.
 
@@ -527,7 +535,7 @@ class Run:
         [[3], [2], [-1]]
         """
         threshold = self.threshold(CONFIDENCE, 1.0 - check_number("coverage", coverage))
-        return inference.abstain(self.model, self._checked(x), threshold, given_of(given))
+        return inference.abstain(self.model, self._checked(x), threshold, self._given(given))
 
     # Samples.
 
@@ -601,7 +609,7 @@ class Run:
         drawn = inference.sample(
             self.model,
             n,
-            given=given_of(given),
+            given=self._given(given),
             method=method or ("resample" if moves.draws_labels else "marginalize"),
             x_kernel=moves.x_kernel,
             y_kernel=moves.y_kernel,
@@ -772,7 +780,7 @@ class Run:
         return inference.distal(
             self.model,
             n,
-            given=given_of(given),
+            given=self._given(given),
             start=self._noise_start(),
             step_size=step_size,
             max_steps=max_steps,
@@ -879,7 +887,7 @@ class Run:
             self.model,
             rows,
             held,
-            given=given_of(given),
+            given=self._given(given),
             n_draws=n_draws,
             level=level,
             method=method,
@@ -937,7 +945,7 @@ class Run:
             self._checked(x),
             kernel=kernel or self.sampling.langevin,
             steps=steps,
-            given=given_of(given),
+            given=self._given(given),
             n_draws=n_draws,
             differentiable=differentiable,
             generator=generator_of(seed),
@@ -984,7 +992,7 @@ class Run:
         return inference.convert(
             self.model,
             self._checked(x),
-            given_of(to),
+            self._given(to),
             mask=None if mask is None else self.mask(mask),
             method="resample" if self.sampling.draws_labels else "marginalize",
             x_kernel=self.sampling.x_kernel,
@@ -1124,7 +1132,7 @@ class Run:
                 raise InputError(f"this needs validation rows, but {self.origin.name} has none: pass yours to {call}")
             return self.data.x_held, self.data.y_held
         rows = self._checked(x)
-        return rows, self.labels.given(given_of(y), len(rows), rows.device)
+        return rows, self.labels.given(self._given(y), len(rows), rows.device)
 
     def _reference_of(self, score: str) -> inference.Reference | None:
         """Compute the features of training rows, if a score needs them, once."""
@@ -1177,7 +1185,7 @@ class Run:
                 f"{run.origin.name} has x of shape {run.event_shape} in {run.bounds}, {self.origin.name} has "
                 f"{self.event_shape} in {self.bounds}: only runs on the same x can be composed"
             )
-        return run.model if given is None else (run.model, given_of(given))
+        return run.model if given is None else (run.model, run._given(given))
 
     # Kernels, steps and starts: the recipe's by default.
 
@@ -1224,7 +1232,7 @@ class Run:
             n_chains=n_chains,
             steps=steps,
             generator=generator_of(seed),
-            given=given_of(given),
+            given=self._given(given),
             mask=None if mask is None else self.mask(mask),
             x_start=self._noise_start(),
         )
@@ -1291,7 +1299,7 @@ class Run:
         """Return the label whose classes get Gaussians, the first given of several, with notes."""
         if len(self.labels) < 2:
             return None, ()
-        y = self.labels.given(given_of(given), n)
+        y = self.labels.given(self._given(given), n)
         names = [self.labels.names[k] for k in (y != MISSING).any(0).nonzero()[:, 0].tolist()]
         if not names:
             raise InputError(

@@ -1,4 +1,4 @@
-"""runs: convert user data (arrays, tensors or a torch Dataset) to training rows and held-out rows."""
+"""runs: convert user data (arrays, tensors, data frames, lists or a torch Dataset) to rows and labels."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from jointenergy.data.base import split_rows
 from jointenergy.data.covariances import covariance_of
 from jointenergy.data.training import TrainingData, filled
 from jointenergy.errors import InputError
-from jointenergy.labels import MISSING, LabelSpace
+from jointenergy.labels import MISSING, Given, LabelSpace
 from jointenergy.models import Box, Domain, Reals
-from jointenergy.runs.arrays import shaped, tensor_of
+from jointenergy.runs.arrays import Labels, shaped, tensor_of, unmasked
 from jointenergy.training.defaults import CORRELATED
 
 LabelNames = LabelSpace | Mapping[str, int | Sequence[str]] | Sequence[str] | int
@@ -41,8 +41,11 @@ class UserRows:
     labels: LabelSpace
 
 
-def rows_of_user(data: object, labels: LabelNames | None) -> UserRows:
-    """Read user data: (x, y), x alone, a torch Dataset, or a data set of the library."""
+def rows_of_user(data: object, labels: LabelNames | None, what: str = "data", named_by: str = "labels=") -> UserRows:
+    """Read user data: (x, y), x alone, a torch Dataset, or a data set of the library.
+
+    `what` and `named_by` say in messages which data these are, and what names the labels.
+    """
     if isinstance(data, Dataset):
         if labels is not None and label_space(labels) != data.labels:
             raise InputError(f"the data set defines its labels {data.labels!r}: leave out labels=")
@@ -60,9 +63,9 @@ def rows_of_user(data: object, labels: LabelNames | None) -> UserRows:
     x = _numbers(x)
     if y is None:
         if labels is not None:
-            raise InputError("labels= names the values of y, but there is no y: pass data as (x, y)")
+            raise InputError(f"{named_by} names the values of y, but there is no y: pass {what} as (x, y)")
         return UserRows(x, torch.empty(len(x), 0, dtype=torch.int64), LabelSpace.none())
-    codes, space = label_columns(y, labels)
+    codes, space = label_columns(y, labels, named_by)
     if len(codes) != len(x):
         raise InputError(f"x has {len(x)} rows but y has {len(codes)}: pass one row of labels per row of x")
     return UserRows(x, codes, space)
@@ -89,7 +92,7 @@ def _read(dataset: TorchDataset[Any]) -> tuple[Tensor, np.ndarray[Any, Any] | No
             )
         x = item[0] if pair else item
         try:
-            xs.append(x if isinstance(x, Tensor) else torch.from_numpy(np.array(x)))
+            xs.append(x if isinstance(x, Tensor) else torch.from_numpy(np.array(unmasked(x))))
         except (TypeError, ValueError):
             raise InputError(
                 f"x of item {i} is a {type(x).__name__}: convert it to a tensor in the Dataset's transform"
@@ -100,7 +103,7 @@ def _read(dataset: TorchDataset[Any]) -> tuple[Tensor, np.ndarray[Any, Any] | No
                 "all to one shape"
             )
         if pair:
-            ys.append(np.asarray(item[1].cpu() if isinstance(item[1], Tensor) else item[1]))
+            ys.append(unmasked(item[1].cpu() if isinstance(item[1], Tensor) else item[1]))
     if ys and len(ys) != n:
         raise InputError("some items of the Dataset have no labels: use MISSING (-1) for them")
     if len({y.shape for y in ys}) > 1:
@@ -112,20 +115,7 @@ def _read(dataset: TorchDataset[Any]) -> tuple[Tensor, np.ndarray[Any, Any] | No
 
 def _numbers(x: object) -> Tensor:
     """Convert x to uint8 or float32 `[n, *event]`; NaN marks unknown entries."""
-    if hasattr(x, "to_numpy"):  # a data frame
-        x = x.to_numpy()
-    try:
-        array = np.asarray(x) if isinstance(x, list) else x
-    except ValueError:
-        raise InputError("x must be one array, but its rows have different lengths") from None
-    if isinstance(array, np.ndarray) and array.dtype.kind in "OUS":
-        try:  # such as a column of numbers with None
-            array = array.astype(np.float64)
-        except (TypeError, ValueError):
-            raise InputError(
-                "x must be numbers, but has other values: encode words as numbers, or use them as y"
-            ) from None
-    found = tensor_of(array, "x")  # type: ignore[arg-type]
+    found = tensor_of(x, "x")
     if found.layout != torch.strided:
         raise InputError("x is a sparse tensor: pass x.to_dense()")
     if found.ndim < 2:
@@ -152,10 +142,19 @@ def label_space(labels: LabelNames) -> LabelSpace:
     return LabelSpace(labels) if isinstance(labels, Mapping) else LabelSpace({"class": labels})
 
 
-def label_columns(y: object, labels: LabelNames | None) -> tuple[Tensor, LabelSpace]:
+def given_of(given: Labels, labels: LabelSpace) -> Given:
+    """Convert labels to the format of `jointenergy.inference`."""
+    if given is None or isinstance(given, Mapping | Tensor):
+        return given
+    if isinstance(given, np.ndarray) and given.dtype.kind in "iu" and not np.ma.is_masked(given):
+        return tensor_of(given, "labels")
+    return label_columns(given, labels, "the run")[0]
+
+
+def label_columns(y: object, labels: LabelNames | None, named_by: str = "labels=") -> tuple[Tensor, LabelSpace]:
     """Convert labels to int64 `[n, L]` with MISSING, and return their label space: as named, or inferred from y."""
     try:
-        array = np.asarray(y.detach().cpu().double() if isinstance(y, Tensor) else y)
+        array = unmasked(y.detach().cpu().double() if isinstance(y, Tensor) else y)
     except (TypeError, ValueError):
         raise InputError("y must be one array, but its rows have different lengths or types") from None
     if array.ndim not in (1, 2):
@@ -164,10 +163,12 @@ def label_columns(y: object, labels: LabelNames | None) -> tuple[Tensor, LabelSp
     titles = tuple(map(str, getattr(y, "columns", ())))  # of a data frame
     space = None if labels is None else label_space(labels)
     if space is not None and len(space) != columns.shape[1]:
-        raise InputError(f"y has {columns.shape[1]} column(s) but labels= names {len(space)}: {list(space.names)}")
+        raise InputError(f"y has {columns.shape[1]} column(s) but {named_by} names {len(space)}: {list(space.names)}")
     names = space.names if space is not None else titles or _names(columns.shape[1])
     values = space.values if space is not None else (None,) * len(names)
-    found = [_column(columns[:, k], name, known) for k, (name, known) in enumerate(zip(names, values, strict=True))]
+    found = [
+        _column(columns[:, k], name, known, named_by) for k, (name, known) in enumerate(zip(names, values, strict=True))
+    ]
     made = space or LabelSpace({name: list(known) for name, (_, known) in zip(names, found, strict=True)})
     codes = torch.stack([codes for codes, _ in found], dim=1)
     return made.check(codes, len(codes)), made
@@ -177,7 +178,9 @@ def _names(n: int) -> tuple[str, ...]:
     return ("class",) if n == 1 else tuple(f"label{k}" for k in range(n))
 
 
-def _column(column: np.ndarray[Any, Any], name: str, known: Sequence[str] | None) -> tuple[Tensor, Sequence[str]]:
+def _column(
+    column: np.ndarray[Any, Any], name: str, known: Sequence[str] | None, named_by: str
+) -> tuple[Tensor, Sequence[str]]:
     """Convert one label to codes, with the names of its values."""
     if column.dtype.kind == "O":
         plain = [None if _is_missing(v) else v for v in column.tolist()]
@@ -194,7 +197,7 @@ def _column(column: np.ndarray[Any, Any], name: str, known: Sequence[str] | None
         for word, m in zip(words, missing, strict=True):
             if not m and word not in places:
                 raise InputError(
-                    f"y has the value {word!r} of {name!r}, which labels= does not name: {list(known)[:5]}"
+                    f"y has the value {word!r} of {name!r}, which {named_by} does not name: {list(known)[:5]}"
                 )
         codes = [MISSING if m else places[w] for w, m in zip(words, missing, strict=True)]
         return torch.tensor(codes, dtype=torch.int64), known
@@ -208,6 +211,8 @@ def _column(column: np.ndarray[Any, Any], name: str, known: Sequence[str] | None
         raise InputError(f"labels of {name!r} must be integers from 0, or {MISSING} where missing, got fractions")
     whole = np.where(hidden, MISSING, wide).astype(np.int64)
     if known is None:
+        if (smallest := int(whole.min(initial=MISSING))) < MISSING:
+            raise InputError(f"labels of {name!r} must be integers from 0, or {MISSING} where missing, got {smallest}")
         largest = int(whole.max(initial=-1))
         if largest < 0:
             raise InputError(f"no row has a label {name!r}: pass labels= to name its values, or leave out y")
@@ -281,7 +286,10 @@ def training_data(
         x_held, y_held = x[held], y[held]
         x, y = x[rest], y[rest]
     else:
-        other = rows_of_user(validation, rows.labels if len(rows.labels) else None)
+        named = len(rows.labels) > 0
+        other = rows_of_user(validation, rows.labels if named else None, "validation", "the training set")
+        if len(other.labels) and not named:
+            raise InputError("validation has labels, but the training set has none: pass x alone as validation")
         x_held, y_held = _checked(other.x, domain, bounds, event_shape, "x of validation"), other.y
         if bool(x_held.isnan().any()):
             raise InputError("validation rows must be complete, but some have unknown entries: remove those rows")

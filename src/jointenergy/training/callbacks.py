@@ -28,9 +28,11 @@ class Event:
 
 
 class Callback:
-    """Called during training. `loop.trainer` has the model and the chains; `loop.stop = True` saves and ends the run.
+    """Called during training. `loop.trainer` has the model and the chains.
 
-    If a callback raises an error, the run is saved and ends.
+    `loop.enough = True` ends the run: the current iteration is checked and saved like the last one. `loop.stop = True`
+    interrupts it like Ctrl-C: `fit` saves it in its folder, if it has one, and raises `KeyboardInterrupt`. If a
+    callback raises an error, the run is saved and ends.
     """
 
     def before_step(self, loop: Loop) -> None:

@@ -177,7 +177,7 @@ def device_of(name: str) -> torch.device:
     except (RuntimeError, TypeError, ValueError):
         raise InputError(f"there is no device called {name!r}: use auto, cpu or cuda") from None
     if device.type == "cuda" and not torch.cuda.is_available():
-        raise InputError("torch finds no GPU for --device cuda: use --device cpu")
+        raise InputError("torch finds no GPU for the device 'cuda': use the device 'cpu'")
     if device.type == "cuda" and (device.index or 0) >= torch.cuda.device_count():
         raise InputError(f"there is no device {name!r}: torch finds {torch.cuda.device_count()} GPU(s)")
     return device
