@@ -45,7 +45,8 @@ class JointEnergyClassifier(ClassifierMixin, TableEstimator):  # type: ignore[mi
         most 500; one for every two labeled rows of larger tables up to 1000, or five passes over the rows, whichever
         is more. Raise it when `fit` warns that it did not converge.
     hidden_layer_sizes : int, sequence of int or None, default=None
-        Widths of the hidden layers, after the convolutions for images. None chooses two layers by the number of rows.
+        Widths of the hidden layers, after the convolutions for images. None chooses two layers by the number of rows:
+        64 wide for fewer than 1000, else 128. Raise them when more rows still improve the score.
     label_weight : float, default=100
         Weight of log p(y | x) relative to log p(x), at least 1. Lower it when densities, samples and imputations
         matter more than accuracy; 1 is the joint likelihood.
@@ -58,12 +59,15 @@ class JointEnergyClassifier(ClassifierMixin, TableEstimator):  # type: ignore[mi
         images. It has 5 folds, or holds out one of them from 1000 rows on. For other tables "auto" holds out rows when
         these are at least 30. Set it to False to train all parts to the end.
     validation_fraction : float, default=0.1
-        Share of rows that early stopping holds out, taken from rows with all labels and numbers.
+        Share of rows that early stopping holds out, taken from rows with all labels and numbers. Lower it for large
+        tables; it has no effect where cross-validation chooses the length.
     n_iter_no_change : int, default=10
         Number of consecutive evaluations, of 40 in a whole fit, that may be worse than the best by more than its
-        standard error before training stops. The newest weights that are not worse are kept.
+        standard error before training stops. The newest weights that are not worse are kept. Raise it when
+        `validation_scores_` still rises at the end.
     batch_size : int or "auto", default="auto"
-        Rows per iteration. "auto" takes 32 to 64 for fewer than 1000 rows, else 128.
+        Rows per iteration. "auto" takes 32 to 64 for fewer than 1000 rows, else 128. Lower it to save memory with wide
+        rows; raise it, with `learning_rate_init`, when the loss is noisy.
     learning_rate_init : float, default=0.004
         Initial learning rate. Lower it when the loss in `loss_curve_` is unstable.
     categorical_features : "from_dtype", None or a sequence of columns, default="from_dtype"
