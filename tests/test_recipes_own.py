@@ -198,7 +198,7 @@ def _broken(at: Path) -> None:
         (_flat, "its images lie in no class folders, and no .csv file has their labels"),
         (_one_class, "needs at least 2 class folders, found only"),
         (_no_names, "no column of its .csv file names its images"),
-        (_broken, "b.png cannot be read"),
+        (_broken, "b.png cannot be read: its format is unknown, or it is damaged$"),
     ],
 )
 def test_nonsense_is_answered_in_one_sentence(write, sentence, tmp_path):

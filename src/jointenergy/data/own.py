@@ -9,13 +9,12 @@ from pathlib import Path
 import numpy as np
 
 from jointenergy.data.base import Dataset
-from jointenergy.data.folders import GREY, image_files, images_in, opened_image
+from jointenergy.data.folders import GREY, image_files, images_in, opened_image, read_image
 from jointenergy.data.labeled_images import labeled_images
 from jointenergy.data.options import Options
 from jointenergy.data.places import own_name
 from jointenergy.data.registry import load
 from jointenergy.errors import InputError
-from jointenergy.files.reading import reason_of
 
 COMMON = 0.5  # share of the images that must have one size, to keep its aspect ratio
 READABLE = "a folder of images with one folder per class, a folder of images with a .csv file, an .npz or a .csv file"
@@ -39,7 +38,7 @@ def look(place: Path, most: int) -> OwnData:
     if name is None:
         raise InputError(f"{place} cannot be trained on: {_lacking(place)}; give {READABLE}")
     if name in ("npz", "csv"):
-        return _numbers(place, name)
+        return _numbers(place, name, Options(label=label))
     options, notes = _sizes(place, most)
     if name == "image-attributes":
         found = labeled_images(place)
