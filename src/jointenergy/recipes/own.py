@@ -207,6 +207,7 @@ COMMENTS = {
     "data.separate_batches": "the density term uses a separate batch without augmentation",
     "data.options.image_size": "height and width; larger images train slower",
     "data.options.columns": "label columns of the table",
+    "data.options.label": "the column with the class",
     "data.options.center": "columns are standardized: (x - center) / scale",
     "model.family": "log p(x) only, since the data have no labels",
     "model.network.kind": "mlp, image-cnn, nf-wide-resnet, ...",
