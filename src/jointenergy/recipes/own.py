@@ -216,7 +216,7 @@ COMMENTS = {
     "objective.log_p_y_given_x": "weight of log p(y | x)",
     "objective.energy_l2": "keeps energies near 0",
     "chain.steps": "Langevin steps per iteration; more are slower but more stable",
-    "chain.kernel.kind": "langevin, or mala with a step_size and a temperature",
+    "chain.kernel.kind": "langevin; or mala, hmc or underdamped, with a step_size and a temperature",
     "chain.label_kernel": "block Gibbs: alternates labels given x and x given labels",
     "chain.sampling_steps": "steps of `jointenergy sample`",
     "buffer.size": "number of persistent chains",
