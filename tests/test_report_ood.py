@@ -30,7 +30,7 @@ from jointenergy.metrics import detection, registry
 from jointenergy.models import Box, ConditionalModel, EnergyModel
 from jointenergy.report import ood as ood_part
 from jointenergy.report.ood import Asked, OodSizes, ood, scores_of
-from jointenergy.report.ood_sets import embedded, read_outside
+from jointenergy.report.ood_sets import built_in_sets, read_outside
 from jointenergy.report.sections import Subject
 from jointenergy.runs import Run
 from jointenergy.runs.origin import Origin, Sampling
@@ -133,7 +133,7 @@ def test_noise_belongs_to_the_row(monkeypatch, untouched_random_state):
     assert not np.array_equal(other, found[0][NOISED])
 
 
-# Embedded sets.
+# Built-in sets.
 
 
 def all_of(rows, size=500):
@@ -146,7 +146,7 @@ def test_embedded_sets_are_what_they_say(shape, untouched_random_state):
     run = wrapped(shape=shape, bounds=(low, high))
     test = torch.rand(50, *shape, generator=torch.Generator().manual_seed(0)) * (high - low) + low
     with untouched_random_state():
-        sets = {rows.name: rows for rows in embedded(run, test, 80, seed=3)}
+        sets = {rows.name: rows for rows in built_in_sets(run, test, 80, seed=3)}
         x = {name: all_of(rows) for name, rows in sets.items()}
     # Rows that are no images have no pixels.
     assert set(x) == {"noise", "constant", "interpolations", *(["shuffled_pixels", "patches"] if shape != (5,) else [])}
@@ -156,7 +156,7 @@ def test_embedded_sets_are_what_they_say(shape, untouched_random_state):
         assert float(x[name].min()) >= low
         assert float(x[name].max()) <= high
         assert name.replace("_", " ") in rows.says.lower()
-    again = {rows.name: all_of(rows) for rows in embedded(run, test, 80, seed=4)}
+    again = {rows.name: all_of(rows) for rows in built_in_sets(run, test, 80, seed=4)}
     assert all(not torch.equal(again[name], values) for name, values in x.items())
     assert {name: len(values) for name, values in x.items() if name != "patches"} == {
         "noise": 80,
@@ -184,7 +184,7 @@ def test_shuffled_rows_have_their_pixels_in_orders_of_their_own():
     run = wrapped(shape=(3, 4, 5), bounds=(0.0, 1000.0))
     pixels = torch.arange(20.0).view(4, 5)
     test = torch.stack([torch.stack([pixels, pixels + 100, pixels + 200]) + 300 * (i % 2) for i in range(6)])
-    rows = next(r for r in embedded(run, test, 6, seed=0) if r.name == "shuffled_pixels")
+    rows = next(r for r in built_in_sets(run, test, 6, seed=0) if r.name == "shuffled_pixels")
     x = all_of(rows).flatten(2)
     assert torch.equal(x[:, 1] - x[:, 0], torch.full((6, 20), 100.0))
     assert torch.equal(x[:, 2] - x[:, 0], torch.full((6, 20), 200.0))
@@ -196,7 +196,7 @@ def test_shuffled_rows_have_their_pixels_in_orders_of_their_own():
 
 def test_patches_are_pieces_of_the_photographs():
     run = wrapped(shape=(3, 8, 8), bounds=(-1.0, 1.0))
-    rows = next(r for r in embedded(run, torch.zeros(2, 3, 8, 8), 12, seed=0) if r.name == "patches")
+    rows = next(r for r in built_in_sets(run, torch.zeros(2, 3, 8, 8), 12, seed=0) if r.name == "patches")
     photos = [p.astype(np.int64) for p in load_sample_images().images]
     used = set()
     for patch in ((all_of(rows) + 1) * 127.5).round().long().permute(0, 2, 3, 1).numpy():
@@ -207,7 +207,7 @@ def test_patches_are_pieces_of_the_photographs():
         assert hits
         used |= hits
     assert used == {0, 1}
-    huge = embedded(wrapped(shape=(1, 428, 428)), torch.zeros(2, 1, 428, 428), 2, seed=0)
+    huge = built_in_sets(wrapped(shape=(1, 428, 428)), torch.zeros(2, 1, 428, 428), 2, seed=0)
     assert "patches" not in {rows.name for rows in huge}
 
 
@@ -515,7 +515,7 @@ def test_a_section_has_figures_tables_and_pictures(run, suite, monkeypatch, unto
     for name, value in section.metrics.items():
         assert value is not None
         registry.check_value(name, value)
-    x = all_of(next(r for r in embedded(run, test.x, 1000, seed=2) if r.name == "shuffled_pixels"))
+    x = all_of(next(r for r in built_in_sets(run, test.x, 1000, seed=2) if r.name == "shuffled_pixels"))
     by_hand = float((run.score(test.x)[:, None] > run.score(x)).double().mean())
     assert section.metrics["ood_auroc.shuffled_pixels.log_density"] == pytest.approx(by_hand, abs=1e-9)
     main, *folded = section.tables

@@ -19,7 +19,7 @@ from jointenergy.inference import SCORES
 from jointenergy.metrics.detection import Separation, Values, separation
 from jointenergy.metrics.registry import finite_or_none
 from jointenergy.report.drawings import COLORS, drawing, grids, picture
-from jointenergy.report.ood_sets import Made, Outside, embedded
+from jointenergy.report.ood_sets import Made, Outside, built_in_sets
 from jointenergy.report.predictors import prefix, shown
 from jointenergy.report.sections import Cell, Picture, Rows, Section, Subject, Suite, Table
 from jointenergy.runs import Run
@@ -31,7 +31,7 @@ TITLE = "Out-of-distribution detection"
 
 @dataclass(frozen=True)
 class OodSizes:
-    """Rows of each embedded set, the most that are scored of the others, and whether noised rows are scored too."""
+    """Rows of each built-in set, the most that are scored of the others, and whether noised rows are scored too."""
 
     rows: int
     most: int | None
@@ -58,7 +58,7 @@ def ood(subject: Subject, suite: Suite) -> Section:
     runs = subject.classifiers()
     recipe = subject.run.recipe
     noise = recipe.data.noise if sizes.noised and recipe is not None else 0.0
-    sets: list[Rows] = [*subject.outside, *embedded(subject.run, subject.test.x, sizes.rows, subject.seed)]
+    sets: list[Rows] = [*subject.outside, *built_in_sets(subject.run, subject.test.x, sizes.rows, subject.seed)]
     _check_names(sets)
     asked, refused = _askable(runs, subject.test.x, noised=noise > 0)
     if not asked:

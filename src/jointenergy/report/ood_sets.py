@@ -224,7 +224,7 @@ class Made:
             yield self.make(begin, min(begin + size, self.n))
 
 
-def embedded(run: Run, test: Tensor, n: int, seed: int) -> list[Made]:
+def built_in_sets(run: Run, test: Tensor, n: int, seed: int) -> list[Made]:
     """At most `n` rows of every set that fits the run; those made from test rows have at most as many as these."""
     form = image_form(run.event_shape)
     makers = [noise(run, n, seed), constant(run, n, seed)]
