@@ -31,7 +31,7 @@ from jointenergy.cli.inputs import named_places
 from jointenergy.report import attack_target, provenance, results, suite
 from jointenergy.report.distal import distal
 from jointenergy.report.ood import ood
-from jointenergy.report.ood_sets import read_outside
+from jointenergy.report.ood_sets import read_ood_set
 from jointenergy.report.robustness import (
     SIZES,
     Attacked,
@@ -107,8 +107,8 @@ def main() -> None:
     torch.set_num_threads(1)
     began = time.perf_counter()
     run, baseline = je.load(arguments.run), je.load(arguments.baseline) if arguments.baseline else None
-    outside = [read_outside(k, Path(place), run) for k, place in named_places(arguments.ood, "--ood", "DIR").items()]
-    subject = suite.subject_of(run, baseline=baseline, outside=outside)
+    ood_sets = [read_ood_set(k, Path(place), run) for k, place in named_places(arguments.ood, "--ood", "DIR").items()]
+    subject = suite.subject_of(run, baseline=baseline, ood_sets=ood_sets)
     figures: dict[str, float | None] = {}
     for part in (ood, distal) if baseline else ():
         section = part(subject, "paper")

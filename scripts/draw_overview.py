@@ -24,7 +24,7 @@ from jointenergy.data import load
 from jointenergy.metrics.detection import separation
 from jointenergy.report import gallery
 from jointenergy.report.drawings import COLORS, drawing, picture
-from jointenergy.report.ood_sets import read_outside
+from jointenergy.report.ood_sets import read_ood_set
 
 FILE = Path(__file__).resolve().parents[1] / "docs" / "figures" / "overview.png"
 SIDE = 8  # pixels of a digit
@@ -78,7 +78,7 @@ def draw(figure: Figure, run: jointenergy.Run, images: Path) -> None:
     completed.set_yticks(centers(ROWS), ["known", "draw", "draw", "draw", "truth"])
 
     inside = run.score(test.x).numpy()
-    others = read_outside("kmnist", images, run)
+    others = read_ood_set("kmnist", images, run)
     outside = torch.cat([run.score(x) for x in others.batches(BATCH)]).numpy()
     low, high = np.quantile(outside, 0.02), inside.max()
     edges = np.linspace(low, high, 45)

@@ -45,7 +45,7 @@ from jointenergy.experiments import study as studies
 from jointenergy.recipes import run_folder
 from jointenergy.recipes.schema import read as read_recipe
 from jointenergy.report import cache, comparison, page, results
-from jointenergy.report.ood_sets import read_outside
+from jointenergy.report.ood_sets import read_ood_set
 from jointenergy.report.sections import Picture, Section, Table
 from jointenergy.report.suite import RunEvaluation
 from jointenergy.runs.loading import open_run
@@ -471,8 +471,8 @@ def targets(place: Path, scratch: Path) -> dict[str, Target]:
     def pieces(path: Path) -> list[Any]:
         return list(array_pieces(path, 2))
 
-    def outside(path: Path) -> list[Any]:
-        return list(read_outside("set", path, run).batches(10))
+    def ood_set(path: Path) -> list[Any]:
+        return list(read_ood_set("set", path, run).batches(10))
 
     def feature_file(path: Path) -> object:
         return cached_features("f", str(path), 3, lambda: torch.zeros(3, 2)), arrays_of(path)
@@ -528,17 +528,17 @@ def targets(place: Path, scratch: Path) -> dict[str, Target]:
         "npz": Target(packed, ".npz", of_npz, arrays_of),
         "npz in pieces": Target(packed, ".npz", of_npz, pieces),
         "npz data set": Target(packed, ".npz", of_npz, table("npz")),
-        "npz outside": Target(packed, ".npz", of_npz, outside),
+        "npz ood set": Target(packed, ".npz", of_npz, ood_set),
         "npz features": Target(features.getvalue(), ".npz", of_npz, feature_file),
         "csv data set": Target(csv, ".csv", of_csv, table("csv")),
         "csv own": Target(csv, ".csv", of_csv, lambda p: look(p, 32)),
         "png": Target(png, ".png", of_png, lambda p: decode(p.read_bytes(), "x", None, (8, 8))),
         "tar": Target(tar, ".tar.gz", of_tar, lambda p: image_folder(p, size=(8, 8))),
         "tar of images": Target(tar, ".tar.gz", of_tar, lambda p: [len(c) for _, c in images_in(p)]),
-        "tar outside": Target(tar, ".tar.gz", of_tar, outside),
+        "tar ood set": Target(tar, ".tar.gz", of_tar, ood_set),
         "zip": Target(zipped, ".zip", of_zip, lambda p: image_folder(p, size=(8, 8))),
         "idx": Target(idx, ".gz", of_idx, lambda p: read_idx(p, 3)),
-        "idx outside": Target(idx, "-idx3-ubyte.gz", of_idx, outside),
+        "idx ood set": Target(idx, "-idx3-ubyte.gz", of_idx, ood_set),
         "pickle": Target(python3_pickle(rows, 2), "", of_pickle, lambda p: unpickle(p.read_bytes(), "x")),
         "pickle of Python 2": Target(
             python2_pickle({k.encode(): v for k, v in rows.items() if not isinstance(v, str)}),

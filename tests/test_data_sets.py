@@ -535,8 +535,16 @@ def test_one_row_without_a_label_or_alone_in_its_class_is_no_fault(tmp_path, lon
 @pytest.mark.parametrize(
     ("text", "sentence"),
     [
-        ("a,c\n1,x\nz,y\n", "has 'z' in row 3 of column 'a', where a finite number should be"),
-        ("a,c\n1,x\n,y\n", "has '' in row 3 of column 'a'"),
+        (
+            "a,c\n1,x\nz,y\n",
+            "has 'z' in row 3 of column 'a', where a finite number should be: leave out a column of words, or train "
+            "JointEnergyClassifier",
+        ),
+        (
+            "a,c\n1,x\n,y\n",
+            "has '' in row 3 of column 'a', .*: fill or leave out such rows, or train by jointenergy.fit",
+        ),
+        ("a,c\n1,x\n1e300,y\n", "has '1e300' in row 3 of column 'a', .*: correct or leave out such rows"),
         ("a,c\n1,x\n2\n", "row 3 has 1 cells for 2 names"),
         ("a,a,c\n1,2,x\n", r"names a column twice: 'a'"),
         ("c\n1\n2\n", "has no column beside the label 'c'"),
@@ -547,6 +555,24 @@ def test_tables_that_do_not_fit_are_named(tmp_path, text, sentence):
     path.write_text(text)
     with pytest.raises(InputError, match=rf"t\.csv .*{sentence}"):
         load("csv", path)
+
+
+@pytest.mark.parametrize(("n", "values"), [(40, "0.5"), (200, "1")])
+def test_a_last_column_of_measurements_is_no_label(tmp_path, n, values):
+    """Each value would become a class: fractions that differ in most rows, or more than 50 whole numbers."""
+    path = tmp_path / "t.csv"
+    path.write_text("a,b\n" + "".join(f"{i},{float(values) * (i % 60):g}\n" for i in range(n)))
+    with pytest.raises(
+        InputError, match=r"the last column 'b' .* different values in .* rows.*`jointenergy init --label"
+    ):
+        load("csv", path)
+    assert load("csv", path, options=Options(label="b")).labels.cardinalities == (min(n, 60),)
+
+
+def test_a_label_of_a_few_fractions_is_a_label(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text("a,dose\n" + "".join(f"{i},{(0.5, 1.0, 2.5)[i % 3]}\n" for i in range(30)))
+    assert load("csv", path).labels == LabelSpace({"dose": ["0.5", "1.0", "2.5"]})
 
 
 # Options.

@@ -23,7 +23,7 @@ from jointenergy.recipes.settings import DataSettings
 from jointenergy.report import likelihood as likelihood_part
 from jointenergy.report import ood_sets
 from jointenergy.report.extractors import Rescaled
-from jointenergy.report.ood_sets import read_outside
+from jointenergy.report.ood_sets import read_ood_set
 from jointenergy.report.suite import subject_of
 from jointenergy.runs.loading import open_run
 from tests.generated_data import picture_bytes, write_idx_set
@@ -215,7 +215,7 @@ def test_a_run_on_logits(tmp_path):
         (tmp_path / "other" / f"{i}.png").write_bytes(picture_bytes(image[0].numpy()))
     np.save(tmp_path / "other.npy", raw.numpy())
     for place in (tmp_path / "other", tmp_path / "other.npy"):
-        (rows,) = read_outside("other", place, opened).batches(10)
+        (rows,) = read_ood_set("other", place, opened).batches(10)
         assert (rows - opened.rows(raw)).abs().max() < 0.05
     flat = ood_sets.constant(opened, 3, 0).make(0, 3)
     assert ((Logit().inverse(flat.double()) * 256).floor().flatten(1).std(1) < 1).all()

@@ -138,6 +138,18 @@ def test_columns_of_a_table_are_standardized(tmp_path):
         load("csv", tmp_path / "mine.csv", options=Options(center=(1.0, 2.0)))
 
 
+def test_the_label_of_a_table_can_be_named(tmp_path, monkeypatch):
+    """By default the last column would be the label."""
+    place, out = tmp_path / "mine.csv", tmp_path / "fit.toml"
+    place.write_text("grade,size\n" + "".join(f"{('low', 'high')[i % 2]},{i / 7:.3f}\n" for i in range(60)))
+    settings, said = initialized(place, out, monkeypatch, "--label", "grade")
+    assert "grade: high 27, low 27" in said
+    assert settings.data.options.label == "grade"
+    assert data_of(settings, place).labels.names == ("grade",)
+    with pytest.raises(InputError, match=r"--label names a column of a .csv file, and .* is read as 'npz'"):
+        look(write_npz(tmp_path / "mine.npz"), 32, "grade")
+
+
 def test_a_table_is_predicted_on_the_scale_of_its_file(tmp_path, monkeypatch):
     """Raw columns would lie thousands of standard deviations outside the bounds of x."""
     place = made.write_table(tmp_path / "mine.csv")
@@ -198,7 +210,7 @@ def _broken(at: Path) -> None:
         (_flat, "its images lie in no class folders, and no .csv file has their labels"),
         (_one_class, "needs at least 2 class folders, found only"),
         (_no_names, "no column of its .csv file names its images"),
-        (_broken, "b.png cannot be read"),
+        (_broken, "b.png cannot be read: its format is unknown, or it is damaged$"),
     ],
 )
 def test_nonsense_is_answered_in_one_sentence(write, sentence, tmp_path):

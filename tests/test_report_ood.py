@@ -30,7 +30,7 @@ from jointenergy.metrics import detection, registry
 from jointenergy.models import Box, ConditionalModel, EnergyModel
 from jointenergy.report import ood as ood_part
 from jointenergy.report.ood import Asked, OodSizes, ood, scores_of
-from jointenergy.report.ood_sets import embedded, read_outside
+from jointenergy.report.ood_sets import built_in_sets, read_ood_set
 from jointenergy.report.sections import Subject
 from jointenergy.runs import Run
 from jointenergy.runs.origin import Origin, Sampling
@@ -89,7 +89,7 @@ def rows_of(x, labels=None):
 
 def test_a_gaussian_tells_a_wider_one_as_often_as_the_closed_form_says():
     """|x|^2 / 2 is exponential: of scales 1 and s the first is smaller with probability s^2 / (1 + s^2)."""
-    subject = Subject(wrapped(), rows_of(normal(4000)), outside=[Given("wide", normal(4000, scale=2.0, seed=1))])
+    subject = Subject(wrapped(), rows_of(normal(4000)), ood_sets=[Given("wide", normal(4000, scale=2.0, seed=1))])
     found = ood(subject, "full").metrics
     for kind in ("log_density", "gradient_norm"):
         assert found[f"ood_auroc.wide.{kind}"] == pytest.approx(0.8, abs=0.02)  # four standard errors
@@ -133,7 +133,7 @@ def test_noise_belongs_to_the_row(monkeypatch, untouched_random_state):
     assert not np.array_equal(other, found[0][NOISED])
 
 
-# Embedded sets.
+# Built-in sets.
 
 
 def all_of(rows, size=500):
@@ -146,7 +146,7 @@ def test_embedded_sets_are_what_they_say(shape, untouched_random_state):
     run = wrapped(shape=shape, bounds=(low, high))
     test = torch.rand(50, *shape, generator=torch.Generator().manual_seed(0)) * (high - low) + low
     with untouched_random_state():
-        sets = {rows.name: rows for rows in embedded(run, test, 80, seed=3)}
+        sets = {rows.name: rows for rows in built_in_sets(run, test, 80, seed=3)}
         x = {name: all_of(rows) for name, rows in sets.items()}
     # Rows that are no images have no pixels.
     assert set(x) == {"noise", "constant", "interpolations", *(["shuffled_pixels", "patches"] if shape != (5,) else [])}
@@ -156,7 +156,7 @@ def test_embedded_sets_are_what_they_say(shape, untouched_random_state):
         assert float(x[name].min()) >= low
         assert float(x[name].max()) <= high
         assert name.replace("_", " ") in rows.says.lower()
-    again = {rows.name: all_of(rows) for rows in embedded(run, test, 80, seed=4)}
+    again = {rows.name: all_of(rows) for rows in built_in_sets(run, test, 80, seed=4)}
     assert all(not torch.equal(again[name], values) for name, values in x.items())
     assert {name: len(values) for name, values in x.items() if name != "patches"} == {
         "noise": 80,
@@ -184,7 +184,7 @@ def test_shuffled_rows_have_their_pixels_in_orders_of_their_own():
     run = wrapped(shape=(3, 4, 5), bounds=(0.0, 1000.0))
     pixels = torch.arange(20.0).view(4, 5)
     test = torch.stack([torch.stack([pixels, pixels + 100, pixels + 200]) + 300 * (i % 2) for i in range(6)])
-    rows = next(r for r in embedded(run, test, 6, seed=0) if r.name == "shuffled_pixels")
+    rows = next(r for r in built_in_sets(run, test, 6, seed=0) if r.name == "shuffled_pixels")
     x = all_of(rows).flatten(2)
     assert torch.equal(x[:, 1] - x[:, 0], torch.full((6, 20), 100.0))
     assert torch.equal(x[:, 2] - x[:, 0], torch.full((6, 20), 200.0))
@@ -196,7 +196,7 @@ def test_shuffled_rows_have_their_pixels_in_orders_of_their_own():
 
 def test_patches_are_pieces_of_the_photographs():
     run = wrapped(shape=(3, 8, 8), bounds=(-1.0, 1.0))
-    rows = next(r for r in embedded(run, torch.zeros(2, 3, 8, 8), 12, seed=0) if r.name == "patches")
+    rows = next(r for r in built_in_sets(run, torch.zeros(2, 3, 8, 8), 12, seed=0) if r.name == "patches")
     photos = [p.astype(np.int64) for p in load_sample_images().images]
     used = set()
     for patch in ((all_of(rows) + 1) * 127.5).round().long().permute(0, 2, 3, 1).numpy():
@@ -207,7 +207,7 @@ def test_patches_are_pieces_of_the_photographs():
         assert hits
         used |= hits
     assert used == {0, 1}
-    huge = embedded(wrapped(shape=(1, 428, 428)), torch.zeros(2, 1, 428, 428), 2, seed=0)
+    huge = built_in_sets(wrapped(shape=(1, 428, 428)), torch.zeros(2, 1, 428, 428), 2, seed=0)
     assert "patches" not in {rows.name for rows in huge}
 
 
@@ -315,7 +315,7 @@ def test_all_kinds_of_files_give_the_same_rows(tmp_path, kind):
     x[:, 0] = x[:, -1] = x[:, :, 0] = x[:, :, -1] = 0
     x[3], x[4] = 0, 255
     run = wrapped(shape=(64,), bounds=(-2.0, 6.0))
-    rows = read_outside("set-1", write(tmp_path / "set", kind, x), run)
+    rows = read_ood_set("set-1", write(tmp_path / "set", kind, x), run)
     found = all_of(rows, 5)
     background = np.where(np.arange(23) == 4, 255, 0)
     padded = np.stack([np.pad(i, 2, constant_values=v) for i, v in zip(x, background, strict=True)]) / 255.0
@@ -336,7 +336,7 @@ def test_images_of_many_sizes_and_colors_in_one_folder(tmp_path):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes(png(rng.integers(0, 256, shape, np.uint8)))
     (tmp_path / "notes.txt").write_text("no image")
-    rows = read_outside("s", tmp_path, wrapped(shape=(3, 8, 8), bounds=(0.0, 1.0)))
+    rows = read_ood_set("s", tmp_path, wrapped(shape=(3, 8, 8), bounds=(0.0, 1.0)))
     assert all_of(rows).shape == (4, 3, 8, 8)
     assert "1 image of 16 x 16, averaged in blocks of 2 x 2" in rows.says
     assert "2 images of 20 x 30 to 40 x 31, converted to color with three equal channels, resized to 8 x 8" in rows.says
@@ -346,15 +346,15 @@ def test_floats_are_on_the_scale_of_the_run(tmp_path):
     run, x = wrapped(shape=(64,), bounds=(-1.0, 1.0)), np.linspace(-1, 1, 640).reshape(10, 64)
     for stored in (x, x.astype(np.float32), x.reshape(10, 8, 8), x.reshape(10, 1, 8, 8), x.astype(">f8")):
         np.save(tmp_path / "x.npy", stored)
-        assert np.allclose(all_of(read_outside("s", tmp_path / "x.npy", run), 3).numpy(), x, atol=1e-7)
+        assert np.allclose(all_of(read_ood_set("s", tmp_path / "x.npy", run), 3).numpy(), x, atol=1e-7)
     last = np.random.default_rng(0).random((4, 16, 16, 3)).astype(np.float32)  # channels last, and averaged in color
     np.savez(tmp_path / "y.npz", last)
-    found = all_of(read_outside("s", tmp_path / "y.npz", wrapped(shape=(3, 8, 8), bounds=(0.0, 1.0))))
+    found = all_of(read_ood_set("s", tmp_path / "y.npz", wrapped(shape=(3, 8, 8), bounds=(0.0, 1.0))))
     expected = last.reshape(4, 8, 2, 8, 2, 3).mean((2, 4)).transpose(0, 3, 1, 2)
     assert np.allclose(found.numpy(), expected, atol=1e-6)
     table = np.random.default_rng(0).random((7, 5)).astype(np.float32)
     np.save(tmp_path / "table.npy", table)
-    rows = read_outside("s", tmp_path / "table.npy", wrapped(shape=(5,), bounds=(0.0, 1.0)))
+    rows = read_ood_set("s", tmp_path / "table.npy", wrapped(shape=(5,), bounds=(0.0, 1.0)))
     assert np.array_equal(all_of(rows, 2).numpy(), table)
 
 
@@ -379,7 +379,7 @@ def test_arrays_that_do_not_fit_are_refused(tmp_path, name, array, sentence):
     else:
         np.save(tmp_path / name, array, allow_pickle=array.dtype == object)
     with pytest.raises(InputError, match=sentence):
-        all_of(read_outside("s", tmp_path, wrapped(shape=(64,), bounds=(-1.0, 1.0))))
+        all_of(read_ood_set("s", tmp_path, wrapped(shape=(64,), bounds=(-1.0, 1.0))))
 
 
 def test_what_is_corrupt_is_named(tmp_path):
@@ -398,19 +398,19 @@ def test_what_is_corrupt_is_named(tmp_path):
         content = file.read_bytes()
         file.write_bytes(content[: int(cut * len(content))])
         with pytest.raises(InputError, match=sentence):
-            all_of(read_outside("s", place, run))
+            all_of(read_ood_set("s", place, run))
     folder = write(tmp_path / "images", "folder", x[:3])
     (folder / "a" / "0001.png").write_bytes(b"no image")
     with pytest.raises(InputError, match=r"image .*a/0001\.png cannot be read"):
-        all_of(read_outside("s", folder, run))
+        all_of(read_ood_set("s", folder, run))
     text = tmp_path / "readme.txt"
     text.write_text("hello")
     with pytest.raises(InputError, match=r"readme\.txt is no idx file .*; an OOD set is images, one tar"):
-        read_outside("s", text, run)
+        read_ood_set("s", text, run)
     huge = tmp_path / "huge-idx3"
     huge.write_bytes(bytes((0, 0, 8, 3)) + b"\xff" * 12 + b"few")  # what it promises fits in no memory
     with pytest.raises(InputError, match=r"its header promises 4294967295 x .* values, 3 follow"):
-        read_outside("s", huge, run)
+        read_ood_set("s", huge, run)
 
 
 def test_places_and_names_that_cannot_be_used(tmp_path):
@@ -430,12 +430,12 @@ def test_places_and_names_that_cannot_be_used(tmp_path):
     ]:
         (tmp_path / "empty").mkdir(exist_ok=True)
         with pytest.raises(InputError, match=sentence):
-            read_outside(name, place, run)
+            read_ood_set(name, place, run)
     with pytest.raises(InputError, match="is a set of images, but the run expects rows of 5 numbers: give them as"):
-        read_outside("s", write(tmp_path / "tar", "tar", x), wrapped(shape=(5,)))
+        read_ood_set("s", write(tmp_path / "tar", "tar", x), wrapped(shape=(5,)))
     empty = write_tar(tmp_path / "empty.tar", {"notes.txt": b"none"})
     with pytest.raises(InputError, match=r"empty\.tar contains no images"):
-        read_outside("s", empty, run)
+        read_ood_set("s", empty, run)
 
 
 def resident() -> int:
@@ -447,7 +447,7 @@ def resident() -> int:
 def test_memory_does_not_grow_with_the_rows(tmp_path, kind):
     """120 MiB of pixels pass by: a reader that kept them, as bytes or as floats, would be seen."""
     place = write(tmp_path / "x", kind, np.zeros((160_000, 28, 28), np.uint8))
-    assert grown(read_outside("large", place, wrapped(shape=(1, 28, 28), bounds=(0.0, 1.0))), 160_000) < 60 << 20
+    assert grown(read_ood_set("large", place, wrapped(shape=(1, 28, 28), bounds=(0.0, 1.0))), 160_000) < 60 << 20
 
 
 def test_memory_does_not_grow_with_an_archive(tmp_path):
@@ -455,7 +455,7 @@ def test_memory_does_not_grow_with_an_archive(tmp_path):
     stream = io.BytesIO()
     Image.fromarray(np.zeros((1 << 10, 1 << 10), np.uint8)).save(stream, "BMP")
     place = write_tar(tmp_path / "x.tar", {f"{i}.bmp": stream.getvalue() for i in range(64)})
-    assert grown(read_outside("large", place, wrapped(shape=(1, 16, 16), bounds=(0.0, 1.0))), 64, 1) < 32 << 20
+    assert grown(read_ood_set("large", place, wrapped(shape=(1, 16, 16), bounds=(0.0, 1.0))), 64, 1) < 32 << 20
 
 
 def grown(rows, n, size=500):
@@ -501,8 +501,8 @@ def classifier(seed=0) -> Run:
 def test_a_section_has_figures_tables_and_pictures(run, suite, monkeypatch, untouched_random_state):
     monkeypatch.setattr(sys.modules[ood.__module__], "FULL", OodSizes(300, None, True))
     test = load("digits", split="test").rows(slice(0, 60))
-    outside = [Given("dark", torch.full((30, 64), -1.0))]
-    subject = Subject(run, test, classifier(), {"second": classifier(1)}, outside, seed=2)
+    ood_sets = [Given("dark", torch.full((30, 64), -1.0))]
+    subject = Subject(run, test, classifier(), {"second": classifier(1)}, ood_sets, seed=2)
     with untouched_random_state():
         section = ood(subject, suite)
     names = ["dark", "noise", "constant", "interpolations", "shuffled_pixels", "patches"]
@@ -515,7 +515,7 @@ def test_a_section_has_figures_tables_and_pictures(run, suite, monkeypatch, unto
     for name, value in section.metrics.items():
         assert value is not None
         registry.check_value(name, value)
-    x = all_of(next(r for r in embedded(run, test.x, 1000, seed=2) if r.name == "shuffled_pixels"))
+    x = all_of(next(r for r in built_in_sets(run, test.x, 1000, seed=2) if r.name == "shuffled_pixels"))
     by_hand = float((run.score(test.x)[:, None] > run.score(x)).double().mean())
     assert section.metrics["ood_auroc.shuffled_pixels.log_density"] == pytest.approx(by_hand, abs=1e-9)
     main, *folded = section.tables
@@ -585,7 +585,7 @@ def test_runs_without_labels_and_with_many():
 def test_scores_that_are_no_numbers_have_no_figures():
     """Those of bright rows are NaN: figures of sets that have some are left out, and it is said."""
     run = wrapped(lambda x: gaussian(x) + torch.where(x.mean(1) > 0.9, torch.nan, 0.0), (64,), (-1.0, 1.0))
-    subject = Subject(run, rows_of(normal(40, (64,), 0.2)), outside=[Given("bright", torch.ones(9, 64))])
+    subject = Subject(run, rows_of(normal(40, (64,), 0.2)), ood_sets=[Given("bright", torch.ones(9, 64))])
     section = ood(subject, "quick")
     assert section.metrics["ood_auroc.bright.log_density"] is None
     assert section.metrics["ood_auroc.noise.log_density"] == 1.0
@@ -595,7 +595,7 @@ def test_scores_that_are_no_numbers_have_no_figures():
 def test_two_sets_of_one_name_are_refused():
     sets = [Given("s", torch.zeros(3, 2)), Given("s", torch.zeros(3, 2))]
     with pytest.raises(InputError, match="two OOD sets are called 's'"):
-        ood(Subject(wrapped(), rows_of(normal(10)), outside=sets), "quick")
+        ood(Subject(wrapped(), rows_of(normal(10)), ood_sets=sets), "quick")
 
 
 def test_a_score_is_a_function_and_a_line_of_the_table(monkeypatch):
@@ -610,7 +610,7 @@ def test_a_score_is_a_function_and_a_line_of_the_table(monkeypatch):
     assert torch.equal(run.score(test, "minus_first"), -test[:, 0])
     run.fit_threshold(test, score="minus_first", quantile=0.1)
     assert int(run.detect(test, score="minus_first", quantile=0.1).inside.sum()) == 90
-    section = ood(Subject(run, rows_of(test), outside=[Given("right", test + 9)]), "quick")
+    section = ood(Subject(run, rows_of(test), ood_sets=[Given("right", test + 9)]), "quick")
     assert section.metrics["ood_auroc.right.minus_first"] == 1.0
     assert "minus x1" in section.tables[1].columns
     assert "minus x1, minus the first entry" in section.says[0]
@@ -653,31 +653,31 @@ def test_the_published_protocol_on_real_data(data_dir):
         ("fashion", "fashion-mnist", 0.74),
         ("kmnist", "ood-grey/kmnist-t10k-images-idx3-ubyte.gz", 0.885),
     ):
-        rows = read_outside(name, data_dir / file, run)
+        rows = read_ood_set(name, data_dir / file, run)
         x = all_of(rows).numpy()
         assert x.shape == (10_000, 64)
         found = detection.separation(forest.score_samples(test), forest.score_samples(x)).auroc
         assert found == pytest.approx(auroc, abs=0.03)
         assert "10,000 images of 28 x 28, padded to 32 x 32" in rows.says
     with pytest.raises(InputError, match="contains 2 sets"):
-        read_outside("s", data_dir / "ood-grey", run)
+        read_ood_set("s", data_dir / "ood-grey", run)
 
 
 @pytest.mark.slow
 def test_real_archives_of_color_images_pass_by(data_dir):
     run = wrapped(shape=(3, 32, 32), bounds=(-1.0, 1.0))
     for folder in ("svhn", "cifar100"):
-        rows = read_outside(folder, data_dir / folder, run)
+        rows = read_ood_set(folder, data_dir / folder, run)
         assert sum(len(batch) for batch in rows.batches(500)) == 10_000
 
 
 @pytest.mark.gpu
 def test_figures_on_a_gpu_are_those_on_a_cpu():
     test = load("digits", split="test").rows(slice(0, 60))
-    outside = [Given("wide", normal(50, (64,), 0.5))]
-    here = ood(Subject(classifier(), test, outside=outside), "full").metrics
+    ood_sets = [Given("wide", normal(50, (64,), 0.5))]
+    here = ood(Subject(classifier(), test, ood_sets=ood_sets), "full").metrics
     there = classifier()
     network = there.model.to("cuda").network
     on_gpu = jointenergy.wrap(network, LabelSpace({"digit": 10}), bounds=(-1, 1), event_shape=(64,))
-    found = ood(Subject(on_gpu, test.to("cuda"), outside=outside), "full").metrics
+    found = ood(Subject(on_gpu, test.to("cuda"), ood_sets=ood_sets), "full").metrics
     assert found == pytest.approx(here, abs=1e-3)

@@ -26,7 +26,7 @@ from jointenergy.errors import InputError
 from jointenergy.recipes import run_folder
 from jointenergy.report import cache, comparison, health, page, suite
 from jointenergy.report.drawings import drawing, picture
-from jointenergy.report.ood_sets import read_outside
+from jointenergy.report.ood_sets import read_ood_set
 from jointenergy.report.sections import Extractor, Section, Subject, Table
 from jointenergy.runs.loading import open_run
 
@@ -280,7 +280,7 @@ def test_what_a_part_depends_on_is_measured_again(subject, tmp_path, monkeypatch
     linear = nn.Linear(64, 3)
     whole = replace(
         subject,
-        outside=[read_outside("set", tmp_path / "set.npy", subject.run)],
+        ood_sets=[read_ood_set("set", tmp_path / "set.npy", subject.run)],
         extractor=Extractor("named", linear),
     )
     before = cache.key_of(whole, "quick")

@@ -24,7 +24,7 @@ from jointenergy.models import Box
 from jointenergy.networks import MLP
 from jointenergy.report import attacks
 from jointenergy.report import robustness as part
-from jointenergy.report.attack_target import NORMS, Budget, Defended, distance, margins, units
+from jointenergy.report.attack_target import NORMS, Budget, ClassifiedRows, distance, margins, units
 from jointenergy.report.attacks import Closest, best_of_restarts, search
 from jointenergy.report.robustness import QUICK, RobustnessSizes, median_radius, robust_accuracy, robustness
 from jointenergy.report.sections import Subject
@@ -84,12 +84,12 @@ def inside(n=30, d=5, dtype=torch.float32, seed=3):
 @pytest.mark.parametrize("norm", NORMS)
 def test_the_search_finds_the_exact_radius_of_a_linear_classifier(norm, bounds):
     run, x, y, exact = two_planes(bounds)
-    closest = Closest(Defended.of(run, x, y), units(run.bounds))
+    closest = Closest(ClassifiedRows.of(run, x, y), units(run.bounds))
     search(closest, norm, [r / 255 for r in (2, 8, 32, 128, 400)], Budget(10, 1, 9), "through", generator=seeded())
     # Below the exact radius by rounding alone; above it by no more than a hundredth.
     assert bool((closest.radius[norm] > exact[norm] * 0.9999).all())
     torch.testing.assert_close(closest.radius[norm], exact[norm].double(), rtol=0.01, atol=1e-5)
-    assert bool(closest.defended.wrong(closest.x[norm]).all())
+    assert bool(closest.classified.wrong(closest.x[norm]).all())
     assert float((closest.x[norm] - x).abs().max()) > 0
 
 
@@ -97,16 +97,16 @@ def test_a_radius_is_stated_in_units_of_the_range_of_x():
     assert units((-1.0, 1.0)) == 2.0
     assert units((0.0, 1.0)) == 1.0
     run, x, y, _ = two_planes((-1.0, 1.0))
-    defended = Defended.of(run, x, y)
+    classified = ClassifiedRows.of(run, x, y)
     for norm, most in (("linf", 16 / 255), ("l2", 16 / 255)):
         radius = torch.full((len(x),), 8 / 255 * units(run.bounds), dtype=torch.float64)
-        changed = best_of_restarts(defended, norm, radius, Budget(10, 1), "through", numbers=[0], generator=seeded())
+        changed = best_of_restarts(classified, norm, radius, Budget(10, 1), "through", numbers=[0], generator=seeded())
         # The gradient of a linear classifier leads to the edge of the ball, 16/255 away where x lies in [-1, 1].
         assert torch.allclose(distance(changed - x, norm), torch.tensor(most), rtol=1e-3)
-    closest = Closest(defended, 2.0)
+    closest = Closest(classified, 2.0)
     closest.radius["linf"][:] = torch.inf
     moved = x + 0.4
-    closest.defended = replace(defended, y=1 - run.predict(moved))
+    closest.classified = replace(classified, y=1 - run.predict(moved))
     closest.offer(torch.arange(len(x)), moved)
     assert torch.allclose(closest.radius["linf"], torch.tensor(0.2, dtype=torch.float64), atol=1e-6)
     assert torch.allclose(closest.radius["l2"], torch.tensor(0.2 * math.sqrt(6), dtype=torch.float64), atol=1e-6)
@@ -115,7 +115,7 @@ def test_a_radius_is_stated_in_units_of_the_range_of_x():
 def test_rows_that_are_wrong_unchanged_have_radius_zero_and_are_left_alone():
     run, x, y, _ = two_planes()
     y[:5] = 1 - y[:5]
-    closest = Closest(Defended.of(run, x, y), 2.0)
+    closest = Closest(ClassifiedRows.of(run, x, y), 2.0)
     search(closest, "linf", [0.5], Budget(5, 1, 0), "through", generator=seeded())
     assert closest.radius["linf"][:5].tolist() == [0.0] * 5
     assert bool((closest.radius["linf"][5:] > 0).all())
@@ -126,7 +126,7 @@ def test_rows_that_are_wrong_unchanged_have_radius_zero_and_are_left_alone():
 def test_what_one_search_finds_counts_in_both_norms_and_an_attack_keeps_its_radius():
     run = curved()
     x = inside()
-    closest = Closest(Defended.of(run, x, run.predict(x)), 2.0)
+    closest = Closest(ClassifiedRows.of(run, x, run.predict(x)), 2.0)
     search(closest, "l2", [0.1, 0.3, 1.0], Budget(10, 2, 2), "through", generator=seeded())
     fell = closest.radius["l2"].isfinite()
     assert bool(fell.any())
@@ -160,20 +160,20 @@ class Trap(nn.Module):
 def test_the_best_restart_counts_not_the_last():
     run = jointenergy.wrap(Trap(), 2, bounds=(-1.0, 1.0), event_shape=(1,))
     x = torch.full((60, 1), -0.15)
-    defended = Defended.of(run, x, torch.zeros(60, 1, dtype=torch.int64))
+    classified = ClassifiedRows.of(run, x, torch.zeros(60, 1, dtype=torch.int64))
     radius, budget = torch.ones(60, dtype=torch.float64), Budget(20, 8)
     best = best_of_restarts(
-        defended, "linf", radius, budget, "through", numbers=range(budget.restarts), generator=seeded()
+        classified, "linf", radius, budget, "through", numbers=range(budget.restarts), generator=seeded()
     )
     shares = []
     for number in (0, 7):
         numbers = torch.full((60,), number)
-        end = attacks.descend(defended, "linf", radius, budget, "through", numbers, seeded())
-        shares.append(float(defended.wrong(end).double().mean()))
+        end = attacks.descend(classified, "linf", radius, budget, "through", numbers, seeded())
+        shares.append(float(classified.wrong(end).double().mean()))
     # From the row the gradient leads astray, and so it does from about half of the ball; eight tries seldom all fail.
     assert shares[0] == 0.0
     assert 0.25 < shares[1] < 0.75
-    assert float(defended.wrong(best).double().mean()) > 0.9
+    assert float(classified.wrong(best).double().mean()) > 0.9
 
 
 def test_of_restarts_that_succeed_the_closest_is_kept(monkeypatch):
@@ -185,7 +185,7 @@ def test_of_restarts_that_succeed_the_closest_is_kept(monkeypatch):
     monkeypatch.setattr(attacks, "descend", lambda many, *_: many.x + far.flatten()[:, None] * toward.repeat(4, 1))
     radius = torch.full((3,), 9.0, dtype=torch.float64)
     found = best_of_restarts(
-        Defended.of(run, x, y), "l2", radius, Budget(1, 4), "through", numbers=range(4), generator=seeded()
+        ClassifiedRows.of(run, x, y), "l2", radius, Budget(1, 4), "through", numbers=range(4), generator=seeded()
     )
     kept = (found - x).norm(dim=1) / direction.norm()
     assert kept.tolist() == pytest.approx([0.5, 0.6, 0.7], rel=1e-4)
@@ -202,11 +202,11 @@ def test_one_run_is_foolbox_own_and_the_whole_search_never_leaves_more_rows(norm
     model = PyTorchModel(run.model.network, bounds=(-1, 1), device="cpu")
     kind = {"linf": foolbox.attacks.LinfPGD, "l2": foolbox.attacks.L2PGD}[norm]
     radii = [0.02, 0.05, 0.1, 0.2]
-    defended = Defended.of(run, x, y)
+    classified = ClassifiedRows.of(run, x, y)
     radius, budget = torch.full((len(x),), 0.1 * 2.0, dtype=torch.float64), Budget(20, 4, 3)
     for number in (0, 2):  # the first begins at the row, an even one at random; both raise cross-entropy
         numbers = torch.full((len(x),), number)
-        ours = attacks.descend(defended, norm, radius, budget, "through", numbers, seeded(5))
+        ours = attacks.descend(classified, norm, radius, budget, "through", numbers, seeded(5))
         generator = seeded(5)
         with attacks.own_randomness(x.device, generator):
             attack = kind(rel_stepsize=2.5 / 20, steps=20, random_start=number > 0)
@@ -214,7 +214,7 @@ def test_one_run_is_foolbox_own_and_the_whole_search_never_leaves_more_rows(norm
         torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-9)
     assert not torch.equal(ours, x)
 
-    closest = Closest(defended, 2.0)
+    closest = Closest(classified, 2.0)
     search(closest, norm, radii, budget, "through", generator=seeded(5))
     with attacks.own_randomness(x.device, generator):
         _, _, fell = kind(rel_stepsize=2.5 / 20, steps=20)(model, x, y[:, 0], epsilons=[2.0 * r for r in radii])
@@ -233,11 +233,11 @@ def test_margin_loss_sees_what_cross_entropy_rounds_away():
         net.bias.zero_()
     run = jointenergy.wrap(net, 2, bounds=(-1.0, 1.0), event_shape=(3,))
     x = torch.tensor([[0.9, 0.5, 0.0]])
-    defended = Defended.of(run, x, torch.zeros(1, 1, dtype=torch.int64))
+    classified = ClassifiedRows.of(run, x, torch.zeros(1, 1, dtype=torch.int64))
     for by_margin, clear in ((True, True), (False, False)):
         point = x.clone().requires_grad_()
         which = torch.full((1,), by_margin)
-        loss = defended.losses(point, by_margin=which, gradient="through", draws=1, generator=seeded())
+        loss = classified.losses(point, by_margin=which, gradient="through", draws=1, generator=seeded())
         (gradient,) = torch.autograd.grad(loss.sum(), point)
         assert bool((gradient[0, 0] < -1.0) & (gradient[0, 1].abs() < 1e-6)) is clear
 
@@ -248,96 +248,96 @@ def test_margin_loss_sees_what_cross_entropy_rounds_away():
 def refined(steps=2, dtype=torch.float64, noise=0.05, step=0.02, n=4):
     run = curved(hidden=8, dtype=dtype, kernel=Langevin(step, noise))
     x = inside(n, dtype=dtype) * 0.5
-    return Defended.of(run, x, run.predict(x), steps=steps, votes=4)
+    return ClassifiedRows.of(run, x, run.predict(x), steps=steps, votes=4)
 
 
-def loss_at(defended, x, gradient="through", draws=2, by_margin=False, seed=0):
+def loss_at(classified, x, gradient="through", draws=2, by_margin=False, seed=0):
     which = torch.full((len(x),), by_margin)
-    return defended.losses(x, by_margin=which, gradient=gradient, draws=draws, generator=seeded(seed)).sum()
+    return classified.losses(x, by_margin=which, gradient=gradient, draws=draws, generator=seeded(seed)).sum()
 
 
 @pytest.mark.parametrize("by_margin", [False, True], ids=["cross-entropy", "margin"])
 def test_gradients_go_through_the_refinement_to_the_input(by_margin):
-    defended = refined()
-    x = defended.x.clone().requires_grad_()
-    (gradient,) = torch.autograd.grad(loss_at(defended, x, by_margin=by_margin), x)
+    classified = refined()
+    x = classified.x.clone().requires_grad_()
+    (gradient,) = torch.autograd.grad(loss_at(classified, x, by_margin=by_margin), x)
     numeric = torch.zeros_like(gradient)
     with torch.no_grad():
         for i in np.ndindex(*x.shape):
             change = torch.zeros_like(x)
             change[i] = 1e-6
-            up, down = (loss_at(defended, x + s * change, by_margin=by_margin) for s in (1, -1))
+            up, down = (loss_at(classified, x + s * change, by_margin=by_margin) for s in (1, -1))
             numeric[i] = (up - down) / 2e-6
     torch.testing.assert_close(gradient, numeric, rtol=1e-5, atol=1e-7)
     # The identity gradient is another one, and so is that of the classifier without refinement.
-    (identity,) = torch.autograd.grad(loss_at(defended, x, "identity", by_margin=by_margin), x)
-    (plain,) = torch.autograd.grad(loss_at(replace(defended, steps=0), x, by_margin=by_margin), x)
+    (identity,) = torch.autograd.grad(loss_at(classified, x, "identity", by_margin=by_margin), x)
+    (plain,) = torch.autograd.grad(loss_at(replace(classified, steps=0), x, by_margin=by_margin), x)
     assert float((identity - numeric).abs().max()) > 0.05 * float(numeric.abs().max())
     assert float((plain - numeric).abs().max()) > 0.05 * float(numeric.abs().max())
 
 
 def test_the_identity_gradient_is_that_at_the_refined_point():
-    defended = refined()
-    x = defended.x.clone().requires_grad_()
-    loss = loss_at(defended, x, "identity", draws=1)
+    classified = refined()
+    x = classified.x.clone().requires_grad_()
+    loss = loss_at(classified, x, "identity", draws=1)
     (gradient,) = torch.autograd.grad(loss, x)
     keys = streams.chain_keys(len(x), generator=seeded())
-    end = inference.refine(defended.model, defended.x, kernel=defended.kernel, steps=2, keys=keys).x[0]
+    end = inference.refine(classified.model, classified.x, kernel=classified.kernel, steps=2, keys=keys).x[0]
     point = end.clone().requires_grad_()
-    there = -defended.model.label_log_prob(point, defended.y).sum()
+    there = -classified.model.label_log_prob(point, classified.y).sum()
     (expected,) = torch.autograd.grad(there, point)
     assert float(loss.detach()) == pytest.approx(float(there.detach()), rel=1e-9)
     torch.testing.assert_close(gradient, expected)
     # Its loss is that of the gradient through the chain: only the way back differs.
-    assert float(loss.detach()) == pytest.approx(float(loss_at(defended, x, "through", draws=1).detach()), rel=1e-9)
+    assert float(loss.detach()) == pytest.approx(float(loss_at(classified, x, "through", draws=1).detach()), rel=1e-9)
 
 
 def test_the_loss_is_the_mean_over_fresh_draws_of_the_chain():
-    defended = refined(noise=0.3)
-    x = defended.x
+    classified = refined(noise=0.3)
+    x = classified.x
     keys = streams.chain_keys(3 * len(x), generator=seeded()).view(3, -1)
     each = [
-        inference.refine(defended.model, x, kernel=defended.kernel, steps=2, keys=k)
+        inference.refine(classified.model, x, kernel=classified.kernel, steps=2, keys=k)
         .log_probs["class"]
-        .gather(1, defended.y)
+        .gather(1, classified.y)
         for k in keys
     ]
-    assert float(loss_at(defended, x, draws=3).detach()) == pytest.approx(
+    assert float(loss_at(classified, x, draws=3).detach()) == pytest.approx(
         -float(torch.stack(each).mean(0).sum()), rel=1e-9
     )
     generator, which = seeded(), torch.zeros(len(x), dtype=torch.bool)
     first, second = (
-        defended.losses(x, by_margin=which, gradient="through", draws=1, generator=generator) for _ in range(2)
+        classified.losses(x, by_margin=which, gradient="through", draws=1, generator=generator) for _ in range(2)
     )
     assert not torch.equal(first, second)
     # More draws, less noise in what the adversary follows: a 16th of the variance, so below a quarter of it.
-    spread = [torch.stack([loss_at(defended, x, draws=d, seed=s) for s in range(40)]).var() for d in (1, 16)]
+    spread = [torch.stack([loss_at(classified, x, draws=d, seed=s) for s in range(40)]).var() for d in (1, 16)]
     assert spread[1] < spread[0] / 4
 
 
 def test_the_decision_after_refinement_is_by_the_mean_of_its_votes_whatever_rows_stand_beside():
-    defended = refined(noise=1.0, n=40)
-    keys = defended.keys
-    probs = inference.refine(defended.model, defended.x, kernel=defended.kernel, steps=2, keys=keys, n_draws=4).probs[
-        "class"
-    ]
-    expected = probs.argmax(1) != defended.y[:, 0]
-    assert torch.equal(defended.wrong(defended.x), expected)
+    classified = refined(noise=1.0, n=40)
+    keys = classified.keys
+    probs = inference.refine(
+        classified.model, classified.x, kernel=classified.kernel, steps=2, keys=keys, n_draws=4
+    ).probs["class"]
+    expected = probs.argmax(1) != classified.y[:, 0]
+    assert torch.equal(classified.wrong(classified.x), expected)
     assert 0 < int(expected.sum()) < 40
     index = torch.tensor([7, 3, 21])
-    assert torch.equal(defended.rows(index).wrong(defended.x[index]), expected[index])
-    single = replace(defended, votes=1)
-    assert not torch.equal(single.margin(defended.x), defended.margin(defended.x))
+    assert torch.equal(classified.rows(index).wrong(classified.x[index]), expected[index])
+    single = replace(classified, votes=1)
+    assert not torch.equal(single.margin(classified.x), classified.margin(classified.x))
 
 
 def test_pieces_do_not_change_decisions(monkeypatch):
-    defended = refined(n=9)
-    whole = defended.margin(defended.x)
+    classified = refined(n=9)
+    whole = classified.margin(classified.x)
     monkeypatch.setattr("jointenergy.report.attack_target.VALUES", 100)
-    assert len(list(defended.pieces(4))) > 1
-    torch.testing.assert_close(defended.margin(defended.x), whole)
+    assert len(list(classified.pieces(4))) > 1
+    torch.testing.assert_close(classified.margin(classified.x), whole)
     found = best_of_restarts(
-        defended,
+        classified,
         "l2",
         torch.full((9,), 0.4, dtype=torch.float64),
         Budget(3, 2),
@@ -345,7 +345,7 @@ def test_pieces_do_not_change_decisions(monkeypatch):
         numbers=range(2),
         generator=seeded(),
     )
-    assert found.shape == defended.x.shape
+    assert found.shape == classified.x.shape
 
 
 def test_what_is_no_number_is_wrong():
@@ -355,7 +355,7 @@ def test_what_is_no_number_is_wrong():
 
     run = jointenergy.wrap(Broken(), 2, bounds=(-1.0, 1.0), event_shape=(2,))
     x = torch.zeros(4, 2)
-    closest = Closest(Defended.of(run, x, torch.zeros(4, 1, dtype=torch.int64)), 2.0)
+    closest = Closest(ClassifiedRows.of(run, x, torch.zeros(4, 1, dtype=torch.int64)), 2.0)
     assert bool(closest.offer(torch.arange(4), x + 0.9).all())
     search(closest, "linf", [0.1, 0.4], Budget(4, 2), "through", generator=seeded())
     assert bool((closest.radius["linf"] <= 0.45).all())
@@ -368,8 +368,8 @@ def test_starts_are_the_nearest_rows_of_the_second_class():
     run = curved()
     x, data = inside(20), inside(300, seed=9)
     y = run.predict(x)
-    defended = Defended.of(run, x, y)
-    starts, rows = attacks.top_two_starts(defended, data)
+    classified = ClassifiedRows.of(run, x, y)
+    starts, rows = attacks.top_two_starts(classified, data)
     assert rows.tolist() == list(range(20))
     probs, told = run.predict_proba(x)["class"], run.predict(data)[:, 0]
     for i, start in enumerate(starts):
@@ -378,15 +378,15 @@ def test_starts_are_the_nearest_rows_of_the_second_class():
         assert torch.equal(start, data[near[1]])
     # Without any row of the second class the nearest of another; without any of those the row is left out.
     own = data[told == int(y[0, 0])]
-    assert attacks.top_two_starts(defended.rows(slice(0, 1)), own)[1].tolist() == []
+    assert attacks.top_two_starts(classified.rows(slice(0, 1)), own)[1].tolist() == []
 
 
 @pytest.mark.parametrize("attack", ["boundary", "pointwise"])
 def test_attacks_without_gradients_come_near_the_exact_radius(attack):
     run, x, y, exact = two_planes()
-    closest = Closest(Defended.of(run, x, y), 2.0)
+    closest = Closest(ClassifiedRows.of(run, x, y), 2.0)
     data = torch.rand(400, 6, generator=seeded(4)) * 2 - 1
-    starts, rows = attacks.top_two_starts(closest.defended, data)
+    starts, rows = attacks.top_two_starts(closest.classified, data)
     assert len(rows) == len(x)
     begin = distance(starts - x, "l2").double() / 2.0
     if attack == "boundary":
@@ -398,7 +398,7 @@ def test_attacks_without_gradients_come_near_the_exact_radius(attack):
     assert bool((found > 0.999 * exact["l2"]).all())
     assert bool((found < begin).all())
     assert float((found / exact["l2"]).median()) < (1.6 if attack == "boundary" else 3.0)
-    assert bool(closest.defended.wrong(closest.x["l2"]).all())
+    assert bool(closest.classified.wrong(closest.x["l2"]).all())
 
 
 # Many labels.
@@ -433,7 +433,7 @@ def test_many_labels_are_attacked_together():
     for closest in found.values():
         fell = closest.radius["l2"].isfinite() & (closest.radius["l2"] > 0)
         assert bool(fell.any())
-        told = closest.defended.rows(fell).wrong(closest.x["l2"][fell])
+        told = closest.classified.rows(fell).wrong(closest.x["l2"][fell])
         assert bool(told.all())
 
 

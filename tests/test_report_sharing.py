@@ -15,8 +15,11 @@ from typer.testing import CliRunner
 import jointenergy as je
 from jointenergy.cli.main import app
 from jointenergy.errors import InputError
+from jointenergy.metrics.registry import Metric
 from jointenergy.report.cards import card
+from jointenergy.report.results import Result
 from jointenergy.report.sharing import CARD, FILES, MODEL, SUMS
+from jointenergy.training.health import PROTOCOL
 
 REVISION = "0123456789abcdef0123456789abcdef01234567"
 
@@ -140,6 +143,25 @@ def test_a_shell_pushes_and_pulls(tmp_path, monkeypatch):
     (tmp_path / "models" / "inner").mkdir()
     assert shell.invoke(app, ["pull", "models/inner/../shared", "--to", "deep/er"]).exit_code == 0
     assert (tmp_path / "deep" / "er" / "shared" / MODEL).is_file()
+
+
+def test_a_card_keeps_apart_what_was_not_measured_on_its_file(run):
+    """Fails where cells of this file are empty, or where seeds of the first verdict are called healthy and no more."""
+    metrics = {"accuracy": Metric([0.9, 0.8]), "ood_auroc.noise.log_density": Metric([0.7, 0.7])}
+    results = (
+        Result(
+            *("digits-gibbs", "jointenergy reproduce digits-gibbs", "0" * 40, "one CPU", "2026-11-18", 1.0, (0, 1)),
+            metrics={**metrics, "healthy": Metric([1.0, 0.0], protocol)},
+        )
+        for protocol in ("", PROTOCOL)
+    )
+    old, new = (card(run, result, figures={"accuracy": 0.95}) for result in results)
+    assert "| accuracy | 0.950 | 0.850 | 0.071 |" in old
+    assert "not measured on this file | mean of 2 seeds | standard deviation |" in old
+    assert "| ood_auroc.noise.log_density | 0.700 | 0.000 |" in old
+    assert "|  |" not in old
+    assert "1 of 2 seeds ended healthy, judged by the first verdict, on energies alone" in old
+    assert "1 of 2 seeds ended healthy, judged by energies, movement, looks" in new
 
 
 def test_the_card_of_a_run_by_fit_says_how_it_was_trained(tmp_path):

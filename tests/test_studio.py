@@ -6,6 +6,10 @@ import base64
 import io
 import re
 import resource
+import signal
+import socket
+import subprocess
+import sys
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -16,11 +20,12 @@ import requests
 import torch
 from PIL import Image, ImageSequence
 
-from jointenergy import load, recipes
+from jointenergy import fit, load, recipes
 from jointenergy.cli.main import load_command
 from jointenergy.errors import InputError
 from jointenergy.recipes import run_folder
 from jointenergy.studio import app as server
+from jointenergy.studio import serve
 from jointenergy.studio.desk import placed
 from jointenergy.studio.pool import Pool
 from tests.small_run import TINY
@@ -267,6 +272,67 @@ def test_workers_do_not_disturb_each_other(address):
     with ThreadPoolExecutor(4) as threads:
         together = threads.map(lambda _: answer_of(address, "sample", chains=4, steps=40, seed=5)["pixels"], range(8))
         assert set(together) == {alone}
+
+
+SERVED = """
+import sys, torch
+import jointenergy as je
+from jointenergy.studio import serve
+
+x = torch.randn(60, {columns}, generator=torch.Generator().manual_seed(0))
+net = torch.nn.Sequential(torch.nn.Linear({columns}, 8), torch.nn.Tanh(), torch.nn.Linear(8, 2))
+run = je.fit(net, (x, (x[:, 0] > 0).long()), iterations=5, steps=2, sampling_steps=5, verbose=False, seed=0)
+serve(run, "digits-jem", port=0, browser=False)
+print("served", flush=True)
+"""
+IN_A_NOTEBOOK = """
+import asyncio
+async def cell():
+{program}
+asyncio.new_event_loop().run_until_complete(cell())  # as in a notebook, Ctrl-C interrupts the cell
+"""
+
+
+@pytest.mark.parametrize("notebook", [False, True])
+def test_a_run_of_your_own_network_is_served_from_python(notebook):
+    """Fails where `serve` needs a recipe, cannot run in a notebook, or does not end with Ctrl-C."""
+    program = SERVED.format(columns=2 if notebook else 3)
+    if notebook:
+        program = IN_A_NOTEBOOK.format(program=program.replace("\n", "\n    "))
+    with subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            address = process.stdout.readline().split()[1]
+            own, digits = requests.get(f"{address}/api/runs", timeout=30).json()["runs"]
+            assert (own["kind"], digits["kind"]) == ("points" if notebook else "table", "image")
+            assert own["about"] == "a network of your own"
+            assert answer_of(address, "sample", chains=3, steps=4, given={"class": "1"})["n"] == 3
+            asked = answer_of(address, "ask", input={"row": 0})
+            assert sum(asked["labels"]["class"]) == pytest.approx(1.0, abs=1e-5)
+            process.send_signal(signal.SIGINT)
+            assert process.stdout.read() == "served\n"
+        finally:
+            process.kill()
+
+
+def test_what_cannot_be_served_is_told_the_remedy(tmp_path):
+    x = torch.randn(40, 3, generator=torch.Generator().manual_seed(0))
+    net = torch.nn.Linear(3, 2)
+    run = fit(
+        net, (x, (x[:, 0] > 0).long()), iterations=2, steps=1, sampling_steps=1, verbose=False, folder=tmp_path / "own"
+    )
+    exported = run.export(tmp_path / "own.safetensors")
+    for place in (tmp_path / "own", exported):
+        with pytest.raises(InputError, match=r"open it with jointenergy.load\(.*show it with jointenergy.studio.serve"):
+            placed(place)
+    with pytest.raises(InputError, match="serve needs a run"):
+        serve()
+    with pytest.raises(InputError, match="at most 20 runs, got 21"):
+        serve(*[run] * 21)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(InputError, match=f"port {port} cannot be used .*: choose another one, or 0"):
+            serve(run, port=port, browser=False)
 
 
 def test_the_command_says_what_is_wrong(tmp_path):

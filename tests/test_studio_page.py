@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import base64
 import io
 import shutil
 import time
 
 import numpy as np
 import pytest
+import requests
 from PIL import Image, ImageSequence
 
 from jointenergy import recipes
@@ -120,12 +122,106 @@ def test_a_drawn_one_is_a_one(page):
 def test_an_opened_image_is_asked_about(page):
     open_panel(page, "Ask")
     page.get_by_text("Nearest training rows").wait_for()
-    file = io.BytesIO()
-    Image.fromarray(np.random.default_rng(0).integers(0, 256, (40, 40), dtype=np.uint8)).save(file, "PNG")
-    page.set_input_files("#file", {"name": "noise.png", "mimeType": "image/png", "buffer": file.getvalue()})
+    page.set_input_files("#file", {"name": "noise.png", "mimeType": "image/png", "buffer": noise_png()})
     page.get_by_text("out of distribution").first.wait_for()
     page.set_input_files("#file", {"name": "no.png", "mimeType": "image/png", "buffer": b"no image"})
     page.get_by_text("the browser cannot read this image").wait_for()
+
+
+def noise_png():
+    file = io.BytesIO()
+    Image.fromarray(np.random.default_rng(0).integers(0, 256, (40, 40), dtype=np.uint8)).save(file, "PNG")
+    return file.getvalue()
+
+
+def test_a_pasted_image_is_asked_about(page):
+    """From the clipboard, in a panel without an input."""
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    page.evaluate(
+        "async (text) => { const bytes = Uint8Array.from(atob(text), (c) => c.charCodeAt(0));"
+        " const blob = new Blob([bytes], {type: 'image/png'});"
+        " await navigator.clipboard.write([new ClipboardItem({'image/png': blob})]) }",
+        base64.b64encode(noise_png()).decode(),
+    )
+    page.keyboard.press("Control+V")
+    page.get_by_text("out of distribution").first.wait_for()
+    assert page.get_by_role("tab", name="Ask").get_attribute("aria-selected") == "true"
+    assert page.get_by_text("True:").count() == 0  # an image has no true label
+
+
+def test_a_dropped_image_is_asked_about(page, tmp_path):
+    """A file dragged over the page and dropped on it, by the browser's own drag events."""
+    path = tmp_path / "noise.png"
+    path.write_bytes(noise_png())
+    browser = page.context.new_cdp_session(page)
+    data = {"items": [], "files": [str(path)], "dragOperationsMask": 1}
+    for kind in ("dragEnter", "dragOver", "drop"):
+        browser.send("Input.dispatchDragEvent", {"type": kind, "x": 600, "y": 400, "data": data})
+    page.get_by_text("out of distribution").first.wait_for()
+    assert page.get_by_role("tab", name="Ask").get_attribute("aria-selected") == "true"
+    assert page.url.endswith("/ask")  # the browser did not leave the page for the file
+
+
+def slide(page, name, share):
+    """Click a slider at a share of its width."""
+    box = page.get_by_label(name, exact=True).bounding_box()
+    page.mouse.click(box["x"] + share * box["width"], box["y"] + box["height"] / 2)
+
+
+ROUGHNESS = """canvas => {
+    const { data, width } = canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height);
+    let sum = 0;
+    for (let i = 4; i < data.length; i += 4) if ((i / 4) % width) sum += Math.abs(data[i] - data[i - 4]);
+    return (4 * sum) / data.length;
+}"""
+
+
+def test_warmer_chains_are_rougher(page):
+    """By the pixels of the last frame, after the slider was moved with the mouse."""
+    canvas, frames = page.locator("canvas[aria-label=Chains]"), page.get_by_label("Step", exact=True)
+    rough, asked = [], {}
+    for warm in (False, True):
+        with page.expect_request_finished(lambda request: "/api/sample" in request.url) as sent:
+            slide(page, "Temperature", 0.95) if warm else page.get_by_role("button", name="Restart").click()
+        asked = sent.value.post_data_json
+        frames.fill(frames.get_attribute("max"))
+        rough.append(canvas.evaluate(ROUGHNESS))
+    told = page.locator("label", has_text="Temperature").locator("output").inner_text()
+    assert float(told) == pytest.approx(asked["temperature"], rel=0.01)
+    assert asked["temperature"] > 0.1  # that of the run is 0.01
+    assert rough[1] > 1.2 * rough[0]
+
+
+def test_the_speed_of_the_film_is_chosen_without_new_chains(page):
+    sent = []
+    page.on("request", lambda request: sent.append(request.url) if "/api/sample" in request.url else None)
+    step = page.locator(".scrub output")
+    shown = []
+    for share, told in ((0.01, "2 /s"), (0.99, "60 /s")):
+        slide(page, "Speed", share)
+        assert page.locator("label", has_text="Speed").locator("output").inner_text() == told
+        page.get_by_label("Step", exact=True).fill("0")
+        page.get_by_role("button", name="Play").click()
+        page.wait_for_timeout(1000)
+        shown.append(int(step.inner_text().removeprefix("step ")))
+    assert shown[0] <= 5 < shown[1]
+    assert sent == []
+
+
+def test_escape_cancels_chains_and_frees_their_worker(page, address):
+    """Fails where the slider that was just moved keeps the key, where the server goes on computing for nobody, or where
+    no new chains can be asked for."""
+    page.get_by_role("slider", name="Steps").fill("1000")
+    page.get_by_role("slider", name="Chains").fill("64")
+    assert requests.get(f"{address}/api/status", timeout=10).json()["busy"] > 0
+    page.keyboard.press("Escape")
+    deadline = time.monotonic() + 10
+    while (busy := requests.get(f"{address}/api/status", timeout=10).json()["busy"]) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert busy == 0
+    assert page.get_by_text("64 chains").count() == 0
+    page.get_by_role("slider", name="Steps").fill("10")
+    page.get_by_text("64 chains, 10 steps").wait_for()
 
 
 def test_a_brushed_region_is_completed(page):

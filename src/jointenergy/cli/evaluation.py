@@ -92,19 +92,19 @@ def evaluate(
     """
     from jointenergy.cli.inputs import named_places
     from jointenergy.report import comparison, extractors, suite
-    from jointenergy.report.ood_sets import read_outside
+    from jointenergy.report.ood_sets import read_ood_set
 
     folder = out or comparison.folder_of(run)
     trained = opened(run, data, device, equal_constants=equal_constants)
     baseline = None if against is None else opened(against, data, device)
     others = {name: opened(Path(place), data, device) for name, place in named_places(other, "--other", "RUN").items()}
-    outside = [read_outside(name, Path(place), trained) for name, place in named_places(ood, "--ood", "DIR").items()]
+    ood_sets = [read_ood_set(name, Path(place), trained) for name, place in named_places(ood, "--ood", "DIR").items()]
     named = None if extractor is None else extractors.load(extractor, trained)
     if reference is not None:
         if named is None:
             raise InputError("--reference needs an extractor: add --extractor")
         named = replace(named, reference=reference.value)
-    subject = suite.subject_of(trained, baseline=baseline, others=others, outside=outside, extractor=named, seed=seed)
+    subject = suite.subject_of(trained, baseline=baseline, others=others, ood_sets=ood_sets, extractor=named, seed=seed)
     measure(subject, suite_name.value, folder, only=part or None)
 
 

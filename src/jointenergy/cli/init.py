@@ -33,6 +33,9 @@ def init(
             "--minutes", metavar="MINUTES", help="Training time to plan for on this machine.", min=0.1, max=100_000
         ),
     ] = 10.0,
+    label: Annotated[
+        str, typer.Option(metavar="COLUMN", help="Column of a .csv file with the class. [default: the last]")
+    ] = "",
     device: TrainDevice = "auto",
 ) -> None:
     """Write a recipe for your own images or table.
@@ -51,7 +54,7 @@ def init(
         raise InputError(f"--out must end in .toml, got {out}")
     where = device_of(device)
     with waiting("reading the data"):
-        found = look(place, own.SIDES[where.type])
+        found = look(place, own.SIDES[where.type], label)
     train = found.train
     for line in (what_is_in(train), *own.label_lines(train), *found.notes):
         say(line)

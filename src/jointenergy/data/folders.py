@@ -11,6 +11,7 @@ import os
 import warnings
 import zipfile
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path, PurePosixPath
 
 import numpy as np
@@ -103,6 +104,17 @@ def opened_image(content: bytes) -> Image.Image:
     if image.width * image.height > IMAGE_PIXELS:
         raise ValueError(f"it has {image.width} x {image.height} pixels, and at most {IMAGE_PIXELS:,} are read")
     return image
+
+
+@contextmanager
+def read_image(shown: str) -> Iterator[None]:
+    """Turn any error of a broken image, which may be of any kind, into an InputError that names it."""
+    try:
+        yield
+    except UnidentifiedImageError:
+        raise InputError(f"image {shown} cannot be read: its format is unknown, or it is damaged") from None
+    except Exception as error:
+        raise InputError(f"image {shown} cannot be read: {reason_of(error)}") from error
 
 
 def _entries(source: Path, under: tuple[str, ...]) -> Iterator[tuple[tuple[str, ...], str, bytes]]:
@@ -213,17 +225,13 @@ def decode(content: bytes, shown: str, mode: Mode | None, size: tuple[int, int] 
 
     Without a mode, gray images stay gray and all others become RGB. A broken image raises InputError.
     """
-    try:
-        with warnings.catch_warnings(action="ignore"), opened_image(content) as image:  # Pillow's notes on odd files
-            deep = image.mode if image.mode[0] in "IF" else ""
-            if not deep:
-                pixels = image.convert(mode or ("L" if image.mode in GREY else "RGB"))
-                if size is not None:
-                    pixels = (size if isinstance(size, Frame) else Frame(*size))(pixels)
-    except UnidentifiedImageError:
-        raise InputError(f"image {shown} cannot be read: its format is unknown, or it is damaged") from None
-    except Exception as error:  # broken images may raise anything
-        raise InputError(f"image {shown} cannot be read: {reason_of(error)}") from error
+    # Pillow warns of odd files.
+    with read_image(shown), warnings.catch_warnings(action="ignore"), opened_image(content) as image:
+        deep = image.mode if image.mode[0] in "IF" else ""
+        if not deep:
+            pixels = image.convert(mode or ("L" if image.mode in GREY else "RGB"))
+            if size is not None:
+                pixels = (size if isinstance(size, Frame) else Frame(*size))(pixels)
     if deep:
         raise InputError(f"image {shown} has more than 8 bits a value (mode {deep}): convert it to 8 bits first")
     array = np.asarray(pixels, np.uint8)

@@ -14,12 +14,11 @@ from jointenergy.data.base import Dataset
 from jointenergy.data.cache import cached
 from jointenergy.data.folders import image_files, images_at
 from jointenergy.data.request import Request
-from jointenergy.data.tables import coded, columns_of, is_missing, space
+from jointenergy.data.tables import MOST_VALUES, coded, columns_of, is_missing, space
 from jointenergy.errors import InputError
 from jointenergy.labels import LabelSpace, nearest
 
 SIZE = (64, 64)
-MOST_VALUES = 50  # values of a column that is used as a label without being named
 KNOWN_SHARE = 0.5  # share of cells that must name images in the column of file names
 
 

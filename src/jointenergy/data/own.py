@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
 from jointenergy.data.base import Dataset
-from jointenergy.data.folders import GREY, image_files, images_in, opened_image
+from jointenergy.data.folders import GREY, image_files, images_in, opened_image, read_image
 from jointenergy.data.labeled_images import labeled_images
 from jointenergy.data.options import Options
 from jointenergy.data.places import own_name
 from jointenergy.data.registry import load
 from jointenergy.errors import InputError
-from jointenergy.files.reading import reason_of
 
 COMMON = 0.5  # share of the images that must have one size, to keep its aspect ratio
 READABLE = "a folder of images with one folder per class, a folder of images with a .csv file, an .npz or a .csv file"
@@ -31,15 +30,20 @@ class OwnData:
     notes: tuple[str, ...] = ()
 
 
-def look(place: Path, most: int) -> OwnData:
-    """Read a place as a recipe would, with images of at most `most` pixels a side."""
+def look(place: Path, most: int, label: str = "") -> OwnData:
+    """Read a place as a recipe would, with images of at most `most` pixels a side.
+
+    `label` is the column of a table with the class; empty for the last one.
+    """
     if not place.exists():
         raise InputError(f"there is no folder or file {place}")
     name = own_name(place)
     if name is None:
         raise InputError(f"{place} cannot be trained on: {_lacking(place)}; give {READABLE}")
+    if label and name != "csv":
+        raise InputError(f"--label names a column of a .csv file, and {place} is read as {name!r}: leave it out")
     if name in ("npz", "csv"):
-        return _numbers(place, name)
+        return _numbers(place, name, Options(label=label))
     options, notes = _sizes(place, most)
     if name == "image-attributes":
         found = labeled_images(place)
@@ -68,12 +72,9 @@ def _sizes(place: Path, most: int) -> tuple[Options, list[str]]:
     sizes: Counter[tuple[int, int]] = Counter()
     grey = True
     for shown, content in images_in(place):
-        try:
-            with opened_image(content) as image:
-                sizes[image.height, image.width] += 1
-                grey = grey and image.mode in GREY
-        except Exception as error:  # broken images may raise anything
-            raise InputError(f"image {shown} cannot be read: {reason_of(error)}") from error
+        with read_image(shown), opened_image(content) as image:
+            sizes[image.height, image.width] += 1
+            grey = grey and image.mode in GREY
     if not sizes:
         raise InputError(f"{place} holds no images: give a folder or an archive of images")
     (common, n), *others = sizes.most_common()
@@ -90,17 +91,17 @@ def _sizes(place: Path, most: int) -> tuple[Options, list[str]]:
     return Options(image_size=(height, width), grey=grey), notes
 
 
-def _numbers(place: Path, name: str) -> OwnData:
+def _numbers(place: Path, name: str, options: Options) -> OwnData:
     """Read rows of numbers; columns of a table are centered and scaled by their training rows."""
-    train = load(name, place)
+    train = load(name, place, options=options)
     if not train.x.is_floating_point() or train.x.ndim > 2:
-        return OwnData(name, Options(), train)
+        return OwnData(name, options, train)
     center, spread = train.x.double().mean(0), train.x.double().std(0)
     notes = []
     if constant := int((spread == 0).sum()):
         notes.append(f"{constant} columns are constant and carry no information")
     scale = spread.masked_fill(spread == 0, 1.0)
-    options = Options(center=_rounded(center.tolist()), scale=_rounded(scale.tolist()))
+    options = replace(options, center=_rounded(center.tolist()), scale=_rounded(scale.tolist()))
     return OwnData(name, options, load(name, place, options=options), tuple(notes))
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import math
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -29,6 +28,7 @@ MISSING_CELLS = ("", "nan", "na", "?")
 
 _WHOLE = re.compile(r"[+-]?[0-9]{1,18}")
 
+MOST_VALUES = 50  # values of a column that is used as a label without being named
 MOST_CLASSES = 100_000  # that an npz file may have, or one per row if that is more: test files may be short
 
 
@@ -91,6 +91,8 @@ def read_csv(request: Request) -> Dataset:
     columns = columns_of(path)
     name = request.options.label or list(columns)[-1]
     cells = column(columns, name, path)
+    if not request.options.label:
+        _check_unnamed_label(cells, name, path)
     features = {k: v for k, v in columns.items() if k != name}
     if not features:
         raise InputError(f"the table {path} has no column beside the label {name!r}")
@@ -101,17 +103,46 @@ def read_csv(request: Request) -> Dataset:
     return dataset if own else request.part(dataset, stratify=True)
 
 
+def _check_unnamed_label(cells: Sequence[str], name: str, path: Path) -> None:
+    """Refuse a last column of measurements or of many values, of which each would become a class."""
+    known = [cell for cell in cells if not is_missing(cell)]
+    n = len(set(known))
+    if n > MOST_VALUES or (2 * n > len(known) and any(_is_fraction(cell) for cell in known)):
+        raise InputError(
+            f"the last column {name!r} of the table {path} has {n:,} different values in {len(known):,} rows, too many "
+            "for a label that nobody named: name the column with the label by `jointenergy init --label COLUMN` or by "
+            "data.options.label, save a table without labels as the array x of an .npz file, or learn a target of "
+            "numbers with JointEnergyRegressor"
+        )
+
+
+def _is_fraction(cell: str) -> bool:
+    value = _number(cell)
+    return value is not None and value % 1 != 0
+
+
+def _number(cell: str) -> float | None:
+    """Return the number in a cell, which need not be finite; None if there is none."""
+    try:
+        return float(cell)
+    except ValueError:
+        return None
+
+
 def _numbers(cells: Sequence[str], name: str, path: Path) -> list[float]:
     found = []
     for number, cell in enumerate(cells, start=2):
-        try:
-            value = float(cell)
-        except ValueError:
-            value = math.nan
-        if not abs(value) <= LARGEST:  # true for NaN too
+        value = _number(cell)
+        if value is None or not abs(value) <= LARGEST:  # true for NaN too
+            if is_missing(cell):
+                remedy = "fill or leave out such rows, or train by jointenergy.fit, where NaN marks unknown entries"
+            elif value is None:
+                remedy = "leave out a column of words, or train JointEnergyClassifier, which takes such columns"
+            else:
+                remedy = "correct or leave out such rows"
             raise InputError(
                 f"the table {path} has {shortened(repr(cell), 60)} in row {number} of column {name!r}, where a finite "
-                "number should be: fill or leave out such rows"
+                f"number should be: {remedy}"
             )
         found.append(value)
     return found

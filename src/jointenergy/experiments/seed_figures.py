@@ -17,7 +17,7 @@ from jointenergy.recipes.data import dataset_of
 from jointenergy.recipes.schema import Recipe
 from jointenergy.report import extractors, gallery, likelihood, samples, tasks
 from jointenergy.report.ood import aurocs
-from jointenergy.report.ood_sets import read_outside
+from jointenergy.report.ood_sets import read_ood_set
 from jointenergy.report.sample_sets import sets_of
 from jointenergy.report.samples import features
 from jointenergy.report.sections import Extractor, Subject, Suite
@@ -137,8 +137,8 @@ def add_asked(
     subject = _loaded(seed, data, device)
     run = subject.run
     if unseen:
-        outside = [read_outside(name, place, run) for name, place in unseen]
-        record = _with(record, aurocs(run, subject.test.x, outside, seed.number))
+        ood_sets = [read_ood_set(name, place, run) for name, place in unseen]
+        record = _with(record, aurocs(run, subject.test.x, ood_sets, seed.number))
         seed.remember(record)
     if bounded:
         record = _with(record, *_bounds(subject, suite))

@@ -129,7 +129,7 @@ class Path:
         return Evaluation("x", value, by_x * seen.x_by_z + seen.log_volume_by_z)
 
 
-class Law(JointModel):
+class PathDistribution(JointModel):
     """One distribution of a path, in the coordinates of its chains."""
 
     def __init__(self, path: Path, a: float) -> None:
@@ -193,7 +193,7 @@ def forward(path: Path, schedule: Schedule, y: Tensor, like: Tensor, *, generato
         state = path.draw(y_piece, like, piece)
         total = torch.full((len(piece),), start, dtype=torch.float64, device=like.device)
         seen = path.look(state)
-        for k, before, a in _laws(schedule):
+        for k, before, a in _inverse_temperatures(schedule):
             total += path.log_density(a, seen) - path.log_density(before, seen)
             state, seen = _moved(path, schedule, k, state, seen)
         found.append(total)
@@ -213,14 +213,14 @@ def reverse(path: Path, schedule: Schedule, x: Tensor, y: Tensor, *, generator: 
         state = path.enter(x_piece, y_piece, piece)
         total = torch.full((len(piece),), start, dtype=torch.float64, device=x.device)
         seen = path.look(state)
-        for k, before, a in reversed(list(_laws(schedule))):
+        for k, before, a in reversed(list(_inverse_temperatures(schedule))):
             state, seen = _moved(path, schedule, k, state, seen)
             total += path.log_density(a, seen) - path.log_density(before, seen)
         found.append(total)
     return torch.cat(found)
 
 
-def _laws(schedule: Schedule) -> Iterator[tuple[int, float, float]]:
+def _inverse_temperatures(schedule: Schedule) -> Iterator[tuple[int, float, float]]:
     """Yield the number of each kernel, and the inverse temperatures before and at it."""
     a = schedule.inverse_temperatures
     return ((k, a[k], a[k + 1]) for k in range(schedule.n_temperatures))
@@ -229,8 +229,8 @@ def _laws(schedule: Schedule) -> Iterator[tuple[int, float, float]]:
 def _moved(path: Path, schedule: Schedule, k: int, state: State, seen: Seen) -> tuple[State, Seen]:
     """Apply kernel k. Labels and x alternate between temperatures, so that each kernel is reversible."""
     a = schedule.inverse_temperatures[k + 1]
-    law = Law(path, a)
-    target = Target(law)
+    distribution = PathDistribution(path, a)
+    target = Target(distribution)
     if path.y_kernel is not None and k % 2:
         state, _ = path.y_kernel.step(target, replace(state, evaluation=None))
         return state, path.look(state)
@@ -238,7 +238,7 @@ def _moved(path: Path, schedule: Schedule, k: int, state: State, seen: Seen) -> 
     kernel = path.x_kernel(schedule.step_sizes[k])
     for _ in range(schedule.x_steps):
         state, _ = kernel.step(target, state)
-        seen = law.seen_after(state, seen)
+        seen = distribution.seen_after(state, seen)
     return state, seen
 
 
@@ -288,7 +288,7 @@ def pilot(
         following = min(max(a + apart / deviation, a * growth), 1 / coldest)
         length += (following - a) * deviation
         a = following
-        target = Target(Law(path, a))
+        target = Target(PathDistribution(path, a))
         if path.y_kernel is not None:
             state = path.y_kernel.step(target, replace(state, evaluation=None))[0]
             seen = path.look(state)

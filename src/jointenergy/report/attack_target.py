@@ -73,7 +73,7 @@ class Budget:
 
 
 @dataclass(frozen=True, eq=False)
-class Defended:
+class ClassifiedRows:
     """Rows with their true labels, and the classifier that must keep them right, after `steps` steps of refinement.
 
     With refinement the decision is random. It is the most probable label by the mean of the probabilities over `votes`
@@ -90,7 +90,7 @@ class Defended:
     votes: int = 1
 
     @classmethod
-    def of(cls, run: Run, x: Tensor, y: Tensor, *, steps: int = 0, votes: int = 1, seed: int = 0) -> Defended:
+    def of(cls, run: Run, x: Tensor, y: Tensor, *, steps: int = 0, votes: int = 1, seed: int = 0) -> ClassifiedRows:
         """Rows of a run. An adversary stays within its bounds; rows that lie beyond them widen these."""
         low, high = run.bounds
         keys = streams.chain_keys(len(x), generator=torch.Generator().manual_seed(seed)).to(x.device)
@@ -100,10 +100,10 @@ class Defended:
     def __len__(self) -> int:
         return len(self.x)
 
-    def rows(self, index: Tensor | slice) -> Defended:
+    def rows(self, index: Tensor | slice) -> ClassifiedRows:
         return replace(self, x=self.x[index], y=self.y[index], keys=self.keys[index])
 
-    def repeated(self, times: int) -> Defended:
+    def repeated(self, times: int) -> ClassifiedRows:
         """All rows once, then all again: row i is also row i + n, i + 2n, ..."""
         return self.rows(torch.arange(len(self), device=self.x.device).repeat(times))
 

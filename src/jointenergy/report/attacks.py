@@ -29,7 +29,7 @@ from torch import Tensor, nn
 from jointenergy.data.fitting import image_form
 from jointenergy.inference import predict, predict_proba
 from jointenergy.labels import MISSING, constant
-from jointenergy.report.attack_target import NORMS, Budget, Defended, Gradient, Norm, distance
+from jointenergy.report.attack_target import NORMS, Budget, ClassifiedRows, Gradient, Norm, distance
 
 
 class Closest:
@@ -39,21 +39,21 @@ class Closest:
     what it finds counts in every norm.
     """
 
-    def __init__(self, defended: Defended, unit: float) -> None:
-        self.defended, self.unit = defended, unit
-        begin = torch.where(defended.wrong(defended.x), 0.0, torch.inf).double()
+    def __init__(self, classified: ClassifiedRows, unit: float) -> None:
+        self.classified, self.unit = classified, unit
+        begin = torch.where(classified.wrong(classified.x), 0.0, torch.inf).double()
         self.radius: dict[Norm, Tensor] = {norm: begin.clone() for norm in NORMS}
-        self.x: dict[Norm, Tensor] = {norm: defended.x.clone() for norm in NORMS}
+        self.x: dict[Norm, Tensor] = {norm: classified.x.clone() for norm in NORMS}
 
     def offer(self, rows: Tensor, x: Tensor, *, within: tuple[Norm, Tensor] | None = None) -> Tensor:
         """Changed rows, of which those that are wrong count, and which those are.
 
         `within` are radii that an attack kept to: by rounding alone its changes are larger.
         """
-        defended = self.defended.rows(rows)
-        wrong = defended.wrong(x)
+        classified = self.classified.rows(rows)
+        wrong = classified.wrong(x)
         for norm in NORMS:
-            radius = distance(x - defended.x, norm).double() / self.unit
+            radius = distance(x - classified.x, norm).double() / self.unit
             if within is not None and within[0] == norm:
                 radius = torch.minimum(radius, within[1])
             closer = wrong & (radius < self.radius[norm][rows])
@@ -78,10 +78,10 @@ def search(
     def attack(rows: Tensor, radius: Tensor) -> None:
         """Some restarts at a time, on the rows that those before have not made wrong."""
         for first in range(0, budget.restarts, AT_ONCE):
-            defended = closest.defended.rows(rows)
+            classified = closest.classified.rows(rows)
             numbers = range(first, min(first + AT_ONCE, budget.restarts))
             x = best_of_restarts(
-                defended, norm, radius * closest.unit, budget, gradient, numbers=numbers, generator=generator
+                classified, norm, radius * closest.unit, budget, gradient, numbers=numbers, generator=generator
             )
             wrong = closest.offer(rows, x, within=(norm, radius))
             rows, radius = rows[~wrong], radius[~wrong]
@@ -103,7 +103,7 @@ AT_ONCE = 4  # restarts that run side by side
 
 
 def best_of_restarts(
-    defended: Defended,
+    classified: ClassifiedRows,
     norm: Norm,
     radius: Tensor,
     budget: Budget,
@@ -116,10 +116,10 @@ def best_of_restarts(
 
     `numbers` are those of the restarts: the first of all begins at the row, and every second follows the margin.
     """
-    times, n = len(numbers), len(defended)
-    many, each = defended.repeated(times), radius.repeat(times)
-    restart = torch.tensor(list(numbers), device=defended.x.device).repeat_interleave(n)
-    copies = budget.draws * (max(1, defended.steps) if gradient == "through" else 1)
+    times, n = len(numbers), len(classified)
+    many, each = classified.repeated(times), radius.repeat(times)
+    restart = torch.tensor(list(numbers), device=classified.x.device).repeat_interleave(n)
+    copies = budget.draws * (max(1, classified.steps) if gradient == "through" else 1)
     x = torch.cat(
         [
             descend(many.rows(piece), norm, each[piece], budget, gradient, restart[piece], generator)
@@ -128,11 +128,11 @@ def best_of_restarts(
     )
     length = distance(x - many.x, norm).masked_fill(~many.wrong(x), torch.inf)
     best = length.view(times, -1).argmin(0)
-    return x.view(times, *defended.x.shape)[best, torch.arange(n, device=x.device)]
+    return x.view(times, *classified.x.shape)[best, torch.arange(n, device=x.device)]
 
 
 def descend(
-    defended: Defended,
+    classified: ClassifiedRows,
     norm: Norm,
     radius: Tensor,
     budget: Budget,
@@ -143,14 +143,14 @@ def descend(
     """Where projected gradient steps end; `numbers` are those of restarts, of which the first begins at the row."""
 
     def losses(x: Tensor) -> Tensor:
-        return defended.losses(
+        return classified.losses(
             x, by_margin=numbers % 2 == 1, gradient=gradient, draws=budget.draws, generator=generator
         )
 
     kind = _LinfDescent if norm == "linf" else _L2Descent
-    attack = kind(losses, _over(radius, defended.x), _over(numbers > 0, defended.x), budget.steps)
-    with own_randomness(defended.x.device, generator):
-        return changed(defended, lambda model, right: attack.run(model, defended.x, right, epsilon=1.0))
+    attack = kind(losses, _over(radius, classified.x), _over(numbers > 0, classified.x), budget.steps)
+    with own_randomness(classified.x.device, generator):
+        return changed(classified, lambda model, right: attack.run(model, classified.x, right, epsilon=1.0))
 
 
 class _Descent(BaseGradientDescent):
@@ -195,19 +195,19 @@ class _L2Descent(_Descent, L2ProjectedGradientDescentAttack):
 class _Judged(nn.Module):
     """Rows in their order as foolbox asks about them: class 0 is right, class 1 wrong, whatever the labels are."""
 
-    def __init__(self, defended: Defended) -> None:
+    def __init__(self, classified: ClassifiedRows) -> None:
         super().__init__()
-        self.defended = defended
+        self.classified = classified
 
     def forward(self, x: Tensor) -> Tensor:
-        wrong = self.defended.wrong(x)
+        wrong = self.classified.wrong(x)
         return torch.stack((~wrong, wrong), 1).to(x.dtype)
 
 
-def changed(defended: Defended, attack: Callable[[PyTorchModel, Misclassification], Tensor]) -> Tensor:
+def changed(classified: ClassifiedRows, attack: Callable[[PyTorchModel, Misclassification], Tensor]) -> Tensor:
     """What an attack's `run` makes of the rows. foolbox's `__call__` knows one radius for all rows."""
-    model = PyTorchModel(_Judged(defended).eval(), bounds=defended.bounds, device=defended.x.device)
-    right = torch.zeros(len(defended), dtype=torch.int64, device=defended.x.device)
+    model = PyTorchModel(_Judged(classified).eval(), bounds=classified.bounds, device=classified.x.device)
+    right = torch.zeros(len(classified), dtype=torch.int64, device=classified.x.device)
     return attack(model, Misclassification(right)).detach()
 
 
@@ -239,9 +239,11 @@ def boundary(closest: Closest, starts: Tensor, rows: Tensor, *, steps: int, gene
     """The boundary attack, which sees decisions alone, on rows that are wrong at their `starts`."""
     if len(rows) == 0:
         return
-    defended, attack = closest.defended.rows(rows), BoundaryAttack(steps=steps)
-    with own_randomness(defended.x.device, generator):
-        x = changed(defended, lambda model, right: attack.run(model, defended.x, right, starting_points=starts.clone()))
+    classified, attack = closest.classified.rows(rows), BoundaryAttack(steps=steps)
+    with own_randomness(classified.x.device, generator):
+        x = changed(
+            classified, lambda model, right: attack.run(model, classified.x, right, starting_points=starts.clone())
+        )
     closest.offer(rows, x)
 
 
@@ -266,17 +268,17 @@ def cells_of(event_shape: tuple[int, ...], most: int) -> Tensor:
 class _Mixed(nn.Module):
     """Rows between x and their starts: an entry of z, for each cell of x, is how far the cell is from x."""
 
-    def __init__(self, defended: Defended, starts: Tensor, cells: Tensor) -> None:
+    def __init__(self, classified: ClassifiedRows, starts: Tensor, cells: Tensor) -> None:
         super().__init__()
-        self.defended, self.starts, self.cells = defended, starts, cells.to(starts.device)
+        self.classified, self.starts, self.cells = classified, starts, cells.to(starts.device)
 
     def rows(self, z: Tensor) -> Tensor:
-        x = self.defended.x
+        x = self.classified.x
         share = z[:, self.cells].view_as(x)
         return torch.where(share == 1, self.starts, x + share * (self.starts - x))
 
     def forward(self, z: Tensor) -> Tensor:
-        wrong = self.defended.wrong(self.rows(z))
+        wrong = self.classified.wrong(self.rows(z))
         return torch.stack((~wrong, wrong), 1).to(z.dtype)
 
 
@@ -284,7 +286,7 @@ def pointwise(closest: Closest, starts: Tensor, rows: Tensor, *, cells: Tensor, 
     """The pointwise attack, which sees decisions alone: cell after cell goes back from the start towards the row."""
     if len(rows) == 0:
         return
-    mixed = _Mixed(closest.defended.rows(rows), starts, cells)
+    mixed = _Mixed(closest.classified.rows(rows), starts, cells)
     model = PyTorchModel(mixed.eval(), bounds=(0.0, 1.0), device=starts.device)
     right = torch.zeros(len(rows), dtype=torch.int64, device=starts.device)
     far = starts.new_ones(len(rows), int(cells.max()) + 1)
@@ -293,22 +295,22 @@ def pointwise(closest: Closest, starts: Tensor, rows: Tensor, *, cells: Tensor, 
     closest.offer(rows, mixed.rows(z))
 
 
-def top_two_starts(defended: Defended, data: Tensor) -> tuple[Tensor, Tensor]:
+def top_two_starts(classified: ClassifiedRows, data: Tensor) -> tuple[Tensor, Tensor]:
     """For rows that are right, the nearest row of data that the classifier puts into their second class, as `x, rows`.
 
     The second class is the most probable wrong value of any label. Rows without such a neighbor take the nearest that
     would be wrong for them; those that have not even that are left out.
     """
-    labels, y = defended.model.labels, defended.y
-    probs = torch.cat(list(predict_proba(defended.model, defended.x).values()), dim=1)
+    labels, y = classified.model.labels, classified.y
+    probs = torch.cat(list(predict_proba(classified.model, classified.x).values()), dim=1)
     second = probs.masked_fill(labels.allowed(y), -1.0).argmax(1)
     variable, value = (constant(v, y.device)[second] for v in (labels.variable_of_code, labels.value_of_code))
-    told = predict(defended.model, data)
+    told = predict(classified.model, data)
     in_second = value[:, None] == told[:, variable].T
     other = ((told != y[:, None, :]) & (y[:, None, :] != MISSING)).any(2)
-    far = torch.cdist(defended.x.flatten(1), data.flatten(1))
+    far = torch.cdist(classified.x.flatten(1), data.flatten(1))
     # Those of the second class first: all others count as farther than the farthest of them.
     ranked = torch.where(in_second, far, far + far.max() + 1.0).masked_fill(~other, torch.inf)
     starts = data[ranked.argmin(1)]
-    rows = (defended.wrong(starts) & ~defended.wrong(defended.x)).nonzero()[:, 0]
+    rows = (classified.wrong(starts) & ~classified.wrong(classified.x)).nonzero()[:, 0]
     return starts[rows], rows

@@ -22,7 +22,7 @@ from jointenergy.files.reading import content_of, json_of
 from jointenergy.files.writing import refused, within
 from jointenergy.limits import IMAGE_BYTES
 from jointenergy.report import provenance
-from jointenergy.report.ood_sets import Outside
+from jointenergy.report.ood_sets import OodSet
 from jointenergy.report.sections import Rows, Section, Subject, Suite
 from jointenergy.runs import Run
 
@@ -35,7 +35,7 @@ def key_of(subject: Subject, suite: Suite) -> str:
     parts = [suite, str(subject.seed), provenance.source_digest(), str(find_spec("foolbox") is not None)]
     parts += [subject.test.name, rows_digest([subject.test.x]), rows_digest([subject.test.y])]
     parts += [f"{name} {_run(run)}" for name, run in subject.classifiers().items()]
-    parts += [f"{rows.name} {_set(rows)}" for rows in subject.outside]
+    parts += [f"{rows.name} {_set(rows)}" for rows in subject.ood_sets]
     if subject.extractor is not None:
         networks = (subject.extractor.features, subject.extractor.logits)
         parts += [
@@ -73,7 +73,7 @@ def rows_digest(batches: Iterable[Tensor]) -> str:
 
 def _set(rows: Rows) -> str:
     """A set in files is known by their sizes and times: reading a large one would cost as much as measuring it."""
-    if not isinstance(rows, Outside):
+    if not isinstance(rows, OodSet):
         return rows_digest(rows.batches(1000))
     place = rows.place
     return f"{place} {_files(sorted(place.rglob('*')) if place.is_dir() else [place])}"

@@ -8,7 +8,7 @@ from __future__ import annotations
 import html
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict
 
 from jointenergy.errors import plural
@@ -28,6 +28,7 @@ LICENSES = {
 NOT_WEIGHTS = ("noise_scale", "n_noise", "frequency_weights", "label_smoothing")  # settings of the objective's terms
 FIRST = ("accuracy", "exact_match", "nll", "ece")
 LAST = ("ood_auroc.",)
+FIRST_VERDICT = "by the first verdict, on energies alone, which passed runs whose samples are poor"
 FAMILIES = {
     "logits": "a classifier whose logits are read as log p(x, y)",
     "pair": "a network of data and labels together",
@@ -172,17 +173,30 @@ def _figures(result: Result | None, own: Mapping[str, float | None]) -> str:
     ]
     if not names:
         return "None: `jointenergy evaluate` measures a run on its test rows."
-    seeds = "" if result is None else f"mean of {plural(len(result.seeds), 'seed')}"
-    lines = [f"| metric, test rows | this file | {seeds} | standard deviation |", "|---|---|---|---|"]
     if result is None:
-        lines = ["| metric, test rows | this file |", "|---|---|"]
-    for name in names:
-        cells = [name, "" if (value := own.get(name)) is None else f"{value:.3f}"]
-        if result is not None:
-            seen = published.get(name)
-            cells += ["", ""] if seen is None else [f"{seen.mean:.3f}", f"{seen.std:.3f}"]
-        lines.append(f"| {' | '.join(cells)} |")
-    return "\n".join(lines)
+        return _table(["metric, test rows", "this file"], [[name, _figure(own.get(name))] for name in names])
+    of_seeds = [f"mean of {plural(len(result.seeds), 'seed')}", "standard deviation"]
+    here = [[name, _figure(own[name]), *_over_seeds(published.get(name))] for name in names if name in own]
+    elsewhere = [[name, *_over_seeds(published[name])] for name in names if name not in own]
+    tables = []
+    if here:
+        tables.append(_table(["metric, test rows", "this file", *of_seeds], here))
+    if elsewhere:
+        tables.append(_table(["metric, test rows; not measured on this file", *of_seeds], elsewhere))
+    return "\n\n".join(tables)
+
+
+def _figure(value: float | None) -> str:
+    return "n/a" if value is None else f"{value:.3f}"
+
+
+def _over_seeds(metric: Metric | None) -> list[str]:
+    return ["n/a", "n/a"] if metric is None else [_figure(metric.mean), _figure(metric.std)]
+
+
+def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    head, *body = [f"| {' | '.join(cells)} |" for cells in (heads, *rows)]
+    return "\n".join([head, "|---" * len(heads) + "|", *body])
 
 
 def _health(result: Result | None, own: Mapping[str, float | None]) -> str:
@@ -190,8 +204,11 @@ def _health(result: Result | None, own: Mapping[str, float | None]) -> str:
     if (healthy := own.get("healthy")) is not None:
         said.append(f"The chains of this file are {'' if healthy else 'not '}healthy, judged on held-out rows.")
     if result is not None and "healthy" in result.metrics:
-        n = sum(bool(v) for v in result.metrics["healthy"].values)
-        said.append(f"{n} of {plural(len(result.seeds), 'seed')} ended healthy.")
+        metric = result.metrics["healthy"]
+        n = sum(bool(v) for v in metric.values)
+        said.append(
+            f"{n} of {plural(len(result.seeds), 'seed')} ended healthy, judged {metric.protocol or FIRST_VERDICT}."
+        )
     return " ".join(said) or "Ask `jointenergy.load(...).health()`."
 
 

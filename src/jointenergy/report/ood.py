@@ -19,7 +19,7 @@ from jointenergy.inference import SCORES
 from jointenergy.metrics.detection import Separation, Values, separation
 from jointenergy.metrics.registry import finite_or_none
 from jointenergy.report.drawings import COLORS, drawing, grids, picture
-from jointenergy.report.ood_sets import Made, Outside, embedded
+from jointenergy.report.ood_sets import Made, OodSet, built_in_sets
 from jointenergy.report.predictors import prefix, shown
 from jointenergy.report.sections import Cell, Picture, Rows, Section, Subject, Suite, Table
 from jointenergy.runs import Run
@@ -31,7 +31,7 @@ TITLE = "Out-of-distribution detection"
 
 @dataclass(frozen=True)
 class OodSizes:
-    """Rows of each embedded set, the most that are scored of the others, and whether noised rows are scored too."""
+    """Rows of each built-in set, the most that are scored of the others, and whether noised rows are scored too."""
 
     rows: int
     most: int | None
@@ -58,7 +58,7 @@ def ood(subject: Subject, suite: Suite) -> Section:
     runs = subject.classifiers()
     recipe = subject.run.recipe
     noise = recipe.data.noise if sizes.noised and recipe is not None else 0.0
-    sets: list[Rows] = [*subject.outside, *embedded(subject.run, subject.test.x, sizes.rows, subject.seed)]
+    sets: list[Rows] = [*subject.ood_sets, *built_in_sets(subject.run, subject.test.x, sizes.rows, subject.seed)]
     _check_names(sets)
     asked, refused = _askable(runs, subject.test.x, noised=noise > 0)
     if not asked:
@@ -91,10 +91,10 @@ def aurocs(run: Run, test: Tensor, sets: Sequence[Rows], seed: int) -> dict[str,
     """The figures that are published: how well each score of the run tells each set, all of it, from the test rows."""
     runs = {"run": run}
     asked, _ = _askable(runs, test, noised=False)
-    data, *outside = (scores_of(s, runs, asked, most=None, noise=0.0, seed=seed) for s in (DataRows(test), *sets))
+    data, *others = (scores_of(s, runs, asked, most=None, noise=0.0, seed=seed) for s in (DataRows(test), *sets))
     return {
         f"ood_auroc.{rows.name}.{a.kind}": finite_or_none(separation(data[a], values[a]).auroc)
-        for rows, values in zip(sets, outside, strict=True)
+        for rows, values in zip(sets, others, strict=True)
         for a in asked
     }
 
@@ -225,7 +225,7 @@ def _sentences(
 
 def _about(sets: Sequence[Rows]) -> Iterator[str]:
     for rows in sets:
-        if isinstance(rows, Outside | Made):
+        if isinstance(rows, OodSet | Made):
             yield rows.says
     yield "The control is one half of the test rows against the other half."
 

@@ -45,7 +45,7 @@ class _Count:
 
 
 @final
-class Outside:
+class OodSet:
     """Rows of a file or a folder, fitted to the run as they are read; only one batch is in memory.
 
     `pieces(size)` gives floating-point images `[n, C, H, W]` of one size, scaled to the run's bounds, or rows
@@ -111,7 +111,7 @@ def _sizes(shape: tuple[int, ...]) -> str:
     return " x ".join(map(str, shape)) or "single numbers"
 
 
-def read_outside(name: str, place: Path, run: Run) -> Outside:
+def read_ood_set(name: str, place: Path, run: Run) -> OodSet:
     """The set called `name` at `place`, its first row looked at: what cannot be read or fitted is said at once.
 
     A place is a folder of images, of any format that Pillow opens and at any depth; a tar archive of images; an idx
@@ -124,10 +124,10 @@ def read_outside(name: str, place: Path, run: Run) -> Outside:
         raise InputError(f"{name} is a built-in set: choose another name")
     found = _file_of(place)
     # Float arrays are on the run's scale already; pixel arrays are recognized when read.
-    outside = Outside(name, found, run, _pieces_of(found, run), seen=found.suffix.lower() not in ARRAYS)
-    if next(outside.batches(1), None) is None:
+    rows = OodSet(name, found, run, _pieces_of(found, run), seen=found.suffix.lower() not in ARRAYS)
+    if next(rows.batches(1), None) is None:
         raise InputError(f"{found} contains no images: an OOD set is {KINDS}")
-    return outside
+    return rows
 
 
 def _file_of(place: Path) -> Path:
@@ -224,7 +224,7 @@ class Made:
             yield self.make(begin, min(begin + size, self.n))
 
 
-def embedded(run: Run, test: Tensor, n: int, seed: int) -> list[Made]:
+def built_in_sets(run: Run, test: Tensor, n: int, seed: int) -> list[Made]:
     """At most `n` rows of every set that fits the run; those made from test rows have at most as many as these."""
     form = image_form(run.event_shape)
     makers = [noise(run, n, seed), constant(run, n, seed)]

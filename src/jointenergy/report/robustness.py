@@ -15,7 +15,7 @@ from torch import Tensor
 from jointenergy.data import Dataset, View
 from jointenergy.kernels import Langevin
 from jointenergy.labels import MISSING
-from jointenergy.report.attack_target import NORMS, Budget, Defended, Gradient, Norm, units
+from jointenergy.report.attack_target import NORMS, Budget, ClassifiedRows, Gradient, Norm, units
 from jointenergy.report.drawings import COLORS, drawing, picture
 from jointenergy.report.predictors import predictors, prefix, shown
 from jointenergy.report.sections import Picture, Section, Subject, Suite, Table
@@ -82,20 +82,20 @@ def attack(
     # Here, because foolbox is an extra.
     from jointenergy.report import attacks
 
-    defended = Defended.of(run, x, y, steps=steps, votes=sizes.votes, seed=seed)
+    classified = ClassifiedRows.of(run, x, y, steps=steps, votes=sizes.votes, seed=seed)
     unit = units(run.bounds)
     found = {}
     ways: dict[str, Gradient] = {"gradient": "through"} if steps == 0 else dict(REFINED)
     for name, gradient in ways.items():
-        found[name], generator = attacks.Closest(defended, unit), generator_of(seed)
+        found[name], generator = attacks.Closest(classified, unit), generator_of(seed)
         for norm in NORMS:
             radii = [r / 255 for r in sizes.radii[norm]]
             attacks.search(found[name], norm, radii, sizes.budget, gradient, generator=generator)
     if sizes.boundary_steps:
-        begin, rows = attacks.top_two_starts(defended, starts)
-        found["boundary"] = attacks.Closest(defended, unit)
+        begin, rows = attacks.top_two_starts(classified, starts)
+        found["boundary"] = attacks.Closest(classified, unit)
         attacks.boundary(found["boundary"], begin, rows, steps=sizes.boundary_steps, generator=generator_of(seed))
-        found["pointwise"] = attacks.Closest(defended, unit)
+        found["pointwise"] = attacks.Closest(classified, unit)
         cells = attacks.cells_of(tuple(x.shape[1:]), sizes.pointwise_cells)
         attacks.pointwise(found["pointwise"], begin, rows, cells=cells, generator=generator_of(seed))
     return found

@@ -55,7 +55,7 @@ class Subject:
     """The same network trained by cross-entropy alone."""
     others: Mapping[str, Run] = field(default_factory=dict)
     """Further runs to compare with, by a name for each, such as an adversarially trained baseline."""
-    outside: Sequence[Rows] = ()
+    ood_sets: Sequence[Rows] = ()
     """Sets that are unlike the data."""
     extractor: Extractor | None = None
     seed: int = 0

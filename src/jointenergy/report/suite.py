@@ -65,7 +65,7 @@ def subject_of(
     *,
     baseline: Run | None = None,
     others: Mapping[str, Run] | None = None,
-    outside: Iterable[Rows] = (),
+    ood_sets: Iterable[Rows] = (),
     extractor: Extractor | None = None,
     seed: int = 0,
 ) -> Subject:
@@ -89,7 +89,7 @@ def subject_of(
         test = Dataset(test.x, test.y[:, :0], LabelSpace.none(), test.name)
     x = run.rows(test.x)
     test = replace(test, x=x, y=test.y.to(x.device))
-    return Subject(run, test, baseline, others or {}, tuple(outside), extractor, seed)
+    return Subject(run, test, baseline, others or {}, tuple(ood_sets), extractor, seed)
 
 
 def evaluate(
@@ -125,7 +125,7 @@ def evaluate(
             sections.append(known[0])
     recipe = subject.run.recipe
     name, text = ("a wrapped classifier", "") if recipe is None else (recipe.name, recipe_text(recipe))
-    says = headline(_all_metrics(sections), [rows.name for rows in subject.outside])
+    says = headline(_all_metrics(sections), [rows.name for rows in subject.ood_sets])
     result = RunEvaluation(name, suite, tuple(sections), seconds, _about(subject), text, says)
     _write(result, folder)
     return result

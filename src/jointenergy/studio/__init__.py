@@ -2,3 +2,7 @@
 
 It needs the extra `studio`. Everything is computed by `jointenergy.runs`; this room parses, calls and shows.
 """
+
+from jointenergy.studio.serving import serve
+
+__all__ = ["serve"]

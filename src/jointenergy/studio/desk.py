@@ -19,7 +19,7 @@ from jointenergy.errors import InputError
 from jointenergy.kernels import Langevin
 from jointenergy.recipes import run_folder
 from jointenergy.recipes.data import dataset_of
-from jointenergy.runs import Run
+from jointenergy.runs import Run, description, portable
 from jointenergy.runs.loading import open_run
 
 TABLES = ("csv",)  # data sets that are shown as tables, whatever their number of columns
@@ -132,17 +132,29 @@ class OpenRun:
         return self.folder is not None and (self.folder / run_folder.ABOUT).is_file()
 
 
-def placed(path: Path | str, data: Path | None = None, device: str = "cpu") -> OpenRun:
-    """Open a run; a folder whose run cannot be opened yet can still be watched."""
+def placed(place: Run | Path | str, data: Path | None = None, device: str = "cpu") -> OpenRun:
+    """Open a run, or take an open one; a folder whose run cannot be opened yet can still be watched."""
+    if isinstance(place, Run):
+        return OpenRun(_shown(place.origin.name.removeprefix("the run ").removeprefix("the file ")), place, None)
+    path = place
     folder = Path(path) if Path(path).is_dir() else None
     try:
         run = open_run(path, data=data, device=device)
     except InputError as error:
+        if _has_own_network(Path(path)):
+            raise InputError(f"{error}, and show it with jointenergy.studio.serve(run)") from None
         if folder is None or not (folder / run_folder.ABOUT).is_file():
             raise
         run_folder.about(folder)  # a damaged folder is refused, not watched
         return OpenRun(_shown(path), None, folder, str(error))
     return OpenRun(_shown(path), run, folder)
+
+
+def _has_own_network(path: Path) -> bool:
+    """Return whether a run folder or an exported file has no recipe that defines its network."""
+    if path.is_dir():
+        return (path / description.FILE).exists()
+    return path.is_file() and portable.read(path).recipe is None
 
 
 def _shown(path: Path | str) -> str:

@@ -609,7 +609,7 @@ function setUpPad() {
 
 function setUpKeys() {
   document.addEventListener("keydown", (event) => {
-    if (event.ctrlKey || event.metaKey || event.altKey || /^(INPUT|SELECT|TEXTAREA)$/.test(event.target.tagName)) return;
+    if (event.ctrlKey || event.metaKey || event.altKey || event.target.matches?.("input:not([type=range]), select, textarea")) return;
     const tabs = [...$("tabs").children], at = tabs.findIndex((b) => b.dataset.tab === state.tab);
     if (/^[1-9]$/.test(event.key) && tabs[event.key - 1]) tabs[event.key - 1].click();
     else if (event.target.role === "tab" && (event.key === "ArrowRight" || event.key === "ArrowLeft")) { const next = tabs[(at + (event.key === "ArrowRight" ? 1 : tabs.length - 1)) % tabs.length]; next.click(); next.focus(); }
