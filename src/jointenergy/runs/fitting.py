@@ -220,7 +220,7 @@ def fit(
         loop.callbacks = [*callbacks, *([Printed("fit")] if verbose else [])]
         if verbose:
             _say(known, plan, spec, where, loop)
-        if not loop.ended and (diverged := _trained(loop)) is not None:
+        if not loop.complete and (diverged := _trained(loop)) is not None:
             if loop.last_healthy == FIRST:
                 raise diverged
             warnings.warn(f"{diverged}; returning the last healthy weights", stacklevel=2)
@@ -539,8 +539,7 @@ def _say(known: _Known, plan: Plan, spec: object, device: torch.device, loop: Lo
         f"{plan.iterations:,} iterations on {device.type}, averaged weights {plan.optimizer.ema:g}",
     ]
     if loop.trainer.iteration:
-        ended = loop.trainer.iteration >= plan.iterations
-        lines.append("the run is complete" if ended else f"resuming at iteration {loop.trainer.iteration:,}")
+        lines.append("the run is complete" if loop.complete else f"resuming at iteration {loop.trainer.iteration:,}")
     for line in lines:
         print(f"fit: {line}")
 
