@@ -209,6 +209,20 @@ def test_data_that_cannot_be_compared_are_said_and_not_called_diverged(x, says):
     assert not any("nan" in c or "gap" in c for c in health.complaints)
 
 
+def test_ten_rows_have_a_verdict():
+    """Fails if the held-out one of ten rows is missing where samples are compared with data."""
+    x, y = rows(10)
+    model = Gaussians()
+    plan = plan_of(model, data=TrainingData(x[:9], y[:9], x[9:], y[9:], LABELS), steps=100)
+    health = check(plan, model, None)
+    assert health.uncompared == ""
+    assert health.fresh.rows == 10
+    assert not any("movement" in c or "unlike" in c for c in health.complaints), health.complaints
+    assert "1 held-out row, too few for energies and movement: training rows replace them" in health.notes
+    fewer = replace(plan, data=TrainingData(x[:8], y[:8], x[9:], y[9:], LABELS))
+    assert "samples cannot be compared with data: 9 rows, but 10 are needed" in check(fewer, model, None).complaints
+
+
 def test_equal_rows_with_noise_are_said_to_be_equal():
     """Noise that training adds once hid that a table has the same row everywhere."""
     model, x = Gaussians(), torch.zeros(40, 6)
