@@ -128,6 +128,15 @@ def test_without_one_of_its_parts_the_verdict_passes_what_is_broken():
     ).healthy
 
 
+def test_chains_that_do_not_leave_a_start_unlike_data_fail_by_looks_alone():
+    """Movement from the recipe's start needs no limit of its own: nothing passes without it."""
+    still = judged(kernel=Langevin(1e-9, 1e-6), steps=100)
+    unmeasured = replace(still, recovery=math.nan, auroc_fresh=math.nan, auroc_fresh_long=math.nan)
+    said = "; ".join(unmeasured.complaints)
+    assert "% of samples are unlike all data rows" in said
+    assert "samples are not distributed like data" in said
+
+
 class Swapped(Gaussians):
     """Two of the four classes in each other's place."""
 
