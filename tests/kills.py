@@ -199,7 +199,7 @@ def _result(folder: Path) -> object:
 
 # Two processes.
 
-ENDED = {0, UNHEALTHY}  # so short a run is not healthy; one that had ended is not judged again
+ENDED = {0, UNHEALTHY}  # so short a run is not healthy
 
 
 def in_two(folder: Path, words: tuple[str, ...], kill_after: float | None = None) -> list[int]:

@@ -128,6 +128,15 @@ def test_without_one_of_its_parts_the_verdict_passes_what_is_broken():
     ).healthy
 
 
+def test_chains_that_do_not_leave_a_start_unlike_data_fail_by_looks_alone():
+    """Movement from the recipe's start needs no limit of its own: nothing passes without it."""
+    still = judged(kernel=Langevin(1e-9, 1e-6), steps=100)
+    unmeasured = replace(still, recovery=math.nan, auroc_fresh=math.nan, auroc_fresh_long=math.nan)
+    said = "; ".join(unmeasured.complaints)
+    assert "% of samples are unlike all data rows" in said
+    assert "samples are not distributed like data" in said
+
+
 class Swapped(Gaussians):
     """Two of the four classes in each other's place."""
 
@@ -207,6 +216,20 @@ def test_data_that_cannot_be_compared_are_said_and_not_called_diverged(x, says):
     assert health.finite
     assert any(says in c for c in health.complaints)
     assert not any("nan" in c or "gap" in c for c in health.complaints)
+
+
+def test_ten_rows_have_a_verdict():
+    """Fails if the held-out one of ten rows is missing where samples are compared with data."""
+    x, y = rows(10)
+    model = Gaussians()
+    plan = plan_of(model, data=TrainingData(x[:9], y[:9], x[9:], y[9:], LABELS), steps=100)
+    health = check(plan, model, None)
+    assert health.uncompared == ""
+    assert health.fresh.rows == 10
+    assert not any("movement" in c or "unlike" in c for c in health.complaints), health.complaints
+    assert "1 held-out row, too few for energies and movement: training rows replace them" in health.notes
+    fewer = replace(plan, data=TrainingData(x[:8], y[:8], x[9:], y[9:], LABELS))
+    assert "samples cannot be compared with data: 9 rows, but 10 are needed" in check(fewer, model, None).complaints
 
 
 def test_equal_rows_with_noise_are_said_to_be_equal():

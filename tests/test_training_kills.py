@@ -24,7 +24,8 @@ from jointenergy.files.locks import only_writer
 from jointenergy.recipes import run_folder
 from jointenergy.report import page
 from jointenergy.runs.loading import open_run
-from jointenergy.training import checkpoints
+from jointenergy.training import checkpoints, loop
+from jointenergy.training.health import Health
 from tests.kills import CASES
 from tests.small_run import TINY, call
 
@@ -197,7 +198,30 @@ def test_two_resumes_and_two_fits_of_one_folder(run):
         x, y = np.random.default_rng(0).normal(size=(40, 2)).astype(np.float32), np.arange(40) % 2
         with pytest.raises(InputError, match="is being written by process"):
             jointenergy.fit(torch.nn.Linear(2, 2), (x, y), folder=run)
-    assert call("resume", str(run)).status == 0
+    assert call("resume", str(run)).status == UNHEALTHY  # as `train` ended
+
+
+def test_a_run_killed_before_its_last_check_is_checked_on_resume(tmp_path, monkeypatch):
+    """Fails if a folder with all iterations passes for complete, and nobody has judged its best weights again."""
+
+    def killed(*_: object, **__: object) -> Health:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(loop, "check_trainer", lambda _: Health(True))
+    monkeypatch.setattr(loop, "check", killed)
+    run = run_folder.create(tmp_path / "run", recipes.load("digits-jem", TINY), 0)
+    with pytest.raises(KeyboardInterrupt):
+        run.fit()
+    assert run.ended
+    assert not run.complete
+    monkeypatch.setattr(loop, "check", lambda *_, **__: Health(False))
+    answer = call("resume", str(tmp_path / "run"))
+    assert answer.status == UNHEALTHY
+    assert "the best weights fail a second check" in answer.out
+    monkeypatch.setattr(loop, "check", killed)
+    again = call("resume", str(tmp_path / "run"))
+    assert again.status == UNHEALTHY
+    assert "complete: 6 iterations" in again.out
 
 
 @pytest.mark.parametrize("name", [".lock", "events.jsonl", "metrics.csv", "checks.csv"])

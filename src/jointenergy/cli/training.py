@@ -156,20 +156,21 @@ def resume(
 ) -> None:
     """Resume a stopped run from its last checkpoint.
 
-    The result is the same as if the run had never stopped.
+    The result is the same as if the run had never stopped, and so is the exit
+    status.
     """
     from jointenergy.recipes import run_folder
 
     with _joined(device or run_folder.about(run).device) as (world, where), _only_writer(world, run):
         opened = run_folder.reopen(run, device=where, world=world)
         at, end = opened.trainer.iteration, opened.trainer.plan.iterations
-        if at < end:
+        if not opened.complete:
             if world.first:
                 say(f"resuming at iteration {at} of {end}")
             _go(opened, track)
-            _leave_unhealthy(opened)
         elif world.first:
             say(f"{run} is complete: {end} iterations")
+        _leave_unhealthy(opened)
 
 
 def demo(
@@ -180,7 +181,7 @@ def demo(
     """Train a JEM on 8 x 8 digits in minutes and write a report.
 
     Uses the digits of scikit-learn and the recipe digits-jem. If stopped, run
-    the same command to continue.
+    the same command to continue. The exit status is that of `train`.
     """
     from jointenergy import recipes
     from jointenergy.report import comparison, suite
@@ -189,11 +190,12 @@ def demo(
     settings = recipes.load("digits-jem", overrides)
     with only_writer(out):
         run = _resumed_demo(out, settings, seed)
-        if run.trainer.iteration < settings.iterations:
+        if not run.complete:
             _go(run)
         trained = open_run(out)
         evaluation.measure(suite.subject_of(trained, seed=seed), "quick", out / comparison.FOLDER)
     say(f"open it in the browser: jointenergy studio {out}")
+    _leave_unhealthy(run)
 
 
 def _resumed_demo(out: Path, settings: Recipe, seed: int) -> Loop:

@@ -49,6 +49,6 @@ def fitted(
         write_text(folder / RECIPE, write(recipe))
         prepare(trainer)
         run.begin()
-    if trainer.iteration < trainer.plan.iterations:
+    if not run.complete:
         fit(run, part)
     return run

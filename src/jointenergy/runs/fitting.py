@@ -236,7 +236,7 @@ def fit(
         loop.callbacks = [*callbacks, *([Printed("fit")] if verbose else [])]
         if verbose:
             _say(known, plan, spec, where, loop)
-        if not loop.ended and (diverged := _trained(loop)) is not None:
+        if not loop.complete and (diverged := _trained(loop)) is not None:
             if loop.last_healthy == FIRST:
                 raise diverged
             warnings.warn(f"{diverged}; returning the last healthy weights", stacklevel=2)
@@ -605,9 +605,8 @@ def _say(known: _Known, plan: Plan, spec: object, device: torch.device, loop: Lo
         f"batches of {plan.batch_size}, {plan.iterations:,} iterations on {device.type}, health checked every "
         f"{plan.cadence.check:,}",
     ]
-    if trainer.iteration:
-        ended = trainer.iteration >= plan.iterations
-        lines.append("the run is complete" if ended else f"resuming at iteration {trainer.iteration:,}")
+    if loop.trainer.iteration:
+        lines.append("the run is complete" if loop.complete else f"resuming at iteration {loop.trainer.iteration:,}")
     for line in lines:
         print(f"fit: {line}")
 

@@ -77,16 +77,19 @@ class _Examined:
         self.held = data.x_held[:HELD_ROWS], data.y_held[:HELD_ROWS]
         # Rows with hidden entries cannot be compared; held-out rows are complete.
         self.rows = (data.x, data.y) if data.mask is None else (data.x_held, data.y_held)
+        if len(data.x) < FEWEST and data.mask is None:
+            self.rows = torch.cat((data.x, data.x_held)), torch.cat((data.y, data.y_held))
         if len(data.x_held) < FEWEST_HELD <= len(self.rows[0]):
-            few = f"{plural(len(data.x_held), 'held-out row')}, too few for a check: using training rows"
-            self.notes.append(few)
+            few = f"{plural(len(data.x_held), 'held-out row')}, too few for energies and movement"
+            self.notes.append(f"{few}: training rows replace them")
             self.held = self.rows[0][:HELD_ROWS], self.rows[1][:HELD_ROWS]
         self.space = self._space()
 
     def _space(self) -> Space | None:
         x, self.reference_labels = self._drawn_rows(*self.rows, n=self._some(REFERENCE))
         if len(x) < FEWEST:
-            self.uncompared = f"samples cannot be compared with data: {plural(len(x), 'row')}, but {FEWEST} are needed"
+            kind = "row" if self.plan.data.mask is None else "held-out row"  # the only ones without hidden entries
+            self.uncompared = f"samples cannot be compared with data: {plural(len(x), kind)}, but {FEWEST} are needed"
             return None
         kernel = getattr(self.plan.kernel, "x_kernel", self.plan.kernel)
         exact = abs(getattr(kernel, "temperature", 1.0) - 1.0) < ROUNDING

@@ -108,6 +108,12 @@ class Loop:
         return self.enough or self.trainer.iteration >= self.trainer.plan.iterations
 
     @property
+    def complete(self) -> bool:
+        """Whether all iterations are done and the best weights, if there are any, are checked once more."""
+        unconfirmed = self.confirmed is None and self.best_score is not None and self.trainer.plan.of_density
+        return self.ended and not unconfirmed
+
+    @property
     def verdict(self) -> Health | None:
         """The health of the final result: of the best weights, or the last check if none were healthy."""
         return self.confirmed or self.health
@@ -361,8 +367,7 @@ class Loop:
 
     def _confirm(self) -> None:
         """Check the best weights again at the end, with chains that did not select them."""
-        trainer = self.trainer
-        if self.confirmed is not None or self.best_score is None or not trainer.plan.of_density:
+        if self.complete:
             return
         best = self.world.from_first(self.store.best)
         if best is None:
