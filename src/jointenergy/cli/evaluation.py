@@ -131,13 +131,15 @@ def measure(subject: Subject, size: Suite, folder: Path, *, only: Sequence[str] 
 
 
 def _show(found: suite.RunEvaluation, page: Path) -> None:
+    from jointenergy.report.page import rounded
+
     say(f"{found.headline[0].upper()}{found.headline[1:]}.")
     for name, words in KEY_FIGURES:
         value = found.metrics.get(name)
         if value is not None:
             beside = found.metrics.get(f"baseline.{name}")
-            against = "" if beside is None else f"   baseline {beside:.4f}"
-            say(f"{words:28} {value:.4f}{against}")
+            against = "" if beside is None else f"   baseline {rounded(beside, 4)}"
+            say(f"{words:28} {rounded(value, 4)}{against}")
     say(f"{'time':28} {sum(found.seconds.values()):.0f} s")
     say(f"{'report':28} {page}")
 
