@@ -450,7 +450,7 @@ class Run:
             call = f'run.fit_threshold(x, score="{score}", quantile={round(quantile, 12)})'
             raise InputError(
                 f"a threshold needs validation rows, but {self.origin.name} has none: fit one per score and quantile "
-                f"with your own rows, here with {call}"
+                f"with your own rows, here with {call}, or in the shell --rows FILE.npz"
             )
         return self.fit_threshold(self.data.x_held, score, quantile)
 
@@ -1121,7 +1121,10 @@ class Run:
         """Return validation rows with labels: the user's, or the held-out ones."""
         if x is None:
             if self.origin.read_data is None:
-                raise InputError(f"this needs validation rows, but {self.origin.name} has none: pass yours to {call}")
+                raise InputError(
+                    f"this needs validation rows, but {self.origin.name} has none: pass yours to {call}, or in the "
+                    "shell --rows FILE.npz"
+                )
             return self.data.x_held, self.data.y_held
         rows = self._checked(x)
         return rows, self.labels.given(given_of(y), len(rows), rows.device)
