@@ -20,7 +20,7 @@ from jointenergy.training.journal import EVENTS, read_events, read_rows
 from jointenergy.training.loop import INTERVENTIONS
 
 SHOWN = 3  # findings that are not folded
-WORST: tuple[Sign, ...] = (  # what is wrong with what users draw comes first
+WORST: tuple[Sign, ...] = (  # what is wrong with samples comes first
     "finite",
     "fresh",
     "looks",
