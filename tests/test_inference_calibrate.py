@@ -129,6 +129,7 @@ class TestRuns:
         with pytest.raises(InputError, match=r"pass yours to run.calibrate\(x, y\)"):
             wrapped.predict_proba(x, calibrated=True)
         temperature = wrapped.calibrate(x.numpy(), y[:, 0].numpy())
+        assert wrapped.calibrate(x, {wrapped.labels.names[0]: y[:, 0].numpy()}) == temperature
         assert temperature.value == pytest.approx(4.0, rel=0.1)
         wrapped.conform(x, y, coverage=0.8)
         threshold = wrapped.fit_threshold(x)

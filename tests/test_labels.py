@@ -1,5 +1,6 @@
 """LabelSpace: names in, indices out, codes, enumeration, and one sentence for every wrong input."""
 
+import numpy as np
 import pytest
 import torch
 
@@ -28,6 +29,16 @@ def test_names_in_indices_out():
     y = ANIMALS.encode({"animal": "owl"}, n=2)
     assert y.tolist() == [[2, MISSING]] * 2
     assert ANIMALS.encode({"indoors": 1, "animal": 0}).tolist() == [[0, 1]]
+
+
+@pytest.mark.parametrize(
+    "column",
+    [np.array([2, -1, 0]), torch.tensor([[2], [-1], [0]]), [2, -1, "cat"], np.array([2, -1, 0], dtype=np.int8)],
+    ids=["array", "column", "list", "bytes"],
+)
+def test_a_label_has_a_value_for_each_row(column):
+    """Fails if labels by name are one value for all rows and nothing else."""
+    assert ANIMALS.given({"animal": column, "indoors": 1}, 3).tolist() == [[2, 1], [-1, 1], [0, 1]]
     assert ANIMALS.decode(torch.tensor([[1, MISSING], [0, 1]])) == [
         {"animal": "dog"},
         {"animal": "cat", "indoors": "1"},
@@ -97,6 +108,10 @@ def test_enumeration_has_a_stated_limit():
         (lambda: ANIMALS.encode({"animal": "dogg"}), "no value 'dogg': did you mean 'dog'"),
         (lambda: ANIMALS.encode({"animal": 3}), "takes the values 0 to 2, got 3"),
         (lambda: ANIMALS.encode({"animal": 1.0}), "no value 1.0"),
+        (lambda: ANIMALS.encode({"animal": np.zeros(400, int)}), "has 400 values for 1 row: give one for each"),
+        (lambda: ANIMALS.encode({"animal": np.zeros((2, 2), int)}, 2), "is a number or a name, got list"),
+        (lambda: ANIMALS.encode({"animal": [0, 3]}, 2), "takes the values 0 to 2, got 3"),
+        (lambda: ANIMALS.encode({"animal": {}}), "a value of label 'animal' is a number or a name, got dict"),
         (lambda: LabelSpace({"a": 1}), "'a' needs at least 2 values, got 1"),
         (lambda: LabelSpace({"a": ["x", "x"]}), "names a value twice"),
         (lambda: LabelSpace({"a": "xy"}), "number of values or a list"),

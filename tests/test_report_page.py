@@ -23,12 +23,15 @@ from jointenergy import recipes
 from jointenergy.cli.main import app
 from jointenergy.data import load
 from jointenergy.errors import InputError
+from jointenergy.metrics.looks import Looks
 from jointenergy.recipes import run_folder
 from jointenergy.report import cache, comparison, health, page, suite
 from jointenergy.report.drawings import drawing, picture
 from jointenergy.report.ood_sets import read_ood_set
 from jointenergy.report.sections import Extractor, Section, Subject, Table
+from jointenergy.runs import Run
 from jointenergy.runs.loading import open_run
+from jointenergy.training.health import Health
 
 CHROMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
 SMALL = [
@@ -166,6 +169,7 @@ def test_a_column_has_one_form_of_numbers():
     assert page.texts_of([12.0, 0.3]) == ["12.0", "0.3"]
     assert page.texts_of([0.012, 0.00345]) == ["0.0120", "0.0034"]
     assert page.texts_of([1234.5, float("nan"), 7]) == ["1,234", "-", "7"]
+    assert page.texts_of([-0.00001, 0.5]) == ["0.000", "0.500"]  # a zero has no sign
 
 
 def test_a_section_shows_one_table_and_one_picture_and_folds_the_rest():
@@ -475,6 +479,29 @@ def test_health_and_training_are_told(subject):
     assert curves is not None
     assert (curves.metrics["training_seconds"] or 0) > 0
     Image.open(io.BytesIO(curves.pictures[0].png)).verify()
+
+
+def test_the_worst_findings_are_shown_and_the_rest_is_folded(subject, monkeypatch):
+    """A bad run once had a list of sixteen sentences, and a note that had them all again."""
+    looks = Looks(distance=0.01, coverage=0.1, unlike=0.9, copies=0.0, rows=100)
+    bad = Health(finite=True, auroc_fresh=0.99, auroc_fresh_long=1.0, at_bounds=0.5, recovery=0.0, fresh=looks)
+    told_twice = f"the run is not healthy: {'; '.join(bad.complaints)}"
+    monkeypatch.setattr(Run, "health", lambda run: bad)
+    monkeypatch.setattr(subject.run, "notes", ("a caveat", told_twice))
+    told = health.health(subject, "quick")
+    assert told.lead == (
+        "Not healthy.",
+        "Fresh chains are distinguishable from data by energy (AUROC 0.99).",
+        "90% of samples are unlike all data rows.",
+        "Samples cover 10% of the data (real data: 97 %).",
+        "3 more findings in the details.",
+        "a caveat",
+    )
+    assert {f"{c[0].upper()}{c[1:]}." for c in bad.complaints} < set(told.says)
+    shown, folded = page._section(told).split("<details>")
+    assert all(said in shown for said in told.lead)
+    assert "drift away from data" not in shown
+    assert "drift away from data" in folded
 
 
 def test_an_exported_run_has_a_verdict_without_persistent_chains(folder, tmp_path):

@@ -413,6 +413,8 @@ class TestSamples:
         for which in ("fresh", "train", "buffer", "start", "noise"):
             assert found.metrics[f"fid.{name}.{which}"] is not None
             assert (f"kid.{name}.{which}" in found.metrics) == (which in ("fresh", "train", "buffer"))
+        for table in found.tables[:2]:  # rows of starts and noise once were dashes in nearly all columns
+            assert all(row.count(None) < 2 for row in table.rows), table.title
         told = found.protocols[f"kid.{name}.buffer"]
         assert re.match(r"60 rows, persistent chains \(not fresh\), unfiltered, against 60 test rows of digits; ", told)
         assert told.endswith("; over all rows at once")

@@ -50,10 +50,16 @@ def rows(n, seed=0):
     return MEANS[y[:, 0]] + torch.randn(n, 6, generator=g), y
 
 
+def data_of(draw, n, n_held, labels):
+    x, y = draw(n, 0)
+    x_held, y_held = draw(n_held, 1)
+    return TrainingData(x, y, x_held, y_held, labels)
+
+
 def plan_of(model, kernel=None, data=None, bounds=BOUNDS, **changes):
     made = make_plan(
         model,
-        data or TrainingData(*rows(1000), *rows(256, 1), LABELS),
+        data or data_of(rows, 1000, 256, LABELS),
         objective=JEM(),
         kernel=kernel or Langevin.at_temperature(0.1),
         bounds=bounds,
@@ -225,6 +231,7 @@ def test_ten_rows_have_a_verdict():
     plan = plan_of(model, data=TrainingData(x[:9], y[:9], x[9:], y[9:], LABELS), steps=100)
     health = check(plan, model, None)
     assert health.uncompared == ""
+    assert health.fresh is not None
     assert health.fresh.rows == 10
     assert not any("movement" in c or "unlike" in c for c in health.complaints), health.complaints
     assert "1 held-out row, too few for energies and movement: training rows replace them" in health.notes
@@ -378,7 +385,7 @@ def grid_plan(model, per_class=40):
         y = torch.arange(N_CLASSES).repeat(n)[:, None]
         return GRID[y[:, 0]] + torch.randn(len(y), 2, generator=torch.Generator().manual_seed(seed)), y
 
-    data = TrainingData(*of(per_class, 0), *of(8, 1), MANY)
+    data = data_of(of, per_class, 8, MANY)
     return plan_of(model, data=data, bounds=View(-3.0, 27.0), steps=100)
 
 

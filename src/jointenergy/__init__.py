@@ -23,6 +23,7 @@ if TYPE_CHECKING:
         Reals,
         Tempered,
     )
+    from jointenergy.report.evaluation import evaluate
     from jointenergy.report.sharing import pull, push
     from jointenergy.runs import Run, diagnose, fit, load, wrap
     from jointenergy.tables import JointEnergyClassifier, JointEnergyDetector, JointEnergyImputer, JointEnergyRegressor
@@ -65,6 +66,7 @@ __all__ = [
     "buffers",
     "data",
     "diagnose",
+    "evaluate",
     "fit",
     "inference",
     "kernels",
@@ -96,6 +98,7 @@ _MODULES = {
         "Tempered",
     ),
     "buffers": ("ReplayBuffer", "ReservoirBuffer"),
+    "report.evaluation": ("evaluate",),
     "report.sharing": ("pull", "push"),
     "runs": ("Run", "diagnose", "fit", "load", "wrap"),
     "training.callbacks": ("Callback",),

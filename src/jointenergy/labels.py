@@ -7,11 +7,12 @@ import functools
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from jointenergy.errors import EnumerationError, InputError
+from jointenergy.errors import EnumerationError, InputError, plural
 from jointenergy.inputs import is_integer
 from jointenergy.limits import CLASSES
 
@@ -24,8 +25,11 @@ ENUMERATION_LIMIT = 4096
 """The largest number of label states that are summed by enumeration for one row of x."""
 
 
-Given = Mapping[str, int | str] | Tensor | None
-"""Labels to hold fixed, as public functions take them: a mapping of names, a tensor with MISSING, or None."""
+Given = Mapping[str, Any] | Tensor | None
+"""Labels to hold fixed, as public functions take them: a mapping of names, a tensor with MISSING, or None.
+
+A mapping has one value for all rows under each name, a number or a name, or an array with one for each row.
+"""
 
 
 @functools.cache
@@ -174,18 +178,36 @@ class LabelSpace:
         known = self.values[self.index(name)]
         if isinstance(value, str) and value in known:
             return known.index(value)
-        if isinstance(value, str) or not is_integer(value):
+        if isinstance(value, str | float | bool | None):
             raise InputError(f"label {name!r} has no value {value!r}: {nearest(str(value), known)}")
+        if not is_integer(value):
+            raise InputError(f"a value of label {name!r} is a number or a name, got {type(value).__name__}")
         if not 0 <= value < len(known):
             raise InputError(f"label {name!r} takes the values 0 to {len(known) - 1}, got {value}")
         return int(value)
 
-    def encode(self, given: Mapping[str, int | str], n: int = 1, device: torch.device | str | None = None) -> Tensor:
-        """Convert names to `n` equal rows of label indices, MISSING for variables that are not in `given`."""
-        row = torch.full((len(self),), MISSING, dtype=torch.int64)
+    def encode(self, given: Mapping[str, Any], n: int = 1, device: torch.device | str | None = None) -> Tensor:
+        """Convert names to `n` rows of label indices, MISSING for variables that are not in `given`.
+
+        A name has one value for all rows, a number or a name, or an array with one for each row, MISSING allowed.
+        """
+        rows = torch.full((n, len(self)), MISSING, dtype=torch.int64)
         for name, value in given.items():
-            row[self.index(name)] = self.value_index(name, value)
-        return row.to(device).expand(n, -1).clone()
+            k = self.index(name)
+            rows[:, k] = self._column(name, value, n) if _is_many(value) else self.value_index(name, value)
+        return rows.to(device)
+
+    def _column(self, name: str, values: Any, n: int) -> Tensor:  # noqa: ANN401 (arrays of any library)
+        """Return the indices of one value of `name` for each of `n` rows."""
+        if getattr(values, "ndim", 1) == 2 and values.shape[1] == 1:
+            values = values.reshape(-1)
+        listed = values.tolist() if hasattr(values, "tolist") else list(values)
+        if len(listed) != n:
+            raise InputError(
+                f"label {name!r} has {plural(len(listed), 'value')} for {plural(n, 'row')}: give one for each"
+            )
+        found = [MISSING if is_integer(v) and v == MISSING else self.value_index(name, v) for v in listed]
+        return torch.tensor(found, dtype=torch.int64)
 
     def decode(self, y: Tensor) -> list[dict[str, str]]:
         """Convert label indices to names: one mapping per row, without missing entries."""
@@ -282,6 +304,11 @@ class LabelSpace:
     def _names_shown(self) -> str:
         shown = ", ".join(self.names[:5]) or "no labels"
         return shown + (", ..." if len(self) > 5 else "")
+
+
+def _is_many(value: object) -> bool:
+    """Tell an array, a tensor or a list from one value; an array without dimensions is one value."""
+    return isinstance(value, list | tuple) or getattr(value, "ndim", 0) > 0
 
 
 def _form(value: object) -> str:

@@ -13,7 +13,7 @@ from rich.table import Table as Shown
 
 from jointenergy.cli.options import Seed
 from jointenergy.cli.screen import INTERRUPTED, cell, console, say
-from jointenergy.cli.tasks import AsJson, Data, Device, EqualConstants, RunPath, opened
+from jointenergy.cli.tasks import AsJson, Data, Device, EqualConstants, Network, RunPath, opened
 from jointenergy.errors import InputError
 
 if TYPE_CHECKING:
@@ -51,6 +51,13 @@ class ReferenceName(StrEnum):
 
 def evaluate(
     run: RunPath,
+    rows: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE.npz",
+            help="Test rows x with labels y; default: those of the run's data set. A run of fit or wrap needs them.",
+        ),
+    ] = None,
     against: Annotated[
         Path | None,
         typer.Option(metavar="BASELINE_RUN", help="Run of the same network trained with cross-entropy only."),
@@ -81,6 +88,7 @@ def evaluate(
         Path | None, typer.Option(metavar="DIR", help="Folder of the report; default: RUN/evaluation.")
     ] = None,
     equal_constants: EqualConstants = False,
+    network: Network = None,
     data: Data = None,
     device: Device = "auto",
     seed: Seed = 0,
@@ -90,21 +98,33 @@ def evaluate(
     Writes report.html, metrics.json and pictures. After Ctrl-C, run the same
     command again to measure the remaining parts.
     """
-    from jointenergy.cli.inputs import named_places
+    from jointenergy.cli import inputs
     from jointenergy.report import comparison, extractors, suite
+    from jointenergy.report.evaluation import own_rows
     from jointenergy.report.ood_sets import read_ood_set
 
     folder = out or comparison.folder_of(run)
-    trained = opened(run, data, device, equal_constants=equal_constants)
-    baseline = None if against is None else opened(against, data, device)
-    others = {name: opened(Path(place), data, device) for name, place in named_places(other, "--other", "RUN").items()}
-    ood_sets = [read_ood_set(name, Path(place), trained) for name, place in named_places(ood, "--ood", "DIR").items()]
+    trained = opened(run, data, device, network=network, equal_constants=equal_constants)
+    baseline = None if against is None else opened(against, data, device, network=network, beside=True)
+    others = {
+        name: opened(Path(place), data, device, network=network, beside=True)
+        for name, place in inputs.named_places(other, "--other", "RUN").items()
+    }
+    ood_sets = [
+        read_ood_set(name, Path(place), trained) for name, place in inputs.named_places(ood, "--ood", "DIR").items()
+    ]
     named = None if extractor is None else extractors.load(extractor, trained)
     if reference is not None:
         if named is None:
             raise InputError("--reference needs an extractor: add --extractor")
         named = replace(named, reference=reference.value)
-    subject = suite.subject_of(trained, baseline=baseline, others=others, ood_sets=ood_sets, extractor=named, seed=seed)
+    test = None
+    if rows is not None:
+        y = inputs.labels_in(rows) if len(trained.labels) else None
+        test = own_rows(trained, inputs.read([rows], trained, resize=False).x, y)
+    subject = suite.subject_of(
+        trained, test=test, baseline=baseline, others=others, ood_sets=ood_sets, extractor=named, seed=seed
+    )
     measure(subject, suite_name.value, folder, only=part or None)
 
 
@@ -131,13 +151,15 @@ def measure(subject: Subject, size: Suite, folder: Path, *, only: Sequence[str] 
 
 
 def _show(found: suite.RunEvaluation, page: Path) -> None:
+    from jointenergy.report.page import rounded
+
     say(f"{found.headline[0].upper()}{found.headline[1:]}.")
     for name, words in KEY_FIGURES:
         value = found.metrics.get(name)
         if value is not None:
             beside = found.metrics.get(f"baseline.{name}")
-            against = "" if beside is None else f"   baseline {beside:.4f}"
-            say(f"{words:28} {value:.4f}{against}")
+            against = "" if beside is None else f"   baseline {rounded(beside, 4)}"
+            say(f"{words:28} {rounded(value, 4)}{against}")
     say(f"{'time':28} {sum(found.seconds.values()):.0f} s")
     say(f"{'report':28} {page}")
 

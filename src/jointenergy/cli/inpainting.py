@@ -10,7 +10,7 @@ import typer
 
 from jointenergy.cli.options import Seed
 from jointenergy.cli.synthesis import FilmOption, Steps, both, save_film, steps_of
-from jointenergy.cli.tasks import AsCsv, AsJson, Data, Device, Given, InputPaths, Resize, RunPath, opened
+from jointenergy.cli.tasks import AsCsv, AsJson, Data, Device, Given, InputPaths, Network, Resize, RunPath, opened
 from jointenergy.cli.waiting import waiting
 from jointenergy.errors import InputError
 from jointenergy.limits import COUNT
@@ -49,6 +49,7 @@ def inpaint(
     as_json: AsJson = False,
     as_csv: AsCsv = False,
     seed: Seed = 0,
+    network: Network = None,
     data: Data = None,
     device: Device = "auto",
 ) -> None:
@@ -62,7 +63,7 @@ def inpaint(
     if out is not None:
         outputs.check_file(out)
     outputs.check_film(film)
-    source = opened(run, data, device)
+    source = opened(run, data, device, network=network)
     outputs.check_rows(film, 1, source.event_shape)
     known = inputs.labels_of(given, source.labels)
     rows = inputs.read(files, source, resize=resize, in_part=True)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from jointenergy.cli.tasks import Data, RunPath, opened
+from jointenergy.cli.tasks import Data, Network, RunPath, opened
 from jointenergy.cli.waiting import waiting
 
 Place = Annotated[str, typer.Argument(metavar="PLACE", help="A folder, or hf://OWNER/NAME on the Hugging Face hub.")]
@@ -19,6 +19,7 @@ def push(
     half: Annotated[
         bool, typer.Option("--half", help="Round weights to float16, for a file of half the size.")
     ] = False,
+    network: Network = None,
     data: Data = None,
 ) -> None:
     """Share a run: weights, model card and checksums.
@@ -33,7 +34,7 @@ def push(
     figures: dict[str, float | None] = {}
     if (comparison.folder_of(run) / METRICS).exists():
         figures = comparison.read(run).metrics
-    source = opened(run, data, "cpu")
+    source = opened(run, data, "cpu", network=network)
     with waiting("pushing"):
         where = sharing.push(source, place, figures=figures, half=half)
     outputs.written(where)

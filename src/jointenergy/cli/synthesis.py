@@ -19,6 +19,7 @@ from jointenergy.cli.tasks import (
     EqualConstants,
     Given,
     InputPaths,
+    Network,
     Resize,
     RunPath,
     opened,
@@ -83,6 +84,7 @@ def sample(
     as_json: AsJson = False,
     as_csv: AsCsv = False,
     seed: Seed = 0,
+    network: Network = None,
     data: Data = None,
     device: Device = "auto",
 ) -> None:
@@ -97,7 +99,7 @@ def sample(
 
     outputs.check_file(out)
     outputs.check_film(film)
-    source = opened(run, data, device)
+    source = opened(run, data, device, network=network)
     outputs.check_rows(out, n, source.event_shape)
     outputs.check_rows(film, 1, source.event_shape)
     known = inputs.labels_of(given, source.labels)
@@ -145,6 +147,7 @@ def distal(
     as_json: AsJson = False,
     as_csv: AsCsv = False,
     seed: Seed = 0,
+    network: Network = None,
     data: Data = None,
     device: Device = "auto",
 ) -> None:
@@ -156,7 +159,7 @@ def distal(
     from jointenergy.cli import inputs, outputs
 
     outputs.check_file(out)
-    source = opened(run, data, device, equal_constants=equal_constants)
+    source = opened(run, data, device, network=network, equal_constants=equal_constants)
     outputs.check_rows(out, n, source.event_shape)
     known = inputs.labels_of(given, source.labels)
     if not known:
@@ -185,6 +188,7 @@ def convert(
     as_json: AsJson = False,
     as_csv: AsCsv = False,
     seed: Seed = 0,
+    network: Network = None,
     data: Data = None,
     device: Device = "auto",
 ) -> None:
@@ -198,7 +202,7 @@ def convert(
 
     outputs.check_file(out)
     outputs.check_film(film)
-    source = opened(run, data, device)
+    source = opened(run, data, device, network=network)
     wanted = inputs.labels_of(to, source.labels)
     rows = inputs.read(files, source, resize=resize)
     length = steps_of(source, steps)
@@ -240,6 +244,7 @@ def compose(
     as_json: AsJson = False,
     as_csv: AsCsv = False,
     seed: Seed = 0,
+    network: Network = None,
     data: Data = None,
     device: Device = "auto",
 ) -> None:
@@ -253,7 +258,7 @@ def compose(
         raise InputError(
             f"give one --given for each run, in order ('' for none): got {len(given)} for {len(runs)} run(s)"
         )
-    opening = {path: opened(path, data, device) for path in dict.fromkeys(runs)}
+    opening = {path: opened(path, data, device, network=network, beside=True) for path in dict.fromkeys(runs)}
     sources = [opening[path] for path in runs]
     outputs.check_rows(out, n, sources[0].event_shape)
     outputs.check_rows(film, 1, sources[0].event_shape)
@@ -289,7 +294,8 @@ def compose(
 def steps_of(run: Run, steps: int | None) -> int:
     """Return the number of steps asked for, or the recipe's."""
     length = run.sampling.steps if steps is None else steps
-    assert length is not None  # every recipe has one
+    if length is None:
+        raise InputError(f"{run.origin.name} has no default number of steps: add --steps")
     return length
 
 

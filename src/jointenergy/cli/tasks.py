@@ -28,6 +28,15 @@ Given = Annotated[str, typer.Option(metavar="LABELS", help="Known labels, such a
 Resize = Annotated[bool, typer.Option("--resize", help="Resize images to the input size of the run.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 AsCsv = Annotated[bool, typer.Option("--csv", help="Print CSV instead of a table.")]
+Network = Annotated[
+    str | None,
+    typer.Option(
+        "--network",
+        metavar="MODULE:NAME",
+        help="Your network, for a run of fit or wrap: a torch module, or a function that returns one, in a module or a "
+        ".py file. Its code is run.",
+    ),
+]
 Data = Annotated[Path | None, typer.Option(metavar="DIR", help="Folder of the data sets, if it has moved.")]
 EqualConstants = Annotated[
     bool,
@@ -49,13 +58,25 @@ class By(StrEnum):
     sampling = "sampling"
 
 
-def opened(path: Path, data: Path | None, device: str, *, equal_constants: bool = False) -> Run:
-    """Open the run and print its warnings."""
+def opened(
+    path: Path,
+    data: Path | None,
+    device: str,
+    *,
+    network: str | None = None,
+    beside: bool = False,
+    equal_constants: bool = False,
+) -> Run:
+    """Open the run and print its warnings; one of several (`beside`) may do without the network that others need."""
     from jointenergy.cli import outputs
+    from jointenergy.cli.own_network import network_named
     from jointenergy.runs.loading import open_run
 
     with waiting("loading"):
-        run = open_run(path, data=data, device=device)
+        own = None if network is None else network_named(network)
+        run = open_run(path, network=own, data=data, device=device)
+    if own is not None and run.recipe is not None and not beside:
+        raise InputError(f"{path} is a run of a recipe, which defines its network: leave out --network")
     if equal_constants:
         run = run.assuming_equal_constants()
     outputs.say(run.notes)
@@ -97,13 +118,14 @@ def predict(
     as_json: AsJson = False,
     as_csv: AsCsv = False,
     seed: Seed = 0,
+    network: Network = None,
     data: Data = None,
     device: Device = "auto",
 ) -> None:
     """Predict the labels of inputs, with probabilities."""
     from jointenergy.cli import inputs, outputs
 
-    source = opened(run, data, device, equal_constants=equal_constants)
+    source = opened(run, data, device, network=network, equal_constants=equal_constants)
     if coverage is not None and (given or refine or by is By.sampling):
         raise InputError("--coverage uses p(label | x) by energy: leave out --given, --refine and --by sampling")
     known = inputs.labels_of(given, source.labels)
@@ -159,18 +181,19 @@ def calibrate(
     equal_constants: EqualConstants = False,
     as_json: AsJson = False,
     as_csv: AsCsv = False,
+    network: Network = None,
     data: Data = None,
     device: Device = "auto",
 ) -> None:
     """Fit the temperature and the prediction sets of a run.
 
-    Both are stored in the run folder, for `predict --calibrated` and
-    `predict --coverage`. Use rows from the distribution of future inputs that
-    were not trained on.
+    Both are stored in the run folder or the exported file, for `predict
+    --calibrated` and `predict --coverage`. Use rows from the distribution of
+    future inputs that were not trained on.
     """
     from jointenergy.cli import inputs, outputs
 
-    source = opened(run, data, device, equal_constants=equal_constants)
+    source = opened(run, data, device, network=network, equal_constants=equal_constants)
     if rows is None:
         x = y = None
     else:
@@ -190,6 +213,10 @@ def score(
     quantile: Annotated[
         float, typer.Option(help="Share of held-out rows that the threshold rejects.", min=0, max=0.999)
     ] = 0.05,
+    rows: Annotated[
+        Path | None,
+        typer.Option(metavar="FILE.npz", help="Validation rows x of the threshold; default: the held-out rows."),
+    ] = None,
     features: Annotated[
         bool, typer.Option("--features", help="Also show feature-based scores; reads the training rows.")
     ] = False,
@@ -197,6 +224,7 @@ def score(
     resize: Resize = False,
     as_json: AsJson = False,
     as_csv: AsCsv = False,
+    network: Network = None,
     data: Data = None,
     device: Device = "auto",
 ) -> None:
@@ -208,26 +236,29 @@ def score(
     from jointenergy.cli import inputs, outputs
     from jointenergy.inference import SCORES
 
-    source = opened(run, data, device, equal_constants=equal_constants)
-    rows = inputs.read(files, source, resize=resize)
+    source = opened(run, data, device, network=network, equal_constants=equal_constants)
+    asked = inputs.read(files, source, resize=resize)
     shown: dict[str, list[float]] = {}
     missing: list[str] = []
     with waiting("scoring"):
-        found = source.detect(rows.x, quantile=quantile)
+        if rows is not None:
+            source.fit_threshold(inputs.read([rows], source, resize=False).x, quantile=quantile)
+        found = source.detect(asked.x, quantile=quantile)
         for name in (n for n in SCORES if features or SCORES[n].by_features is None):
             try:
-                shown[name] = source.score(rows.x, name).tolist()
+                shown[name] = source.score(asked.x, name).tolist()
             except InputError as error:
                 missing.append(f"no {name}: {error}")
     records: list[outputs.Record] = [
         {"input": name, **{n: s[i] for n, s in shown.items()}, "in": bool(found.inside[i])}
-        for i, name in enumerate(rows.names)
+        for i, name in enumerate(asked.names)
     ]
     outputs.show(records, as_json=as_json, as_csv=as_csv)
     least, n_rows = found.threshold.value, found.threshold.n_rows
     kind = found.threshold.score
-    outputs.say([f"in distribution: {kind} of at least {least:.4g} ({1 - quantile:.0%} of {n_rows} held-out rows)"])
-    outputs.say([*missing, *rows.notes])
+    which = "held-out" if rows is None else "validation"
+    outputs.say([f"in distribution: {kind} of at least {least:.4g} ({1 - quantile:.0%} of {n_rows} {which} rows)"])
+    outputs.say([*missing, *asked.notes])
 
 
 def rank(
@@ -240,6 +271,7 @@ def rank(
     resize: Resize = False,
     as_json: AsJson = False,
     as_csv: AsCsv = False,
+    network: Network = None,
     data: Data = None,
     device: Device = "auto",
 ) -> None:
@@ -247,7 +279,7 @@ def rank(
     from jointenergy.cli import inputs, outputs
     from jointenergy.labels import MISSING
 
-    source = opened(run, data, device, equal_constants=equal_constants)
+    source = opened(run, data, device, network=network, equal_constants=equal_constants)
     one, other, known = (inputs.labels_of(text, source.labels) for text in (first, second, given))
     rows = inputs.read(files, source, resize=resize)
     with waiting("ranking"):
@@ -268,6 +300,7 @@ def export(
     half: Annotated[
         bool, typer.Option("--half", help="Round weights to float16, for a file of half the size.")
     ] = False,
+    network: Network = None,
     data: Data = None,
 ) -> None:
     """Export a run to one file, safetensors or ONNX.
@@ -279,7 +312,7 @@ def export(
     """
     from jointenergy.cli import outputs
 
-    source = opened(run, data, "cpu")
+    source = opened(run, data, "cpu", network=network)
     with waiting("exporting"):
         path = source.export(file, half=half)
     outputs.written(path)

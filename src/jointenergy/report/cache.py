@@ -25,6 +25,7 @@ from jointenergy.report import provenance
 from jointenergy.report.ood_sets import OodSet
 from jointenergy.report.sections import Rows, Section, Subject, Suite
 from jointenergy.runs import Run
+from jointenergy.runs.description import of_network
 
 SECTION = "section.json"
 _SECTION = TypeAdapter(Section)
@@ -52,6 +53,8 @@ def _run(run: Run) -> str:
     folder = None if origin.checkpoint is None else origin.checkpoint.parent.parent
     told = [] if folder is None else [folder / name for name in ("metrics.csv", "checks.csv", "events.jsonl")]
     settings = f"{run.recipe} {run.sampling} {run.bounds} {origin.seed} {origin.data_folder}"
+    if run.recipe is None:  # weights alone do not tell the user's own network, nor what was fitted without its data
+        settings += f" {of_network(run.model)} {run.thresholds.plain()} {run.origin.read_data is None}"
     return f"{weights_digest(run.model)} {settings} {_files(told)}"
 
 

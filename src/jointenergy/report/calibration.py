@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 
 import torch
@@ -138,39 +139,55 @@ COVERAGES = (0.9, 0.95, 0.99)
 
 
 def prediction_sets(runs: Mapping[str, Run], subject: Subject, most: int) -> tuple[Table, dict[str, float | None]]:
-    """How often sets that were fitted to held-out rows hold the truth of test rows, and how large they are."""
+    """How often sets that were fitted to held-out rows hold the truth of test rows, and how large they are.
+
+    Of a run without held-out rows, those of `run.conform`.
+    """
     rows: list[tuple[Cell, ...]] = []
     metrics: dict[str, float | None] = {}
     for name, run in runs.items():
-        try:
-            x, y = run.data.x_held[:most], run.data.y_held[:most]
-        except InputError:
-            continue
-        for coverage in COVERAGES:
-            try:
-                plain, chance = (_covered(run, subject, x, y, coverage, randomized=r) for r in (False, True))
-            except InputError:  # too few held-out rows for so much
-                continue
-            (covered, size, single), (randomized, _, _) = plain, chance
-            at = f"{100 * coverage:.0f}"
-            metrics |= {
-                f"{prefix(name)}set_coverage.{at}": covered,
-                f"{prefix(name)}set_coverage_randomized.{at}": randomized,
-                f"{prefix(name)}set_size.{at}": size,
-            }
+        for coverage, plain, chance in _fitted_sets(run, most, subject.seed):
+            covered, size, single = _covered(run, subject, plain)
+            randomized = _covered(run, subject, chance)[0] if chance else None
+            at = f"{100 * coverage:g}"
+            metrics |= {f"{prefix(name)}set_coverage.{at}": covered, f"{prefix(name)}set_size.{at}": size}
+            if randomized is not None:
+                metrics[f"{prefix(name)}set_coverage_randomized.{at}"] = randomized
             rows.append((name, f"{at} %", covered, size, single, randomized))
     columns = ("", "nominal", "coverage", "mean set size", "sets of one value", "coverage, randomized")
     return Table("Prediction sets", columns, tuple(rows)), metrics
 
 
-def _covered(
-    run: Run, subject: Subject, x: torch.Tensor, y: torch.Tensor, coverage: float, *, randomized: bool
-) -> tuple[float, float, float]:
+Fit = Mapping[str, inference.Conformal]
+
+
+def _fitted_sets(run: Run, most: int, seed: int) -> Iterator[tuple[float, Fit, Fit]]:
+    """Each coverage with its sets and its randomized sets, fitted to held-out rows, or as they are stored."""
+    try:
+        data = run.data
+    except InputError:
+        stored = run.thresholds
+        for coverage in sorted({c.coverage for c in stored.conformal if not c.randomized}):
+            kept, kept_chance = (stored.find_conformal(coverage, randomized=r) for r in (False, True))
+            yield coverage, kept, kept_chance
+        return
+    x, y = run.rows(data.x_held[:most]), data.y_held[:most]
+    for coverage in COVERAGES:
+        with suppress(InputError):  # too few held-out rows for so much
+            plain, chance = (_fit(run, x, y, coverage, randomized=r, seed=seed) for r in (False, True))
+            yield coverage, plain, chance
+
+
+def _fit(run: Run, x: torch.Tensor, y: torch.Tensor, coverage: float, *, randomized: bool, seed: int) -> Fit:
+    generator = torch.Generator().manual_seed(2 * seed)
+    fitted = inference.conform(run.model, x, y, coverage, randomized=randomized, generator=generator)
+    return {f.label: f for f in fitted}
+
+
+def _covered(run: Run, subject: Subject, fitted: Fit) -> tuple[float, float, float]:
     """The share of observed labels in their sets, the mean size of a set, and the share of sets of one value."""
-    fitting, drawing = (torch.Generator().manual_seed(2 * subject.seed + i) for i in (0, 1))
-    fitted = inference.conform(run.model, run.rows(x), y, coverage, randomized=randomized, generator=fitting)
-    by_name = {f.label: f for f in fitted}
-    found = inference.prediction_set(run.model, run.rows(subject.test.x), by_name, generator=drawing)
+    drawing = torch.Generator().manual_seed(2 * subject.seed + 1)  # independent of the held-out rows
+    found = inference.prediction_set(run.model, run.rows(subject.test.x), fitted, generator=drawing)
     held, sizes = [], []
     for k, members in enumerate(found.members.values()):
         truth = subject.test.y[:, k].to(members.device)
@@ -253,11 +270,12 @@ def _span(band: Band) -> str:
 
 
 def _temperature(run: Run, most: int) -> float | str:
-    """The temperature that suits the run's held-out rows; or, in words, why there is none."""
+    """The temperature that suits the run's held-out rows, or the stored one; or, in words, why there is none."""
     try:
         data = run.data
     except InputError as error:
-        return str(error)
+        stored = run.thresholds.temperature
+        return str(error) if stored is None else stored.value
     known = (data.y_held != MISSING).any(1).nonzero()[:most, 0]
     if len(known) == 0:
         return "its held-out rows have no labels"

@@ -312,7 +312,8 @@ def _table(kind: str, found: list[Judged], judges: list[str], n: int, n_all: int
         method = METHOD_WORDS[one.way.method]
         if kind == "class" and one.way.method == "marginalize":
             method = "none are free"
-        rows.append((BEGIN_WORDS[one.way.begin], method, one.n or None, *(by.get(j) for j in judges)))
+        if one.n:  # of a way without samples a sentence says why
+            rows.append((BEGIN_WORDS[one.way.begin], method, one.n, *(by.get(j) for j in judges)))
     which = f"{n} of {n_all}" if n < n_all else f"{n}"
     single, many = {"class": ("class", "classes"), "single": ("value", "values")}.get(kind, ("pair", "pairs"))
     what = single if n == n_all == 1 else many

@@ -3,21 +3,34 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
 from matplotlib.axes import Axes
 
-from jointenergy.errors import InputError
+from jointenergy.errors import InputError, plural
 from jointenergy.files.reading import told
 from jointenergy.metrics.looks import TAILS
 from jointenergy.report.drawings import COLORS, drawing, picture
 from jointenergy.report.sections import Cell, Picture, Section, Subject, Suite, Table
 from jointenergy.training import health as limits
-from jointenergy.training.health import Health
+from jointenergy.training.health import Health, Sign
 from jointenergy.training.journal import EVENTS, read_events, read_rows
 from jointenergy.training.loop import INTERVENTIONS
 
+SHOWN = 3  # findings that are not folded
+WORST: tuple[Sign, ...] = (  # what is wrong with samples comes first
+    "finite",
+    "fresh",
+    "looks",
+    "conditions",
+    "coverage",
+    "movement",
+    "persistent",
+    "long",
+    "bounds",
+)
 COLUMNS = ("check", "found", "healthy")
 MARKS = {"rollback": COLORS[3], "purge": COLORS[4], "skip": COLORS[4], "steps": COLORS[2], "rate": COLORS[2]}
 
@@ -31,11 +44,25 @@ def health(subject: Subject, suite: Suite) -> Section:
     except InputError as error:
         return Section("health", title, (f"Not checked: {error}.",))
     verdict = "Healthy: all checks pass." if found.healthy else "Not healthy."
-    said = [*found.complaints, *(f"warning: {w}" for w in found.warnings)]
-    says = (verdict, *(f"{c[0].upper()}{c[1:]}." for c in said), *subject.run.notes)
+    said = [f"{c[0].upper()}{c[1:]}." for c in (*_worst_first(found), *(f"warning: {w}" for w in found.warnings))]
+    says = (verdict, *said, *subject.run.notes)
+    rest = len(said) - SHOWN
+    more = [f"{plural(rest, 'more finding')} in the details."] if rest > 0 else []
+    notes = [note for note in subject.run.notes if not any(c in note for c in found.complaints)]  # else told twice
+    lead = (verdict, *said[:SHOWN], *more, *notes)
     metrics: dict[str, float | None] = {"healthy": float(found.healthy)}
     tables = (_energies(found), *_looks(found))
-    return Section("health", title, says, metrics, tables)
+    return Section("health", title, says, metrics, tables, lead=lead)
+
+
+def _worst_first(found: Health) -> list[str]:
+    """The complaints: the first of each kind, in the order of `WORST`, then the second of each, and so on."""
+    seen: Counter[Sign] = Counter()
+    ranked: list[tuple[int, int, str]] = []
+    for sign, sentence in found.signs:
+        ranked.append((seen[sign], WORST.index(sign), sentence))
+        seen[sign] += 1
+    return [sentence for _, _, sentence in sorted(ranked, key=lambda one: one[:2])]
 
 
 def _energies(found: Health) -> Table:

@@ -171,9 +171,9 @@ def _best(scan: Sequence[Bounds]) -> list[Bounds]:
 
 def why_not(subject: Subject, sizes: LikelihoodSizes) -> str | None:
     """One sentence where the run has no likelihood that could be measured."""
-    run, recipe = subject.run, subject.run.recipe
+    run = subject.run
     n_dims = subject.test.x[0].numel()
-    if recipe is None:
+    if run.is_cross_entropy and run.origin.make_plan is None:
         return (
             f"No likelihood: {run.origin.name} was trained with cross-entropy, which does not constrain log p(x), and "
             "has no validation rows to choose a temperature on."
@@ -195,6 +195,8 @@ def why_not(subject: Subject, sizes: LikelihoodSizes) -> str | None:
             f"No likelihood in this suite: each of the {groups} labels of the test rows has its own normalizer, and at "
             f"most {sizes.most_groups} are estimated."
         )
+    if run.origin.read_data is None:
+        return f"No likelihood: {run.origin.name} has no validation rows to choose a temperature on."
     return None
 
 

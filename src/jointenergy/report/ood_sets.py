@@ -111,6 +111,15 @@ def _sizes(shape: tuple[int, ...]) -> str:
     return " x ".join(map(str, shape)) or "single numbers"
 
 
+def check_name(name: str) -> str:
+    """Check the name of a set, which metrics and pictures carry, and return it."""
+    if not isinstance(name, str) or not _NAME.fullmatch(name):
+        raise InputError(f"the name of a set takes letters, digits, _ and -, got {name!r}")
+    if name in NAMES:
+        raise InputError(f"{name} is a built-in set: choose another name")
+    return name
+
+
 def read_ood_set(name: str, place: Path, run: Run) -> OodSet:
     """The set called `name` at `place`, its first row looked at: what cannot be read or fitted is said at once.
 
@@ -118,10 +127,7 @@ def read_ood_set(name: str, place: Path, run: Run) -> OodSet:
     file of images, gzipped or not; a .npy or .npz array, uint8 pixels or floats on the run's scale; or a folder that
     holds just one of these files.
     """
-    if not _NAME.fullmatch(name):
-        raise InputError(f"the name of a set takes letters, digits, _ and -, got {name!r}")
-    if name in NAMES:
-        raise InputError(f"{name} is a built-in set: choose another name")
+    check_name(name)
     found = _file_of(place)
     # Float arrays are on the run's scale already; pixel arrays are recognized when read.
     rows = OodSet(name, found, run, _pieces_of(found, run), seen=found.suffix.lower() not in ARRAYS)

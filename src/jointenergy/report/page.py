@@ -148,9 +148,9 @@ def _slots(name: str, metric: str) -> list[str]:
 def _section(section: Section) -> str:
     """The verdict or the lead, one picture and one table; all else is for who unfolds it."""
     verdict = section.name == "health"
-    lead = section.says if verdict else section.lead
+    lead = section.lead
     bare = not section.tables and not section.pictures
-    lead = lead or (section.says if bare else ())
+    lead = lead or (section.says if bare or verdict else ())
     pictures = [p for p in section.pictures if not p.folded][:1]
     tables = [] if verdict else [t for t in section.tables if not t.folded][:1]
     parts = [f'<section id="{escape(section.name)}">', f"<h2>{escape(section.title)}</h2>"]
@@ -220,7 +220,12 @@ def _text_of(cell: Cell, decimals: int) -> str:
         return "yes" if cell else "no"
     if isinstance(cell, int):
         return f"{cell:,}"
-    return f"{cell:,.{decimals}f}" if isinstance(cell, float) else cell
+    return rounded(cell, decimals) if isinstance(cell, float) else cell
+
+
+def rounded(value: float, decimals: int) -> str:
+    """A number with so many decimals, a zero without a sign."""
+    return f"{round(value, decimals) + 0.0:,.{decimals}f}"
 
 
 def _picture(drawn: Picture) -> str:
@@ -248,10 +253,10 @@ def _about(evaluation: RunEvaluation) -> str:
         ("time of this evaluation", ", ".join(f"{name} {s:.1f} s" for name, s in evaluation.seconds.items())),
     ]
     shown = table(Table("", ("", ""), tuple(rows)))
+    recipe = f"<details><summary>The recipe</summary>\n<pre>{escape(evaluation.recipe)}</pre></details>\n"
     return (
         f'<section id="about">\n<h2>About this run</h2>\n<details><summary>Data, seeds, hardware, date</summary>\n'
-        f"{shown}</details>\n<details><summary>The recipe</summary>\n<pre>{escape(evaluation.recipe)}</pre></details>\n"
-        "</section>"
+        f"{shown}</details>\n{recipe if evaluation.recipe else ''}</section>"
     )
 
 

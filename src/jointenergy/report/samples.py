@@ -76,7 +76,10 @@ def samples(subject: Subject, suite: Suite) -> Section:
     sizes = QUICK if suite == "quick" else FULL
     run = subject.run
     generator = torch.Generator().manual_seed(subject.seed)
-    sets = sets_of(subject, sizes.samples, generator)
+    try:
+        sets = sets_of(subject, sizes.samples, generator)
+    except InputError as error:  # such as a start that needs training rows, which the run does not have
+        return Section("samples", "Samples", (f"No samples: {error}.",))
     extractor, said = extractors.choose(subject)
     conditional = conditional_rows(subject, len(sets.samples), sets.steps) if sizes.conditional else None
     parts = [
@@ -121,7 +124,7 @@ def _cost(run: Run, sets: Sets) -> Section:
     trained = _training_seconds(run)
     rows: list[tuple[Cell, ...]] = [
         ("parameters", f"{n:,}"),
-        ("training, minutes", None if trained is None else f"{trained / 60:.2g}"),
+        *([] if trained is None else [("training, minutes", f"{trained / 60:.2g}")]),
         (
             f"{MANY:,} samples of {sets.steps} steps, minutes (from {len(sets.samples):,})",
             f"{sets.seconds / 60:.2g}",
@@ -181,6 +184,7 @@ def features(
     metrics: dict[str, float | None] = {}
     protocols: dict[str, str] = {}
     table: list[tuple[Cell, ...]] = []
+    beside: list[tuple[Cell, ...]] = []  # sets that have a distance and no more
     for which, (title, x) in _compared(run, sets, extractor, conditional).items():
         if which not in chosen:
             continue
@@ -205,14 +209,14 @@ def features(
             protocols |= {f"{what}.{name}.{which}": f"{rows}, {k} neighbors" for what, k in MANIFOLDS.items()}
         if extractor.logits is not None:
             score = finite_or_none(sample_quality.inception_score(passed(extractor.logits, x)))
-        table.append((title, len(x), distance, kernel, *near.values(), score))
+        (table if which in REPORTED else beside).append((title, len(x), distance, kernel, *near.values(), score))
         if which == "fresh" and extractor.logits is not None:
             metrics[f"inception_score.{name}"] = score
             protocols[f"inception_score.{name}"] = f"{how}; one group"
     if extractor.logits is not None:
         score = sample_quality.inception_score(passed(extractor.logits, sets.test))
         metrics[f"inception_score_test.{name}"] = score
-        table.append(("test rows", len(sets.test), *(None,) * (2 + len(MANIFOLDS)), score))
+        beside.append(("test rows", len(sets.test), *(None,) * (2 + len(MANIFOLDS)), score))
         says.append(
             "The class score is at most the number of classes, reached if every row is classified with confidence and "
             "all classes are equally frequent (the inception score, with the classes of this extractor)."
@@ -224,15 +228,16 @@ def features(
         "have about 1 and 0.97."
     )
     columns = (f"against {against}", "rows", f"FID ({name})", f"KID ({name})", *MANIFOLDS, "class score")
-    return Section("features", "", tuple(says), metrics, (_filled_columns(columns, table),), protocols=protocols)
+    tables = [_filled_columns("Samples against data", columns, table)]
+    if beside:
+        tables.append(_filled_columns("To compare: where chains start, noise, real rows", columns, beside))
+    return Section("features", "", tuple(says), metrics, tuple(tables), protocols=protocols)
 
 
-def _filled_columns(columns: Sequence[str], rows: Sequence[tuple[Cell, ...]]) -> Table:
+def _filled_columns(title: str, columns: Sequence[str], rows: Sequence[tuple[Cell, ...]]) -> Table:
     """Without the columns that have no value at all, as of an extractor that knows no classes."""
     kept = [i for i in range(len(columns)) if i == 0 or any(row[i] is not None for row in rows)]
-    return Table(
-        "Samples against data", tuple(columns[i] for i in kept), tuple(tuple(row[i] for i in kept) for row in rows)
-    )
+    return Table(title, tuple(columns[i] for i in kept), tuple(tuple(row[i] for i in kept) for row in rows))
 
 
 def _reference(subject: Subject, sets: Sets, extractor: Extractor, most: int | None) -> tuple[Tensor, str]:

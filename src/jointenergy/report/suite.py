@@ -63,14 +63,14 @@ class RunEvaluation:
 def subject_of(
     run: Run,
     *,
+    test: Dataset | None = None,
     baseline: Run | None = None,
     others: Mapping[str, Run] | None = None,
     ood_sets: Iterable[Rows] = (),
     extractor: Extractor | None = None,
     seed: int = 0,
 ) -> Subject:
-    """The run with the test rows of its own data set, as it takes them."""
-    recipe = run.origin.need_recipe("an evaluation needs the test rows that a recipe names")
+    """The run with `test` rows as it takes them, by default those of the data set that its recipe names."""
     for name, other in {"the baseline": baseline, **(others or {})}.items():
         if other is not None and (other.event_shape, other.bounds) != (run.event_shape, run.bounds):
             raise InputError(
@@ -84,12 +84,22 @@ def subject_of(
             f"a baseline is trained with cross-entropy only (`jointenergy train ... --baseline`), but "
             f"{baseline.origin.name} is not: pass it with --other NAME=RUN"
         )
-    test = dataset_of(recipe.data, run.origin.data_folder, "test")
+    rows = _named_rows(run) if test is None else test
+    return Subject(run, rows, baseline, others or {}, tuple(ood_sets), extractor, seed)
+
+
+def _named_rows(run: Run) -> Dataset:
+    """The test rows that the recipe names, as the run takes them."""
+    if run.recipe is None:
+        raise InputError(
+            f"an evaluation needs test rows, and {run.origin.name} has no recipe that names some: pass x and y to "
+            "jointenergy.evaluate, or --rows FILE.npz in the shell"
+        )
+    test = dataset_of(run.recipe.data, run.origin.data_folder, "test")
     if not len(run.labels):
         test = Dataset(test.x, test.y[:, :0], LabelSpace.none(), test.name)
     x = run.rows(test.x)
-    test = replace(test, x=x, y=test.y.to(x.device))
-    return Subject(run, test, baseline, others or {}, tuple(ood_sets), extractor, seed)
+    return replace(test, x=x, y=test.y.to(x.device))
 
 
 def evaluate(
@@ -124,7 +134,7 @@ def evaluate(
         if known[0] is not None:
             sections.append(known[0])
     recipe = subject.run.recipe
-    name, text = ("a wrapped classifier", "") if recipe is None else (recipe.name, recipe_text(recipe))
+    name, text = (subject.run.origin.name, "") if recipe is None else (recipe.name, recipe_text(recipe))
     says = headline(_all_metrics(sections), [rows.name for rows in subject.ood_sets])
     result = RunEvaluation(name, suite, tuple(sections), seconds, _about(subject), text, says)
     _write(result, folder)

@@ -60,6 +60,17 @@ def check_finite(x: Tensor, wide: Tensor, name: str = "x") -> None:
     )
 
 
+def check_near(x: Tensor, bounds: tuple[float, float], name: str = "x") -> None:
+    """Refuse known values far outside the bounds, such as pixels from 0 to 255; a little noise beyond them may pass."""
+    low, high = bounds
+    known = x[~x.isnan()]
+    if known.numel() and not bool(((known - (low + high) / 2).abs() <= 1.5 * (high - low)).all()):
+        raise InputError(
+            f"{name} has values from {float(known.min()):g} to {float(known.max()):g}, but the run expects x between "
+            f"{low:g} and {high:g}: scale it, or give pixels as uint8"
+        )
+
+
 def shaped(x: Tensor, event_shape: tuple[int, ...]) -> Tensor:
     """Reshape x to `[n, *event]`, if only dimensions of size 1 or the flattening of a gray image differ."""
     if x.shape == event_shape:

@@ -75,8 +75,7 @@ def load(
     if path.is_dir() and (path / description.FILE).exists():
         run = _from_fit(path, network, kernel, start, data, device_of(device))
     elif path.is_file() and (found := portable.read(path)).recipe is None:
-        if data is not None:
-            raise InputError(f"{path} has no recipe and so no data folder: leave out data=")
+        _check_no_folder(path, data)
         run = _from_own_file(path, found, network, kernel, start, device_of(device))
     elif network is not None or kernel is not None or start is not None:
         raise InputError(f"{path} is a run of a recipe, which defines network, kernel and start: leave them out")
@@ -89,20 +88,32 @@ def load(
     return run
 
 
-def open_run(path: Path | str, *, data: Path | str | None = None, device: str = "cpu") -> Run:
-    """`load`, its warnings left in `notes`."""
+def open_run(
+    path: Path | str, *, network: nn.Module | None = None, data: Path | str | None = None, device: str = "cpu"
+) -> Run:
+    """`load` with a data folder, its warnings left in `notes`; the `network` is for a run that has none of its own."""
     path, where = pretrained.found(path), device_of(device)
     folder = None if data is None else Path(data)
     if path.is_dir() and (path / description.FILE).exists():
-        raise InputError(_own(path))
+        _check_no_folder(path, folder)
+        return _from_fit(path, network, None, None, None, where)
     if path.is_dir():
         return _from_folder(path, folder, where)
-    if path.is_file():
-        return _from_file(path, folder, where)
-    raise InputError(
-        f"there is no run folder or exported file {path}: train one with `jointenergy train`, or see `jointenergy "
-        "models`"
-    )
+    if not path.is_file():
+        raise InputError(
+            f"there is no run folder or exported file {path}: train one with `jointenergy train`, or see `jointenergy "
+            "models`"
+        )
+    found = portable.read(path)
+    if found.recipe is not None:
+        return _from_file(path, found, found.recipe, folder, where)
+    _check_no_folder(path, folder)
+    return _from_own_file(path, found, network, None, None, where)
+
+
+def _check_no_folder(path: Path, data: object) -> None:
+    if data is not None:
+        raise InputError(f"{path} has no recipe and so no data folder: leave out data=")
 
 
 def _from_folder(folder: Path, data_folder: Path | None, device: torch.device) -> Run:
@@ -130,7 +141,7 @@ def _from_fit(
     """Open a folder that `fit` has written."""
     known = description.read(folder)
     if network is None:
-        raise InputError(f"{folder} was trained with your own network: pass it as network=, as you did to fit")
+        raise InputError(_own(folder))
     name, checkpoint, notes = best_of(FolderStore(folder / "checkpoints"), str(folder))
     try:
         labels, shape = LabelSpace(known["labels"]), tuple(known["event_shape"])
@@ -280,26 +291,31 @@ def _from_own_file(
         f"the file {path}", labels, shape, device, seed=found.seed, density=own.density, gaussians=found.gaussians
     )
     model = model.to(device).requires_grad_(False).eval()
-    return Run(model, origin, sampling, bounds, Thresholds(fitted=found.fitted), found.notes)
+    return Run(model, origin, sampling, bounds, _thresholds_of(path, found), found.notes)
 
 
 def _own(path: Path) -> str:
     return (
         f"{path} is a run of fit or wrap, whose network is in your code: open it with "
-        f"jointenergy.load({str(path)!r}, network=...)"
+        f"jointenergy.load({str(path)!r}, network=...), or in the shell with --network MODULE:NAME"
     )
 
 
-def _from_file(path: Path, data_folder: Path | None, device: torch.device) -> Run:
-    found = portable.read(path)
-    if found.recipe is None:
-        raise InputError(_own(path))
-    model = _model(found.recipe, found.labels, found.event_shape, found.tensors, device, f"the file {path}")
-    origin = Origin.of_recipe(
-        f"the file {path}", found.labels, found.event_shape, device, found.recipe, found.seed, data_folder
-    )
+def _from_file(
+    path: Path, found: portable.Portable, recipe: Recipe, data_folder: Path | None, device: torch.device
+) -> Run:
+    """Open an exported file of a recipe's run."""
+    name = f"the file {path}"
+    model = _model(recipe, found.labels, found.event_shape, found.tensors, device, name)
+    origin = Origin.of_recipe(name, found.labels, found.event_shape, device, recipe, found.seed, data_folder)
     origin = replace(origin, gaussians=found.gaussians)
-    return _run_of(model, origin, found.recipe, Thresholds(fitted=found.fitted), found.notes)
+    return _run_of(model, origin, recipe, _thresholds_of(path, found), found.notes)
+
+
+def _thresholds_of(path: Path, found: portable.Portable) -> Thresholds:
+    """Return what was fitted, to be stored in the file again; published files stay as their checksums say."""
+    own = path.resolve() not in pretrained.places()
+    return Thresholds(fitted=found.fitted, store=(lambda fitted: portable.store(path, fitted)) if own else None)
 
 
 def _run_of(model: JointModel, origin: Origin, recipe: Recipe, thresholds: Thresholds, notes: Sequence[str]) -> Run:

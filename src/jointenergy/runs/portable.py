@@ -145,6 +145,15 @@ def write(
     return path
 
 
+def store(path: Path, fitted: Fitted) -> None:
+    """Write an exported file anew with other fitted values, whole or not at all; its tensors stay as they are."""
+    with told(f"{path} is not an exported run, or is damaged"), safe_open(path, "pt") as file:
+        metadata = {**file.metadata(), "thresholds": json.dumps(asdict(fitted))}
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118 (the file is no mapping)
+    with whole(path) as part:
+        save_file(tensors, part, metadata)
+
+
 def read(path: Path) -> Portable:
     """Read an exported file."""
     damaged = f"{path} is not an exported run, or is damaged"

@@ -80,10 +80,18 @@ def cache() -> Path:
     return (Path(home) if home else Path.home() / ".cache" / "jointenergy") / "models"
 
 
+def places() -> set[Path]:
+    """Where the weights of all models would lie on this machine."""
+    return {place.resolve() for name in published() for place in _places_of(name)}
+
+
+def _places_of(name: str) -> tuple[Path, Path]:
+    return REPOSITORY / file_of(name), cache() / name / file_of(name)
+
+
 def place_of(name: str) -> Path | None:
     """Where the weights of a model lie on this machine, in the repository or in the cache; None where they do not."""
-    places = (REPOSITORY / file_of(name), cache() / name / file_of(name))
-    return next((place for place in places if place.is_file()), None)
+    return next((place for place in _places_of(name) if place.is_file()), None)
 
 
 def found(path: object, report: Report = lambda *_: None) -> Path:

@@ -36,7 +36,7 @@ from jointenergy.limits import INTEGER
 from jointenergy.models import Box, JointModel
 from jointenergy.recipes.schema import Recipe
 from jointenergy.runs import onnx, portable
-from jointenergy.runs.arrays import Array, Labels, rows_of, shaped_mask, tensor_of
+from jointenergy.runs.arrays import Array, Labels, check_near, rows_of, shaped_mask, tensor_of
 from jointenergy.runs.origin import Origin, Sampling
 from jointenergy.runs.thresholds import Thresholds
 from jointenergy.runs.user_data import given_of
@@ -458,7 +458,7 @@ class Run:
             call = f'run.fit_threshold(x, score="{score}", quantile={round(quantile, 12)})'
             raise InputError(
                 f"a threshold needs validation rows, but {self.origin.name} has none: fit one per score and quantile "
-                f"with your own rows, here with {call}"
+                f"with your own rows, here with {call}, or in the shell --rows FILE.npz"
             )
         return self.fit_threshold(self.data.x_held, score, quantile)
 
@@ -1129,7 +1129,10 @@ class Run:
         """Return validation rows with labels: the user's, or the held-out ones."""
         if x is None:
             if self.origin.read_data is None:
-                raise InputError(f"this needs validation rows, but {self.origin.name} has none: pass yours to {call}")
+                raise InputError(
+                    f"this needs validation rows, but {self.origin.name} has none: pass yours to {call}, or in the "
+                    "shell --rows FILE.npz"
+                )
             return self.data.x_held, self.data.y_held
         rows = self._checked(x)
         return rows, self.labels.given(self._given(y), len(rows), rows.device)
@@ -1154,17 +1157,10 @@ class Run:
 
     def _checked(self, x: Array, mask: Array | None = None) -> Tensor:
         """Convert x for the model; refuse known entries far outside the model's box."""
-        rows, (low, high) = self.rows(x), self.bounds
-        if not isinstance(self.model.domain, Box) or not rows.is_floating_point():
-            return rows
-        known = rows.detach() if mask is None else rows.detach()[held_mask(rows, self.mask(mask))]
-        known = known[~known.isnan()]
-        # Catch pixels from 0 to 255, but accept a little noise beyond the bounds.
-        if known.numel() and not bool(((known - (low + high) / 2).abs() <= 1.5 * (high - low)).all()):
-            raise InputError(
-                f"x has values from {float(known.min()):g} to {float(known.max()):g}, but the run expects x between "
-                f"{low:g} and {high:g}: scale it, or give pixels as uint8"
-            )
+        rows = self.rows(x)
+        if isinstance(self.model.domain, Box) and rows.is_floating_point():
+            known = rows.detach() if mask is None else rows.detach()[held_mask(rows, self.mask(mask))]
+            check_near(known, self.bounds)
         return rows
 
     def _refined_rows(self, x: Array, given: Labels, steps: int, seed: int) -> Tensor:

@@ -1,10 +1,10 @@
-"""runs: values fitted to validation rows, stored in the run folder with the weights that they belong to."""
+"""runs: values fitted to validation rows, stored with the weights that they belong to, in a folder or a file."""
 
 from __future__ import annotations
 
 import contextlib
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -45,11 +45,19 @@ NOTHING = Fitted((), None, ())
 class Thresholds:
     """Thresholds of scores, the calibration temperature, and prediction sets fitted so far.
 
-    They are stored in `folder` (None: in memory only) and belong to `weights`.
+    They are stored in `folder` (None: in memory only) and belong to `weights`. Those of an exported file are written
+    into the file by `store`, which writes all of it anew: values that belong to the weights then travel with them, as
+    those of `export` do. That is done at the end of `together` alone, since files may be large.
     """
 
-    def __init__(self, folder: Path | None = None, weights: str = "", fitted: Fitted | None = None) -> None:
-        self.folder, self.weights = folder, weights
+    def __init__(
+        self,
+        folder: Path | None = None,
+        weights: str = "",
+        fitted: Fitted | None = None,
+        store: Callable[[Fitted], None] | None = None,
+    ) -> None:
+        self.folder, self.weights, self.store = folder, weights, store
         found = self._read() if fitted is None else fitted
         self.known, self.temperature, self.conformal = list(found.thresholds), found.temperature, list(found.conformal)
 
@@ -84,18 +92,24 @@ class Thresholds:
         return {c.label: c for c in kept}
 
     def plain(self) -> dict[str, Any]:
-        return asdict(Fitted(tuple(self.known), self.temperature, tuple(self.conformal)))
+        return asdict(self._fitted())
+
+    def _fitted(self) -> Fitted:
+        return Fitted(tuple(self.known), self.temperature, tuple(self.conformal))
 
     @contextmanager
     def together(self) -> Iterator[None]:
         """Store everything that is fitted inside the block, or nothing if any of it fails."""
+        if self.folder is None and self.store is None:
+            raise InputError("a published model stores no calibration: export it, and calibrate the file")
         folder, self.folder = self.folder, None
         before = self.known, self.temperature, self.conformal
         try:
             yield
-            if folder is None:
-                raise InputError("an exported file cannot store a calibration: calibrate its folder and export again")
-            self._store(folder)
+            if folder is not None:
+                self._store(folder)
+            elif self.store is not None:
+                self.store(self._fitted())
         except BaseException:
             self.known, self.temperature, self.conformal = before
             raise
