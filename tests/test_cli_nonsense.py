@@ -424,10 +424,10 @@ def test_calibration_is_kept_as_a_whole_or_not_at_all(place):
     assert 0.5 in [c["coverage"] for c in json.loads(file.read_text())["conformal"]]
     file.write_bytes(before)
     exported = Path("run.safetensors")
-    before, words = exported.read_bytes(), swapped(words, "run", "run.safetensors")
-    assert "needs at least" in refused(*words, "--coverage", "0.99")
+    before, again = exported.read_bytes(), swapped(words, "run", "run.safetensors")
+    assert "needs at least" in refused(*again, "--coverage", "0.99")
     assert exported.read_bytes() == before
-    assert call(*words).status == 0
+    assert call(*again).status == 0
     assert 0.5 in [c.coverage for c in open_run(exported).thresholds.conformal]
     exported.write_bytes(before)
 
