@@ -419,11 +419,17 @@ def test_calibration_is_kept_as_a_whole_or_not_at_all(place):
     before = file.read_bytes()
     assert "coverage must be" in refused(*words, "--coverage", "2")
     assert "needs at least" in refused(*words, "--coverage", "0.99")
-    assert "cannot store a calibration" in refused(*swapped(words, "run", "run.safetensors"))
     assert file.read_bytes() == before
     assert call(*words).status == 0
     assert 0.5 in [c["coverage"] for c in json.loads(file.read_text())["conformal"]]
     file.write_bytes(before)
+    exported = Path("run.safetensors")
+    before, again = exported.read_bytes(), swapped(words, "run", "run.safetensors")
+    assert "needs at least" in refused(*again, "--coverage", "0.99")
+    assert exported.read_bytes() == before
+    assert call(*again).status == 0
+    assert 0.5 in [c.coverage for c in open_run(exported).thresholds.conformal]
+    exported.write_bytes(before)
 
 
 @pytest.mark.parametrize("text", ["", "{}", "[]", "null", DEEP, '{"metrics": {"a": "b"}}', "\x00", "nan"])

@@ -202,7 +202,7 @@ def test_what_is_wrong_is_one_sentence(place, words, sentence):
     [
         (own("evaluate", "w.safetensors"), "has no recipe that names some: pass x and y to jointenergy.evaluate, or"),
         (own("calibrate", "w.safetensors"), "has none: pass yours to run.conform(x, y, coverage=0.9), or in the shell"),
-        (own("score", "w.safetensors", "x.npy"), "or in the shell --rows FILE.npz"),
+        (own("score", "w.safetensors", "x.npy"), "with your own rows, in the shell with --rows FILE.npz, here with"),
         (own("sample", "w.safetensors", "--out", "o.npz"), "has no default number of steps: add --steps"),
         (("calibrate", "digits-jem", "--rows", "validation.npz"), "a published model stores no calibration: export it"),
     ],

@@ -441,10 +441,7 @@ class TestFolder:
     def test_load_says_what_it_misses(self, tmp_path):
         folder = tmp_path / "run"
         je.fit(network(), blobs(), folder=folder, **QUICK)
-        with pytest.raises(
-            InputError,
-            match=r"is a run of fit or wrap, .* network=\.\.\.\), or in the shell with --network MODULE:NAME",
-        ):
+        with pytest.raises(InputError, match=r"or in the shell with --network MODULE:NAME"):
             je.load(folder)
         with pytest.raises(InputError, match=r"'0\.weight' has shape \(16, 3\) here and shape \(16, 2\)"):
             je.load(folder, network=network(3))

@@ -458,7 +458,7 @@ class Run:
             call = f'run.fit_threshold(x, score="{score}", quantile={round(quantile, 12)})'
             raise InputError(
                 f"a threshold needs validation rows, but {self.origin.name} has none: fit one per score and quantile "
-                f"with your own rows, here with {call}, or in the shell --rows FILE.npz"
+                f"with your own rows, in the shell with --rows FILE.npz, here with {call}"
             )
         return self.fit_threshold(self.data.x_held, score, quantile)
 
