@@ -150,6 +150,7 @@ class TableEstimator(BaseEstimator):  # type: ignore[misc]
             bound=bound_of(filled),
             gaussians=reference,
             n_targets=n_targets,
+            n_rows=n_learned,
             before=before,
             progress=progress,
         )
