@@ -23,6 +23,16 @@ def is_frame(X: object) -> bool:
     return bool(nw.dependencies.is_into_dataframe(X))
 
 
+def is_series(y: object) -> bool:
+    return bool(nw.dependencies.is_into_series(y))
+
+
+def array_of(y: Any) -> npt.NDArray[Any]:
+    """Return a series as an array; integers with missing ones stay integers, beside None."""
+    series = nw.from_native(y, series_only=True)
+    return cells_of(series) if series.dtype.is_integer() and series.null_count() else np.asarray(y)
+
+
 def series_of(X: Any) -> list[nw.Series[Any]]:
     """Return the columns of a data frame; their names must be unique."""
     names = list(X.columns)
