@@ -177,6 +177,12 @@ class Columns:
             listed.append(max(self.rare[k], key=lambda value: self.rare[k][value]))
         return [listed[i] for i in codes.tolist()]
 
+    @property
+    def numeric(self) -> bool:
+        """Whether all values are numbers, so that an array of floats can hold them."""
+        values = [v for k in self.categories for v in (*self.categories[k], *self.rare.get(k, {}))]
+        return all(isinstance(v, int | float) for v in values)
+
     def table(self, columns: Sequence[npt.NDArray[Any]], index: Any = None) -> Any:
         """Return columns as a data frame like the training data; else as an array, of objects with categories."""
         if self.like is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import datetime
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import narwhals as nw
@@ -133,6 +133,31 @@ def written(like: Any, kinds: Sequence[Kind], columns: Sequence[npt.NDArray[Any]
     return nw.DataFrame.from_dict({s.name: s for s in series}, backend=space).to_native()
 
 
+def copied(made: Any, given: Any, known: Mapping[int, npt.NDArray[np.bool_]]) -> Any:
+    """Copy known cells of the data frame `given` to `made`, in columns of the same type of both.
+
+    Numbers of the model are floats, which do not hold every integer and every nanosecond.
+    """
+    space = nw.get_native_namespace(made)
+    if nw.get_native_namespace(given) is not space:
+        return made
+    if space.__name__ != "pandas":
+        table, source = nw.from_native(made, eager_only=True), nw.from_native(given, eager_only=True)
+        for k, mask in known.items():
+            column, own = table[:, k], source[:, k]
+            if column.dtype == own.dtype:
+                kept = nw.new_series("known", mask.tolist(), nw.Boolean, backend=space)
+                table = table.with_columns(own.zip_with(kept, column).alias(column.name))
+        return table.to_native()
+    for k, mask in known.items():
+        column, own = made.iloc[:, k], given.iloc[:, k]
+        if all(getattr(c.dtype, "kind", "") in ("i", "u") for c in (column, own)):
+            own = own.where(mask, 0).astype(column.dtype)
+        if own.dtype == column.dtype:
+            made[made.columns[k]] = own.where(mask, column)
+    return made
+
+
 def _moments(values: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
     """Convert seconds to microseconds, the smallest integer where missing: numpy's not-a-time."""
     seconds = values.astype(np.float64)
@@ -159,6 +184,8 @@ def _pandas(pd: Any, dtype: Any, kind: Kind, values: npt.NDArray[Any], index: An
         none_fits = str(dtype) == "bool" and made.isna().any()
         return made if none_fits else made.astype(dtype)
     made = pd.Series(values.astype(np.float64), index=index)
+    if kind == "whole" and str(dtype) == "object":
+        return made.map(lambda v: None if math.isnan(v) else int(v)).astype(object)
     if getattr(dtype, "kind", "f") in "iu" and made.isna().any() and not hasattr(dtype, "numpy_dtype"):
         dtype = "Int64"
     return made.astype(dtype)
