@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import decimal
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
@@ -55,7 +56,7 @@ def kind_of(series: nw.Series[Any]) -> Kind:
         return "span"
     if dtype == nw.Object:
         found = {type(v) for v in cells_of(series) if v is not None}
-        if found and all(issubclass(t, int | float | np.number) and t is not bool for t in found):
+        if found and all(issubclass(t, int | float | np.number | decimal.Decimal) and t is not bool for t in found):
             return "whole" if all(issubclass(t, int | np.integer) for t in found) else "number"
         if found and all(issubclass(t, datetime.date) for t in found):
             return "date"
@@ -80,6 +81,8 @@ def plain(value: object) -> object:
 def numbers_of(series: nw.Series[Any], kind: Kind) -> npt.NDArray[np.float64]:
     """Return a column as floats, NaN where missing: dates as seconds since 1970, durations as seconds."""
     dtype = series.dtype
+    if series.null_count() == len(series):
+        return np.full(len(series), np.nan)  # an empty column has no type of its own
     if kind in ("date", "span") and dtype in (nw.Datetime, nw.Date, nw.Duration):
         if dtype == nw.Date:
             series = series.cast(nw.Datetime("us"))
@@ -91,6 +94,16 @@ def numbers_of(series: nw.Series[Any], kind: Kind) -> npt.NDArray[np.float64]:
     if dtype == nw.Object or kind == "date":
         return np.array([_as_float(v, kind) for v in cells_of(series)], dtype=np.float64)
     return np.asarray(series.cast(nw.Float64).to_numpy(), dtype=np.float64)
+
+
+def whole_of(series: nw.Series[Any]) -> npt.NDArray[Any]:
+    """Return the known cells of a column of integers exactly, which floats do not do above 2^53."""
+    if series.dtype.is_integer():
+        return np.asarray(series.drop_nulls().to_numpy())
+    if series.dtype.is_float():
+        values = np.asarray(series.to_numpy())
+        return np.asarray(values[~np.isnan(values)].astype(np.int64))
+    return np.array([v for v in cells_of(series) if v is not None], dtype=object)
 
 
 def seconds_of(value: Any) -> float:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import warnings
 from collections.abc import Sequence
@@ -22,7 +23,13 @@ ENOUGH = 20  # from this many values on, a column with a different value in each
 NEARLY_ALL = 0.9  # share of distinct values above which strings are names
 WORDS = 4  # words per value above which a column is free text
 DIFFERENT = 0.5  # share of distinct values above which a column is free text
-ID_NAME = re.compile(r"(^|[_\s.-])(id|uuid|guid|key|index|row)([_\s.-]?(nr|no|num|number))?$|[a-z](Id|ID)$", re.ASCII)
+DENSE = 9.0  # pairs of rows for each integer of the range, above which different integers in all rows are no chance
+ID_NAME = re.compile(
+    r"(?i:(^|[_\s.-])(id|uuid|guid|key|index|row)([_\s.-]?(nr|no|num|number))?$)"
+    r"|(?i:[_\s.-](nr|no|num|number)$|^unnamed: ?\d+$)|[a-z](Id|ID|No|Nr)$",
+    re.ASCII,
+)
+DATE = re.compile(r"\d{1,4}([-/.])\d{1,2}\1\d{1,4}([ T]\d{1,2}:\d.*)?", re.ASCII)
 
 
 @dataclass(frozen=True, eq=False)
@@ -131,9 +138,14 @@ def _read_frame(estimator: Any, X: Any, *, reset: bool) -> InputTable:
             kinds[k] = "whole"  # pandas turns integers with missing values into floats
     table = InputTable(columns, tuple(kinds), len(X), called, (), X[:0])
     asked = () if named is None else named
-    reasons = {k: why for k in range(len(kinds)) if k not in asked and (why := _id_or_text(table, k))}
-    for k, why in reasons.items():
-        warnings.warn(f"column {called[k]!r} {why}: it is left out of the model", UserWarning, stacklevel=5)
+    reasons = {k: why for k in range(len(kinds)) if k not in asked and (why := _id_or_text(table, k, series[k]))}
+    for k, name in enumerate(called):
+        if kinds[k] == "category" and k not in asked and (held := _stored(table, k)):
+            done = "is left out of the model" if k in reasons else "is read as a category"
+            said = f"holds {held[0]} as text and {done}: convert it with {held[1]}, or name it in categorical_features"
+            warnings.warn(f"column {name!r} {said}", UserWarning, stacklevel=5)
+        elif k in reasons:
+            warnings.warn(f"column {name!r} {reasons[k]}: it is left out of the model", UserWarning, stacklevel=5)
     if len(reasons) == len(kinds):
         raise InputError("X has no column to learn from: all were left out")
     return replace(table, left_out=tuple(reasons))
@@ -163,19 +175,21 @@ def _whole(column: Floats) -> bool:
     return len(known) > 0 and bool((known == np.rint(known)).all()) and bool((np.abs(known) < 2**53).all())
 
 
-def _id_or_text(table: InputTable, k: int) -> str:
-    """Return why a column is an id, or None; refuse free text."""
+def _id_or_text(table: InputTable, k: int, series: Any) -> str:
+    """Return why a column is an id, or nothing; refuse free text."""
     kind, column, name = table.kinds[k], table.columns[k], (table.names or ())[k]
-    known = [v for v in column if v is not None] if kind == "category" else column[~np.isnan(column)]
-    n = len(known)
-    if n < ENOUGH or kind not in ("category", "whole"):
+    if kind not in ("category", "whole"):
         return ""
-    n_different = len(table.values(k))
-    each = f"has another value in {'each row' if n_different == n else f'{n_different} of {n} rows'}, as ids have"
     if kind == "whole":
-        steps = np.diff(np.sort(known))
-        counts_rows = bool((steps == steps[0]).all()) and bool(steps[0] != 0)
-        return each if n_different == n and (counts_rows or ID_NAME.search(name)) else ""
+        whole = frames.whole_of(series)
+        each_differs = len(whole) >= ENOUGH and len(np.unique(whole)) == len(whole)
+        is_id = each_differs and (ID_NAME.search(name) or _counts(whole))
+        return "has another value in each row, as ids have" if is_id else ""
+    known = [v for v in column if v is not None]
+    n, n_different = len(known), len(table.values(k))
+    if n < ENOUGH:
+        return ""
+    each = f"has another value in {'each row' if n_different == n else f'{n_different} of {n} rows'}, as ids have"
     if n_different > DIFFERENT * n and all(isinstance(v, str) for v in known):
         words = float(np.mean([len(v.split()) for v in known]))
         if words >= WORDS:
@@ -184,6 +198,32 @@ def _id_or_text(table: InputTable, k: int) -> str:
                 "convert it to numbers, for example with TfidfVectorizer and TruncatedSVD, or drop it"
             )
     return each if n_different >= NEARLY_ALL * n else ""
+
+
+def _counts(known: npt.NDArray[Any]) -> bool:
+    """Return whether different integers lie so densely, as numbers of rows do, that two would be equal by chance."""
+    ordered = np.sort(known)
+    span, step = int(ordered[-1]) - int(ordered[0]), int(np.gcd.reduce(np.diff(ordered)))
+    return len(known) * (len(known) - 1) / 2 >= DENSE * (span // step + 1)
+
+
+def _stored(table: InputTable, k: int) -> tuple[str, str] | None:
+    """Return whether a column of many different strings holds numbers or dates, and the remedy."""
+    known = table.values(k)
+    if len(known) < ENOUGH or not all(isinstance(v, str) for v in known):
+        return None
+    if all(DATE.fullmatch(v.strip()) for v in known):
+        return "dates", "pd.to_datetime"
+    # Digits alone may be codes, such as those of towns.
+    numbers = all(_is_number(v) for v in known) and not all(v.strip().isdigit() for v in known)
+    return ("numbers", "pd.to_numeric") if numbers else None
+
+
+def _is_number(text: str) -> bool:
+    try:
+        return math.isfinite(float(text))
+    except ValueError:
+        return False
 
 
 def _named(asked: Any, n: int, names: tuple[str, ...] | None) -> tuple[int, ...] | None:
