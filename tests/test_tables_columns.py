@@ -139,3 +139,21 @@ def test_labels_of_samples_are_compared_by_how_often_they_occur_together():
     assert looks["right"].distance < DISTANCE < 5 * DISTANCE < looks["wrong"].distance
     assert "3 rows without missing categories" in judged(labels(3), right=labels(9))[1]
     assert "all data rows are equal" in judged(labels(1).repeat(30, 1), right=labels(9))[1]
+
+
+@pytest.mark.parametrize("kind", [object, str, list])
+def test_arrays_may_hold_strings_in_the_columns_that_are_named(kind):
+    x, y = blobs(60)
+    towns = np.array(["Ulm", "Jena", "Bonn"])[y]
+    rows = np.column_stack((x[:, 0].astype(object), towns)).tolist()
+    rows = rows if kind is list else np.array(rows, dtype=kind)
+    model = Quick(categorical_features=[1]).fit(rows, y)
+    frame = pd.DataFrame({"a": x[:, 0], "town": towns})
+    np.testing.assert_array_equal(model.predict_proba(rows), Quick().fit(frame, y).predict_proba(frame))
+    holes = [[None, "Ulm"], [0.5, None]]
+    filled = model.impute(np.array(holes, dtype=object), n_draws=3).X
+    assert isinstance(filled[0, 0], float)
+    assert filled[1, 1] in towns
+    for named in ("from_dtype", [0]):
+        with pytest.raises(InputError, match=r"the string '(Ulm|Jena)', which is not a number: name its column"):
+            Quick(categorical_features=named).fit(rows, y)

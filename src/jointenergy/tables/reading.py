@@ -92,22 +92,58 @@ def read(estimator: Any, X: Any, *, reset: bool) -> InputTable:
         raise InputError("X is a lazy frame: pass X.collect()")
     if is_frame(X):
         return _read_frame(estimator, X, reset=reset)
-    array = validate_data(estimator, X, reset=reset, dtype=np.float64, ensure_all_finite="allow-nan")
+    known = None if reset else estimator._columns
+    cells = _named_cells(estimator, X, known)
+    array = _floats(estimator, X, cells, reset=reset)
     names = getattr(estimator, "feature_names_in_", None)
     called = None if names is None else tuple(map(str, names))
     columns = list(array.T)
-    if not reset:
-        known = estimator._columns
+    if known is not None:
         kinds = known.kinds[: len(columns)]  # without the target, which comes last
         for k, kind in enumerate(kinds):
             if kind == "category":
-                columns[k] = _cells(columns[k])
+                columns[k] = cells.get(k, _cells(columns[k]))
         return InputTable(columns, kinds, len(array), called, known.left_out)
     which = _named(estimator.categorical_features, array.shape[1], called) or ()
     found: list[Kind] = ["whole" if getattr(X, "dtype", np.dtype(float)).kind in "iu" else "number"] * len(columns)
     for k in which:
-        found[k], columns[k] = "category", _cells(columns[k])
+        found[k], columns[k] = "category", cells.get(k, _cells(columns[k]))
     return InputTable(columns, tuple(found), len(array), called)
+
+
+def _named_cells(estimator: Any, X: Any, known: Any) -> dict[int, npt.NDArray[Any]]:
+    """Return the cells of the category columns, by position, of an array or list that may hold strings."""
+    array = np.asarray(X, dtype=object) if isinstance(X, list | tuple) else X
+    if getattr(getattr(array, "dtype", None), "kind", "") not in ("O", "U", "S") or np.ndim(array) != 2:
+        return {}
+    n = array.shape[1]
+    if known is None:
+        which = _named(estimator.categorical_features, n, None) or ()
+    else:
+        which = tuple(k for k, kind in enumerate(known.kinds[:n]) if kind == "category")
+    found = {k: np.empty(len(array), dtype=object) for k in which}
+    for k, cells in found.items():
+        cells[:] = [frames.plain(v) for v in array[:, k]]
+    return found
+
+
+def _floats(estimator: Any, X: Any, cells: dict[int, npt.NDArray[Any]], *, reset: bool) -> Floats:
+    """Check an array and return its numbers, 0 in the category columns among `cells`."""
+    rows = X
+    if cells:
+        rows = np.array(X, dtype=object)
+        rows[:, list(cells)] = 0.0
+    try:
+        array: Floats = validate_data(estimator, rows, reset=reset, dtype=np.float64, ensure_all_finite="allow-nan")
+        return array
+    except ValueError as error:
+        if "could not convert string" not in str(error):
+            raise
+        value = str(error).rpartition(": ")[2].removeprefix("np.str_(").removesuffix(")")
+        raise InputError(
+            f"X holds the string {value}, which is not a number: name its column in categorical_features, or pass a "
+            "data frame"
+        ) from None
 
 
 def _cells(column: Floats) -> npt.NDArray[Any]:
