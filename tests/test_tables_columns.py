@@ -157,3 +157,18 @@ def test_arrays_may_hold_strings_in_the_columns_that_are_named(kind):
     for named in ("from_dtype", [0]):
         with pytest.raises(InputError, match=r"the string '(Ulm|Jena)', which is not a number: name its column"):
             Quick(categorical_features=named).fit(rows, y)
+
+
+def test_two_integers_of_a_frame_are_a_category_and_stay_integers():
+    x, y = blobs(60)
+    frame = pd.DataFrame({"a": x[:, 0], "flag": y % 2, "some": pd.array(y // 2 + 5, dtype="Int64"), "three": y})
+    frame["gaps"] = frame["flag"].where(y < 2)
+    model = Quick().fit(frame, y)
+    assert model._columns.discrete == (1, 2, 4)
+    rows, _ = model.sample(20, random_state=0)
+    holes = frame.assign(flag=frame["flag"].where(y < 1))
+    for table in (rows, model.impute(holes, n_draws=2).X):
+        assert table.dtypes.tolist() == frame.dtypes.tolist()
+        assert set(table["flag"]) <= {0, 1}
+    assert Quick(categorical_features=None).fit(frame, y)._columns.discrete == ()
+    assert Quick().fit(frame[["a", "flag"]].to_numpy(), y)._columns.discrete == ()

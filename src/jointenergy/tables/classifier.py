@@ -68,7 +68,8 @@ class JointEnergyClassifier(ClassifierMixin, TableEstimator):  # type: ignore[mi
         Initial learning rate. Lower it when the loss in `loss_curve_` is unstable.
     categorical_features : "from_dtype", None or a sequence of columns, default="from_dtype"
         Columns to treat as categories, by position, name or mask. "from_dtype" takes the columns of a data frame
-        that hold categories, strings, objects or booleans. Name columns when X is an array, or when integers are codes.
+        that hold categories, strings, objects, booleans or two integers. Name columns when X is an array, or when
+        integers are codes.
     image_shape : tuple or None, default=None
         (height, width) or (channels, height, width) when rows are images; a convolutional network is then used.
     warm_start : bool, default=False

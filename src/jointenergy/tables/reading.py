@@ -172,6 +172,8 @@ def _read_frame(estimator: Any, X: Any, *, reset: bool) -> InputTable:
     for k, (kind, column) in enumerate(zip(kinds, columns, strict=True)):
         if kind == "number" and series[k].dtype.is_float() and _whole(column):
             kinds[k] = "whole"  # pandas turns integers with missing values into floats
+        if kinds[k] == "whole" and named is None and estimator.image_shape is None and _two_values(column):
+            kinds[k], columns[k] = "category", frames.cells_of(series[k])
     table = InputTable(columns, tuple(kinds), len(X), called, (), X[:0])
     asked = () if named is None else named
     reasons = {k: why for k in range(len(kinds)) if k not in asked and (why := _id_or_text(table, k, series[k]))}
@@ -209,6 +211,10 @@ def _number_kind(kind: Kind) -> Kind:
 def _whole(column: Floats) -> bool:
     known = column[~np.isnan(column)]
     return len(known) > 0 and bool((known == np.rint(known)).all()) and bool((np.abs(known) < 2**53).all())
+
+
+def _two_values(column: Floats) -> bool:
+    return len(np.unique(column[~np.isnan(column)])) == 2
 
 
 def _id_or_text(table: InputTable, k: int, series: Any) -> str:
