@@ -6,8 +6,13 @@ import numpy as np
 import pandas as pd  # type: ignore[import-untyped]
 import pytest
 import torch
+from sklearn.exceptions import ConvergenceWarning
 
 from jointenergy import InputError, JointEnergyClassifier, JointEnergyDetector
+from jointenergy.data.training import TrainingData
+from jointenergy.labels import LabelSpace
+from jointenergy.training.health import DISTANCE
+from jointenergy.training.label_looks import label_looks
 from tests.small_tables import Quick, QuickDetector, blobs, flags, shop
 
 
@@ -105,3 +110,65 @@ def test_rows_of_images_have_a_convolutional_network():
     assert model.score(x, y) > 0.9
     with pytest.raises(InputError, match="image_shape"):
         Quick(image_shape=(4, 4)).fit(x, y)
+
+
+def test_samples_of_categories_alone_are_judged_by_their_labels():
+    g = np.random.default_rng(0)
+    town = g.choice(["Ulm", "Jena", "Bonn"], 300, p=[0.6, 0.3, 0.1])
+    only = pd.DataFrame({"town": town, "near": town == "Ulm", "sex": g.choice(["f", "m"], 300)})
+    health = JointEnergyDetector(max_iter=100, random_state=0).fit(only[["town", "sex"]]).health_
+    assert health.complaints == []
+    assert health.fresh.rows > 250  # equal rows were merged, and count as often as they came
+    with pytest.warns(ConvergenceWarning, match="unlike all data rows"):
+        assert not QuickDetector().fit(only).health_.healthy  # three iterations do not learn what goes together
+
+
+def test_labels_of_samples_are_compared_by_how_often_they_occur_together():
+    g, space = torch.Generator().manual_seed(0), LabelSpace({"a": 3, "b": 3, "rare": 2})
+
+    def labels(n, *, tied=True):
+        a, b = torch.randint(3, (2, n), generator=g)
+        return torch.stack((a, a if tied else b, torch.full((n,), -1 if tied else 0)), 1)
+
+    def judged(y, **samples):
+        data = TrainingData(torch.zeros(len(y), 1), y, torch.zeros(1, 1), y[:1], space)
+        return label_looks(data, len(y), samples, generator=g)
+
+    looks, why = judged(labels(400), right=labels(256).abs(), wrong=labels(256, tied=False))
+    assert why == ""
+    assert looks["right"].distance < DISTANCE < 5 * DISTANCE < looks["wrong"].distance
+    assert "3 rows without missing categories" in judged(labels(3), right=labels(9))[1]
+    assert "all data rows are equal" in judged(labels(1).repeat(30, 1), right=labels(9))[1]
+
+
+@pytest.mark.parametrize("kind", [object, str, list])
+def test_arrays_may_hold_strings_in_the_columns_that_are_named(kind):
+    x, y = blobs(60)
+    towns = np.array(["Ulm", "Jena", "Bonn"])[y]
+    rows = np.column_stack((x[:, 0].astype(object), towns)).tolist()
+    rows = rows if kind is list else np.array(rows, dtype=kind)
+    model = Quick(categorical_features=[1]).fit(rows, y)
+    frame = pd.DataFrame({"a": x[:, 0], "town": towns})
+    np.testing.assert_array_equal(model.predict_proba(rows), Quick().fit(frame, y).predict_proba(frame))
+    holes = [[None, "Ulm"], [0.5, None]]
+    filled = model.impute(np.array(holes, dtype=object), n_draws=3).X
+    assert isinstance(filled[0, 0], float)
+    assert filled[1, 1] in towns
+    for named in ("from_dtype", [0]):
+        with pytest.raises(InputError, match=r"the string '(Ulm|Jena)', which is not a number: name its column"):
+            Quick(categorical_features=named).fit(rows, y)
+
+
+def test_two_integers_of_a_frame_are_a_category_and_stay_integers():
+    x, y = blobs(60)
+    frame = pd.DataFrame({"a": x[:, 0], "flag": y % 2, "some": pd.array(y // 2 + 5, dtype="Int64"), "three": y})
+    frame["gaps"] = frame["flag"].where(y < 2)
+    model = Quick().fit(frame, y)
+    assert model._columns.discrete == (1, 2, 4)
+    rows, _ = model.sample(20, random_state=0)
+    holes = frame.assign(flag=frame["flag"].where(y < 1))
+    for table in (rows, model.impute(holes, n_draws=2).X):
+        assert table.dtypes.tolist() == frame.dtypes.tolist()
+        assert set(table["flag"]) <= {0, 1}
+    assert Quick(categorical_features=None).fit(frame, y)._columns.discrete == ()
+    assert Quick().fit(frame[["a", "flag"]].to_numpy(), y)._columns.discrete == ()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import decimal
 import warnings
 
 import numpy as np
@@ -13,6 +14,8 @@ import torch
 from sklearn.exceptions import ConvergenceWarning
 
 from jointenergy import InputError, JointEnergyClassifier, JointEnergyDetector, JointEnergyImputer
+from jointenergy.tables import imputer as imputer_module
+from jointenergy.tables.reading import read
 from jointenergy.tables.rows import merged, weighted_quantile
 from tests.small_tables import Quick, QuickDetector, blobs
 
@@ -94,6 +97,77 @@ def test_a_number_that_is_called_an_id_is_one():
         assert QuickDetector().fit(frame)._columns.numbers == (1,)
     with pytest.raises(InputError, match="no column to learn from"), pytest.warns(UserWarning, match="left out"):
         QuickDetector().fit(frame[["account_id"]])
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["ID", "Id", "CUSTOMER_ID", "customerId", "UUID", "Index", "Unnamed: 0", "customer_no", "order number", "rowNr"],
+)
+def test_an_id_is_known_by_its_name_in_any_spelling(name):
+    frame = pd.DataFrame({name: np.random.default_rng(0).permutation(10 * N)[:N], "x": FRAME["income"]})
+    with pytest.warns(UserWarning, match="as ids have"):
+        assert read(JointEnergyDetector(), frame, reset=True).left_out == (0,)
+    for other in ("paid", "humid", "piano", "number"):
+        assert read(JointEnergyDetector(), frame.rename(columns={name: other}), reset=True).left_out == ()
+
+
+@pytest.mark.parametrize("step", [1, 7])
+def test_numbers_of_rows_are_ids_also_after_a_split(step):
+    rows = np.random.default_rng(0).permutation(2 * N)[:N]
+    frame = pd.DataFrame({"order": 10**18 + step * rows, "x": FRAME["income"]})  # too large for floats
+    with pytest.warns(UserWarning, match="'order' has another value in each row, as ids have"):
+        assert read(JointEnergyDetector(), frame, reset=True).left_out == (0,)
+
+
+def test_numbers_and_dates_as_text_are_named_with_the_remedy():
+    g = np.random.default_rng(0)
+    days = pd.Series(pd.to_datetime("2020-01-01") + pd.to_timedelta(g.integers(0, 100, N), "D"))
+    frame = pd.DataFrame({"price": [f"{v:.4f}" for v in g.normal(size=N)], "day": days.dt.strftime("%Y-%m-%d")})
+    frame["code"] = [f"{k % 30:03d}" for k in range(N)]
+    with pytest.warns(UserWarning, match="as text") as said:
+        read(JointEnergyDetector(), frame, reset=True)
+    assert [str(w.message) for w in said] == [
+        "column 'price' holds numbers as text and is left out of the model: convert it with pd.to_numeric, or name it "
+        "in categorical_features",
+        "column 'day' holds dates as text and is read as a category: convert it with pd.to_datetime, or name it in "
+        "categorical_features",
+    ]
+    exact = pd.DataFrame({"price": [decimal.Decimal(v) for v in frame["price"]]})
+    assert read(JointEnergyDetector(), exact, reset=True).kinds == ("number",)
+
+
+def test_known_integers_and_dates_are_copied_to_the_last_digit():
+    g = np.random.default_rng(0)
+    large = 2**60 + g.integers(0, 2**58, N)
+    nano = 1_500_000_000_000_000_001 + g.permutation(N) * 10**15
+    frame = pd.DataFrame({"large": large, "same": 2**60 + 1, "at": nano.view("M8[ns]"), "took": nano.view("m8[ns]")})
+    frame["maybe"] = pd.array(large, dtype="Int64")
+    frame["row_no"] = pd.array(large + 1, dtype="Int64")
+    frame["utc"] = frame["at"].dt.tz_localize("UTC")
+    plain = {name: frame[name].to_numpy() for name in frame if name != "utc"}
+    for whole in (frame, pl.DataFrame(plain).with_columns(utc=pl.col("at").dt.replace_time_zone("UTC"))):
+        with pytest.warns(UserWarning, match="as ids have"):
+            imputer = JointEnergyImputer(max_iter=1, random_state=0, n_draws=2).fit(whole)
+        holes = whole.clone() if isinstance(whole, pl.DataFrame) else whole.set_index(np.zeros(N, dtype=int))
+        if whole is frame:
+            holes.iloc[0, [2, 4, 5]] = None
+        found = imputer.impute(holes, n_draws=2)
+        for filled in (found.X, found.draws[1]):
+            if whole is frame:
+                pd.testing.assert_frame_equal(filled[1:], holes[1:])
+                assert filled[["at", "maybe"]].notna().all().all()
+                assert filled["row_no"].isna().tolist() == [True] + [False] * (N - 1)
+            else:
+                assert filled.equals(holes)
+
+
+def test_a_row_whose_number_is_none_misses_it():
+    frame = pd.DataFrame({"age": FRAME["children"] + 0.5, "kids": FRAME["children"], "born": FRAME["born"]})
+    model = Quick().fit(frame, Y)
+    row = pd.DataFrame([{"age": 3.5, "kids": None, "born": None}])
+    known = row.astype({"kids": float, "born": "M8[us]"})
+    np.testing.assert_array_equal(model.predict_proba(row), model.predict_proba(known))
+    assert JointEnergyDetector.of(model).decision_function(row).shape == (1,)
 
 
 def test_text_is_refused_with_a_remedy():
@@ -228,7 +302,6 @@ def test_every_fit_that_is_not_finished_or_not_healthy_says_so_and_has_a_health(
 def test_the_likely_cause_names_the_column(columns, cause):
     from jointenergy.tables.columns import Columns
     from jointenergy.tables.diagnosis import likely_cause
-    from jointenergy.tables.reading import read
 
     frame = pd.DataFrame({**columns, "x": np.random.default_rng(0).normal(size=200)})
     table = read(JointEnergyDetector(), frame, reset=True)
@@ -252,6 +325,14 @@ def test_the_imputer_is_a_transformer_that_keeps_types():
     np.testing.assert_array_equal(plain[known], x[known])
     drawn = JointEnergyImputer(max_iter=5, random_state=0, sample_posterior=True).fit_transform(x)
     assert (drawn != plain)[~known].all()
+
+
+def test_a_frame_that_cannot_become_one_of_polars_is_named(monkeypatch):
+    monkeypatch.setattr(imputer_module, "find_spec", lambda name: None)
+    imputer = JointEnergyImputer(max_iter=1, random_state=0, n_draws=2).set_output(transform="polars")
+    with pytest.raises(InputError, match="column 'visits' of a pandas frame without pyarrow: install pyarrow, or pass"):
+        imputer.fit_transform(FRAME[["income", "visits"]])
+    assert isinstance(imputer.fit_transform(FRAME[["income"]]), pl.DataFrame)
 
 
 def test_rows_that_repeat_are_rows_that_weigh():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import matplotlib.pyplot as plt
 import numpy as np
 import pandas as pd  # type: ignore[import-untyped]
 import pytest
@@ -128,3 +129,49 @@ def test_the_term_is_exact_for_a_gaussian():
     # The row's own value counts as one point more of the grid.
     own = exact.exp() * 2 * 6.0 * grid.deviation / POINTS
     torch.testing.assert_close(found, exact - torch.log1p(own), atol=1e-6, rtol=0)
+
+
+def test_integers_come_back_as_integers_within_what_was_seen():
+    visits = np.random.default_rng(0).poisson(np.exp(0.4 * X[:, 0]))
+    model = JointEnergyRegressor(**QUICK).fit(pd.DataFrame(X, columns=["a", "b", "c"]), visits)
+    rows = pd.DataFrame(X[:20], columns=["a", "b", "c"])
+    draws, ends = model.predict_draws(rows, 50), model.predict_quantiles(rows)
+    for found in (draws, ends):
+        assert (found == np.rint(found)).all()
+        assert found.min() >= 0
+        assert found.max() <= visits.max()
+    assert model.predict(rows).std() > 0.1  # a mean is no integer
+    assert (model.predict(rows) != np.rint(model.predict(rows))).all()
+    assert np.isfinite(model.log_predictive_density(rows, visits[:20])).all()
+    drawn = model.conditional("target", given={"a": 0.0}).sample(50, random_state=0)
+    assert drawn["target"].dtype == np.int64
+    assert drawn["target"].between(0, visits.max()).all()
+    assert model.conform(rows, visits[:20], coverage=0.5).predict_interval(rows, coverage=0.5).min() >= 0
+    some = pd.Series(visits, dtype="Int64").mask(visits == 1)
+    assert JointEnergyRegressor(max_iter=1, random_state=0).fit(X, some)._columns.scaling.unit[-1] == 1.0
+
+
+def test_amounts_stay_within_what_was_seen_from_below():
+    paid = np.exp(1.5 * X[:, 0])
+    model = JointEnergyRegressor(**QUICK).fit(X, paid)
+    assert model.predict_draws(X[:20], 50).min() == model.predict_quantiles(X[:20]).min() == paid.min()
+    losses = JointEnergyRegressor(max_iter=1, random_state=0).fit(X, paid - 1.0)
+    assert losses.predict_draws(X, 50).min() < paid.min() - 1.0  # negative numbers are possible
+
+
+def test_scores_and_plots_of_rows_without_a_target(model):
+    some = np.where(np.arange(300) % 2, Y, np.nan)
+    assert model.score(X, some) == pytest.approx(model.score(X[1::2], Y[1::2]))
+    with pytest.raises(InputError, match="no target at all"):
+        model.score(X, np.full(300, np.nan))
+    frame = pd.DataFrame(X, columns=["a", "b", "c"])
+    shown = JointEnergyRegressor(max_iter=1, random_state=0).fit(frame, Y).explain(frame[:2]).plot(1)
+    assert "target" in " ".join(t.get_text() for t in shown.get_yticklabels())
+    plt.close("all")
+
+
+@pytest.mark.parametrize("y", [pd.Series(pd.date_range("2020", periods=300)), np.arange(300).astype("m8[D]")])
+def test_dates_as_targets_are_refused_with_the_remedy(y):
+    for target in (y, pd.Series(y).astype(object)):
+        with pytest.raises(InputError, match=r"convert it, for example to days by \(y - y.min"):
+            JointEnergyRegressor().fit(X, target)

@@ -6,6 +6,7 @@ import math
 
 import numpy as np
 import pandas as pd  # type: ignore[import-untyped]
+import polars as pl
 import pytest
 from scipy.sparse import csr_matrix
 
@@ -154,7 +155,7 @@ def test_labels_that_a_fitted_estimator_cannot_take_are_said_in_a_sentence():
     with pytest.raises(InputError, match="one label for each row"):
         model.joint_log_density(X, Y[:5])
     for y in ([0], [0, 1] * 15, np.zeros((60, 2), int)):
-        with pytest.raises(ValueError, match=r"inconsistent numbers|shape|1d"):
+        with pytest.raises(ValueError, match=r"inconsistent numbers|2 output"):
             model.score(X, y)
     with pytest.warns(UserWarning, match="column-vector"):
         assert model.score(X, Y[:, None]) == model.score(X, Y) > 0.8
@@ -167,3 +168,28 @@ def test_a_class_in_brackets_is_a_class(recwarn):
     assert rows.shape == (4, 3)
     assert labels.tolist() == [1] * 4
     assert not recwarn.list
+
+
+def test_the_score_leaves_out_rows_without_a_label():
+    model = Quick().fit(X, Y)
+    whole = model.score(X, Y)
+    right = model.predict(X) == Y
+    hidden = np.arange(len(Y)) % 3 == 0
+    for marked in (np.where(hidden, -1, Y), np.where(hidden, np.nan, Y), np.where(hidden, None, Y).tolist()):
+        assert model.score(X, marked) == pytest.approx(right[~hidden].mean())
+    assert model.score(X, np.where(hidden, -1, Y), hidden + 1.0) == pytest.approx(right[~hidden].mean())
+    assert model.score(X[hidden], np.where(hidden, 77, Y)[hidden]) == 0.0  # a class that was never seen is wrong
+    assert whole == right.mean()
+    with pytest.raises(InputError, match="no labeled row"):
+        model.score(X, np.full(len(Y), -1))
+
+
+@pytest.mark.parametrize(
+    "kind", [lambda y: pd.Series(y, dtype="Int64"), pl.Series, lambda y: pd.Series(y, dtype=object)]
+)
+def test_integer_labels_with_missing_ones_stay_integers(kind):
+    y = kind([None, *Y[1:].tolist()])
+    model = Quick().fit(X, y)
+    assert model.classes_.dtype == np.int64
+    assert model.predict(X).dtype == np.int64
+    assert model.score(X, y) > 0.5

@@ -150,6 +150,7 @@ class TableEstimator(BaseEstimator):  # type: ignore[misc]
             bound=bound_of(filled),
             gaussians=reference,
             n_targets=n_targets,
+            n_rows=n_learned,
             before=before,
             progress=progress,
         )
@@ -369,8 +370,8 @@ class TableEstimator(BaseEstimator):  # type: ignore[misc]
         if y is not None:
             self._given_targets(None if hasattr(self, "_targets") else y)
             targets = self._targets.encode(y, table.n_rows)
-        shown = frames.series_of(X) if frames.is_frame(X) else None
-        columns = table.columns if shown is None else [s.to_list() for s in shown]
+        shown = [s.to_list() for s in frames.series_of(X)] if frames.is_frame(X) else []
+        columns = [*shown, *table.columns[len(shown) :]]  # a regressor's target is the last column
         return explained(self, table, [list(row) for row in zip(*columns, strict=True)], targets)
 
     def plot_density(

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import torch
 from sklearn.base import ClassifierMixin
 from sklearn.utils.class_weight import compute_class_weight
-from sklearn.utils.validation import check_consistent_length, check_is_fitted, column_or_1d
+from sklearn.utils.validation import check_consistent_length, check_is_fitted
 from torch import Tensor
 
 from jointenergy.errors import InputError
@@ -72,7 +72,8 @@ class JointEnergyClassifier(ClassifierMixin, TableEstimator):  # type: ignore[mi
         Initial learning rate. Lower it when the loss in `loss_curve_` is unstable.
     categorical_features : "from_dtype", None or a sequence of columns, default="from_dtype"
         Columns to treat as categories, by position, name or mask. "from_dtype" takes the columns of a data frame
-        that hold categories, strings, objects or booleans. Name columns when X is an array, or when integers are codes.
+        that hold categories, strings, objects, booleans or two integers. Name columns when X is an array, or when
+        integers are codes.
     image_shape : tuple or None, default=None
         (height, width) or (channels, height, width) when rows are images; a convolutional network is then used.
     warm_start : bool, default=False
@@ -283,15 +284,11 @@ class JointEnergyClassifier(ClassifierMixin, TableEstimator):  # type: ignore[mi
         return sets[0] if self._targets.kind == "one" else sets
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
-        """Return the accuracy; with several outputs a row counts when all of them are right."""
-        said, truth = self.predict(X), np.asarray(y)
-        if self._targets.kind == "one":
-            truth = column_or_1d(truth, warn=True)
-        check_consistent_length(said, truth, sample_weight)
-        if said.shape != truth.shape:
-            raise InputError(f"y has the shape {truth.shape} and the predictions have {said.shape}")
-        right = np.asarray(said == truth)
-        return float(np.average(right if right.ndim == 1 else right.all(1), weights=sample_weight))
+        """Return the accuracy over rows with a label; with several outputs all known labels of a row must be right."""
+        said = self.predict(X)
+        check_consistent_length(said, y if hasattr(y, "shape") else np.asarray(y), sample_weight)
+        labeled, right = self._targets.right(said, y)
+        return float(np.average(right, weights=None if sample_weight is None else np.asarray(sample_weight)[labeled]))
 
     def joint_log_density(self, X: Any, y: Any) -> Floats:
         """Return log p(x, y) of each row, up to the same constant as `score_samples`; missing labels are summed out."""

@@ -177,6 +177,12 @@ class Columns:
             listed.append(max(self.rare[k], key=lambda value: self.rare[k][value]))
         return [listed[i] for i in codes.tolist()]
 
+    @property
+    def numeric(self) -> bool:
+        """Whether all values are numbers, so that an array of floats can hold them."""
+        values = [v for k in self.categories for v in (*self.categories[k], *self.rare.get(k, {}))]
+        return all(isinstance(v, int | float) for v in values)
+
     def table(self, columns: Sequence[npt.NDArray[Any]], index: Any = None) -> Any:
         """Return columns as a data frame like the training data; else as an array, of objects with categories."""
         if self.like is not None:
@@ -204,7 +210,8 @@ class Scaling:
     """Transform numbers for the model: arsinh for heavy tails, then standardization.
 
     A column with a `bend` b > 0 becomes arsinh((x - center) / b): linear in the middle, logarithmic in the tails. The
-    inverse rounds to multiples of `unit` and clips to `low` and `high` where a unit is known.
+    inverse rounds to multiples of `unit` and clips to `low` and `high` where a unit is known. Numbers without a unit
+    are clipped to `low` where the data have no negative one.
     """
 
     mean: Floats
@@ -247,14 +254,19 @@ class Scaling:
         found: Floats = (_bent(values, self.center, self.bend) - self.mean) / self.scale
         return found
 
-    def restored(self, x: Floats) -> Floats:
-        """Invert the transform, `[..., D]`."""
+    def restored(self, x: Floats, *, smooth: bool = False) -> Floats:
+        """Invert the transform, `[..., D]`; without rounding and clipping where `smooth`."""
         bent = x * self.scale + self.mean
         curved = self.center + self.bend * np.sinh(np.clip(bent, -300, 300) * (self.bend > 0))
-        values = np.where(self.bend > 0, curved, bent)
-        whole = self.unit > 0
-        rounded = np.rint(values / np.where(whole, self.unit, 1.0)) * self.unit
-        found: Floats = np.where(whole, np.clip(rounded, self.low, self.high), values)
+        values: Floats = np.where(self.bend > 0, curved, bent)
+        return values if smooth else self.possible(values)
+
+    def possible(self, values: Floats, place: int | slice = slice(None)) -> Floats:
+        """Round and clip numbers, all of them or those of one place, to what the data show to be possible."""
+        unit, low, high = self.unit[place], self.low[place], self.high[place]
+        rounded = np.rint(values / np.where(unit > 0, unit, 1.0)) * unit
+        positive = np.where(low >= 0, np.maximum(values, low), values)
+        found: Floats = np.where(unit > 0, np.clip(rounded, low, high), positive)
         return found
 
     def log_volume(self, values: Floats) -> Floats:

@@ -122,5 +122,5 @@ class JointEnergyDetector(OutlierMixin, TableEstimator):  # type: ignore[misc]
         y[:, : density.n_targets] = MISSING
         found = density.log_density(x, y).numpy()
         if columns.numbers:
-            found = found - columns.scaling.log_volume(columns.scaling.restored(x.numpy())).sum(1)
+            found = found - columns.scaling.log_volume(columns.scaling.restored(x.numpy(), smooth=True)).sum(1)
         return np.asarray(found)

@@ -73,6 +73,8 @@ def likely_cause(columns: Columns, x: Tensor, *, short: bool) -> str:
     few = [name for k, name in enumerate(names) if len(x[:, k][~x[:, k].isnan()].unique()) <= 5]
     if few:
         return f"column {few[0]} holds only a few distinct numbers; make it a category"
+    if not names:
+        return "max_iter is small for the categories of this table; double it"
     if len(x) < 10 * x.shape[1]:
         return f"{plural(x.shape[1], 'column')} of numbers are too many for {plural(len(x), 'row')}; select fewer"
     return "columns of numbers with gaps or edges in their distribution; raise max_iter"

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import datetime
+import decimal
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import narwhals as nw
@@ -21,6 +22,16 @@ EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
 
 def is_frame(X: object) -> bool:
     return bool(nw.dependencies.is_into_dataframe(X))
+
+
+def is_series(y: object) -> bool:
+    return bool(nw.dependencies.is_into_series(y))
+
+
+def array_of(y: Any) -> npt.NDArray[Any]:
+    """Return a series as an array; integers with missing ones stay integers, beside None."""
+    series = nw.from_native(y, series_only=True)
+    return cells_of(series) if series.dtype.is_integer() and series.null_count() else np.asarray(y)
 
 
 def series_of(X: Any) -> list[nw.Series[Any]]:
@@ -45,7 +56,7 @@ def kind_of(series: nw.Series[Any]) -> Kind:
         return "span"
     if dtype == nw.Object:
         found = {type(v) for v in cells_of(series) if v is not None}
-        if found and all(issubclass(t, int | float | np.number) and t is not bool for t in found):
+        if found and all(issubclass(t, int | float | np.number | decimal.Decimal) and t is not bool for t in found):
             return "whole" if all(issubclass(t, int | np.integer) for t in found) else "number"
         if found and all(issubclass(t, datetime.date) for t in found):
             return "date"
@@ -70,6 +81,8 @@ def plain(value: object) -> object:
 def numbers_of(series: nw.Series[Any], kind: Kind) -> npt.NDArray[np.float64]:
     """Return a column as floats, NaN where missing: dates as seconds since 1970, durations as seconds."""
     dtype = series.dtype
+    if series.null_count() == len(series):
+        return np.full(len(series), np.nan)  # an empty column has no type of its own
     if kind in ("date", "span") and dtype in (nw.Datetime, nw.Date, nw.Duration):
         if dtype == nw.Date:
             series = series.cast(nw.Datetime("us"))
@@ -81,6 +94,16 @@ def numbers_of(series: nw.Series[Any], kind: Kind) -> npt.NDArray[np.float64]:
     if dtype == nw.Object or kind == "date":
         return np.array([_as_float(v, kind) for v in cells_of(series)], dtype=np.float64)
     return np.asarray(series.cast(nw.Float64).to_numpy(), dtype=np.float64)
+
+
+def whole_of(series: nw.Series[Any]) -> npt.NDArray[Any]:
+    """Return the known cells of a column of integers exactly, which floats do not do above 2^53."""
+    if series.dtype.is_integer():
+        return np.asarray(series.drop_nulls().to_numpy())
+    if series.dtype.is_float():
+        values = np.asarray(series.to_numpy())
+        return np.asarray(values[~np.isnan(values)].astype(np.int64))
+    return np.array([v for v in cells_of(series) if v is not None], dtype=object)
 
 
 def seconds_of(value: Any) -> float:
@@ -123,6 +146,31 @@ def written(like: Any, kinds: Sequence[Kind], columns: Sequence[npt.NDArray[Any]
     return nw.DataFrame.from_dict({s.name: s for s in series}, backend=space).to_native()
 
 
+def copied(made: Any, given: Any, known: Mapping[int, npt.NDArray[np.bool_]]) -> Any:
+    """Copy known cells of the data frame `given` to `made`, in columns of the same type of both.
+
+    Numbers of the model are floats, which do not hold every integer and every nanosecond.
+    """
+    space = nw.get_native_namespace(made)
+    if nw.get_native_namespace(given) is not space:
+        return made
+    if space.__name__ != "pandas":
+        table, source = nw.from_native(made, eager_only=True), nw.from_native(given, eager_only=True)
+        for k, mask in known.items():
+            column, own = table[:, k], source[:, k]
+            if column.dtype == own.dtype:
+                kept = nw.new_series("known", mask.tolist(), nw.Boolean, backend=space)
+                table = table.with_columns(own.zip_with(kept, column).alias(column.name))
+        return table.to_native()
+    for k, mask in known.items():
+        column, own = made.iloc[:, k], given.iloc[:, k]
+        if all(getattr(c.dtype, "kind", "") in ("i", "u") for c in (column, own)):
+            own = own.where(mask, 0).astype(column.dtype)
+        if own.dtype == column.dtype:
+            made[made.columns[k]] = own.where(mask, column)
+    return made
+
+
 def _moments(values: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
     """Convert seconds to microseconds, the smallest integer where missing: numpy's not-a-time."""
     seconds = values.astype(np.float64)
@@ -149,6 +197,8 @@ def _pandas(pd: Any, dtype: Any, kind: Kind, values: npt.NDArray[Any], index: An
         none_fits = str(dtype) == "bool" and made.isna().any()
         return made if none_fits else made.astype(dtype)
     made = pd.Series(values.astype(np.float64), index=index)
+    if kind == "whole" and str(dtype) == "object":
+        return made.map(lambda v: None if math.isnan(v) else int(v)).astype(object)
     if getattr(dtype, "kind", "f") in "iu" and made.isna().any() and not hasattr(dtype, "numpy_dtype"):
         dtype = "Int64"
     return made.astype(dtype)

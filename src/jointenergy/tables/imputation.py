@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from jointenergy.tables import frames
 from jointenergy.tables.columns import Columns, Floats
 from jointenergy.tables.frames import is_frame
 from jointenergy.tables.reading import InputTable
@@ -71,9 +74,27 @@ def imputed(
         seen = np.array([v in columns.rare.get(k, {}) for v in table.columns[k]], dtype=bool)
         filled[k][seen] = table.columns[k][seen]
         rows[k][:, seen] = table.columns[k][seen]
-    index = getattr(given, "index", None) if is_frame(given) else None
-    draws: Any = [columns.table([c[i] for c in rows], index) for i in range(n_draws)]
+    index, copies = getattr(given, "index", None) if is_frame(given) else None, _copies(columns, table)
+
+    def written(cells: Sequence[npt.NDArray[Any]]) -> Any:
+        made = columns.table(cells, index)
+        return frames.copied(made, given, copies) if columns.like is not None and is_frame(given) else made
+
+    draws: Any = [written([c[i] for c in rows]) for i in range(n_draws)]
     if columns.like is None:
         draws = np.stack(draws)
-    whole = columns.table(filled, index)
-    return Imputed(whole if columns.like is not None else whole.astype(np.float64), draws, low, high, level)
+    whole = written(filled)
+    if columns.like is None and columns.numeric:
+        whole = whole.astype(np.float64)
+    return Imputed(whole, draws, low, high, level)
+
+
+def _copies(columns: Columns, table: InputTable) -> dict[int, npt.NDArray[np.bool_]]:
+    """Return the known cells, by column, whose values floats may not hold: integers, dates and durations."""
+    found = {}
+    for k, kind in enumerate(columns.kinds):
+        if kind in ("whole", "date", "span"):
+            known = ~np.isnan(table.columns[k])
+            same = columns.categories.get(k)  # another value of a constant column is replaced
+            found[k] = known if same is None else known & (table.columns[k] == same[0])
+    return {k: known for k, known in found.items() if known.any()}

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Any, ClassVar, Self
 
 import numpy as np
 import numpy.typing as npt
 from sklearn.base import TransformerMixin
+from sklearn.utils._set_output import _get_output_config
 from sklearn.utils.validation import _check_feature_names_in, check_is_fitted
 
+from jointenergy.errors import InputError
 from jointenergy.tables.base import TableEstimator
 
 
@@ -62,12 +65,26 @@ class JointEnergyImputer(TransformerMixin, TableEstimator):  # type: ignore[misc
         return self
 
     def transform(self, X: Any) -> Any:
-        """Return X with missing entries filled in: a data frame like the training data, or an array of floats."""
+        """Return X with missing entries filled in: a data frame like the training data, or an array, of floats where
+        all entries are numbers."""
         found = self.impute(X, n_draws=max(2, self.n_draws))
-        if not self.sample_posterior:
-            return found.X
-        draw = found.draws[0]
-        return draw.astype(np.float64) if isinstance(draw, np.ndarray) else draw
+        whole = found.draws[0] if self.sample_posterior else found.X
+        if isinstance(whole, np.ndarray):
+            return whole.astype(found.X.dtype)
+        self._check_output(whole)
+        return whole
+
+    def _check_output(self, whole: Any) -> None:
+        """Refuse a table that scikit-learn cannot convert to the frame asked for by `set_output`."""
+        asked = _get_output_config("transform", self)["dense"]
+        if asked != "polars" or not hasattr(whole, "dtypes") or isinstance(whole.dtypes, list):
+            return
+        special = [name for name, dtype in whole.dtypes.items() if not isinstance(dtype, np.dtype)]
+        if special and find_spec("pyarrow") is None:
+            raise InputError(
+                f"set_output(transform='polars') cannot convert the column {special[0]!r} of a pandas frame without "
+                "pyarrow: install pyarrow, or pass a polars frame"
+            )
 
     def get_feature_names_out(self, input_features: Any = None) -> npt.NDArray[Any]:
         """Return the column names, which `transform` leaves unchanged."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import warnings
 from collections.abc import Sequence
@@ -22,7 +23,13 @@ ENOUGH = 20  # from this many values on, a column with a different value in each
 NEARLY_ALL = 0.9  # share of distinct values above which strings are names
 WORDS = 4  # words per value above which a column is free text
 DIFFERENT = 0.5  # share of distinct values above which a column is free text
-ID_NAME = re.compile(r"(^|[_\s.-])(id|uuid|guid|key|index|row)([_\s.-]?(nr|no|num|number))?$|[a-z](Id|ID)$", re.ASCII)
+DENSE = 9.0  # pairs of rows for each integer of the range, above which different integers in all rows are no chance
+ID_NAME = re.compile(
+    r"(?i:(^|[_\s.-])(id|uuid|guid|key|index|row)([_\s.-]?(nr|no|num|number))?$)"
+    r"|(?i:[_\s.-](nr|no|num|number)$|^unnamed: ?\d+$)|[a-z](Id|ID|No|Nr)$",
+    re.ASCII,
+)
+DATE = re.compile(r"\d{1,4}([-/.])\d{1,2}\1\d{1,4}([ T]\d{1,2}:\d.*)?", re.ASCII)
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,22 +92,58 @@ def read(estimator: Any, X: Any, *, reset: bool) -> InputTable:
         raise InputError("X is a lazy frame: pass X.collect()")
     if is_frame(X):
         return _read_frame(estimator, X, reset=reset)
-    array = validate_data(estimator, X, reset=reset, dtype=np.float64, ensure_all_finite="allow-nan")
+    known = None if reset else estimator._columns
+    cells = _named_cells(estimator, X, known)
+    array = _floats(estimator, X, cells, reset=reset)
     names = getattr(estimator, "feature_names_in_", None)
     called = None if names is None else tuple(map(str, names))
     columns = list(array.T)
-    if not reset:
-        known = estimator._columns
+    if known is not None:
         kinds = known.kinds[: len(columns)]  # without the target, which comes last
         for k, kind in enumerate(kinds):
             if kind == "category":
-                columns[k] = _cells(columns[k])
+                columns[k] = cells.get(k, _cells(columns[k]))
         return InputTable(columns, kinds, len(array), called, known.left_out)
     which = _named(estimator.categorical_features, array.shape[1], called) or ()
     found: list[Kind] = ["whole" if getattr(X, "dtype", np.dtype(float)).kind in "iu" else "number"] * len(columns)
     for k in which:
-        found[k], columns[k] = "category", _cells(columns[k])
+        found[k], columns[k] = "category", cells.get(k, _cells(columns[k]))
     return InputTable(columns, tuple(found), len(array), called)
+
+
+def _named_cells(estimator: Any, X: Any, known: Any) -> dict[int, npt.NDArray[Any]]:
+    """Return the cells of the category columns, by position, of an array or list that may hold strings."""
+    array = np.asarray(X, dtype=object) if isinstance(X, list | tuple) else X
+    if getattr(getattr(array, "dtype", None), "kind", "") not in ("O", "U", "S") or np.ndim(array) != 2:
+        return {}
+    n = array.shape[1]
+    if known is None:
+        which = _named(estimator.categorical_features, n, None) or ()
+    else:
+        which = tuple(k for k, kind in enumerate(known.kinds[:n]) if kind == "category")
+    found = {k: np.empty(len(array), dtype=object) for k in which}
+    for k, cells in found.items():
+        cells[:] = [frames.plain(v) for v in array[:, k]]
+    return found
+
+
+def _floats(estimator: Any, X: Any, cells: dict[int, npt.NDArray[Any]], *, reset: bool) -> Floats:
+    """Check an array and return its numbers, 0 in the category columns among `cells`."""
+    rows = X
+    if cells:
+        rows = np.array(X, dtype=object)
+        rows[:, list(cells)] = 0.0
+    try:
+        array: Floats = validate_data(estimator, rows, reset=reset, dtype=np.float64, ensure_all_finite="allow-nan")
+        return array
+    except ValueError as error:
+        if "could not convert string" not in str(error):
+            raise
+        value = str(error).rpartition(": ")[2].removeprefix("np.str_(").removesuffix(")")
+        raise InputError(
+            f"X holds the string {value}, which is not a number: name its column in categorical_features, or pass a "
+            "data frame"
+        ) from None
 
 
 def _cells(column: Floats) -> npt.NDArray[Any]:
@@ -129,11 +172,18 @@ def _read_frame(estimator: Any, X: Any, *, reset: bool) -> InputTable:
     for k, (kind, column) in enumerate(zip(kinds, columns, strict=True)):
         if kind == "number" and series[k].dtype.is_float() and _whole(column):
             kinds[k] = "whole"  # pandas turns integers with missing values into floats
+        if kinds[k] == "whole" and named is None and estimator.image_shape is None and _two_values(column):
+            kinds[k], columns[k] = "category", frames.cells_of(series[k])
     table = InputTable(columns, tuple(kinds), len(X), called, (), X[:0])
     asked = () if named is None else named
-    reasons = {k: why for k in range(len(kinds)) if k not in asked and (why := _id_or_text(table, k))}
-    for k, why in reasons.items():
-        warnings.warn(f"column {called[k]!r} {why}: it is left out of the model", UserWarning, stacklevel=5)
+    reasons = {k: why for k in range(len(kinds)) if k not in asked and (why := _id_or_text(table, k, series[k]))}
+    for k, name in enumerate(called):
+        if kinds[k] == "category" and k not in asked and (held := _stored(table, k)):
+            done = "is left out of the model" if k in reasons else "is read as a category"
+            said = f"holds {held[0]} as text and {done}: convert it with {held[1]}, or name it in categorical_features"
+            warnings.warn(f"column {name!r} {said}", UserWarning, stacklevel=5)
+        elif k in reasons:
+            warnings.warn(f"column {name!r} {reasons[k]}: it is left out of the model", UserWarning, stacklevel=5)
     if len(reasons) == len(kinds):
         raise InputError("X has no column to learn from: all were left out")
     return replace(table, left_out=tuple(reasons))
@@ -163,19 +213,25 @@ def _whole(column: Floats) -> bool:
     return len(known) > 0 and bool((known == np.rint(known)).all()) and bool((np.abs(known) < 2**53).all())
 
 
-def _id_or_text(table: InputTable, k: int) -> str:
-    """Return why a column is an id, or None; refuse free text."""
+def _two_values(column: Floats) -> bool:
+    return len(np.unique(column[~np.isnan(column)])) == 2
+
+
+def _id_or_text(table: InputTable, k: int, series: Any) -> str:
+    """Return why a column is an id, or nothing; refuse free text."""
     kind, column, name = table.kinds[k], table.columns[k], (table.names or ())[k]
-    known = [v for v in column if v is not None] if kind == "category" else column[~np.isnan(column)]
-    n = len(known)
-    if n < ENOUGH or kind not in ("category", "whole"):
+    if kind not in ("category", "whole"):
         return ""
-    n_different = len(table.values(k))
-    each = f"has another value in {'each row' if n_different == n else f'{n_different} of {n} rows'}, as ids have"
     if kind == "whole":
-        steps = np.diff(np.sort(known))
-        counts_rows = bool((steps == steps[0]).all()) and bool(steps[0] != 0)
-        return each if n_different == n and (counts_rows or ID_NAME.search(name)) else ""
+        whole = frames.whole_of(series)
+        each_differs = len(whole) >= ENOUGH and len(np.unique(whole)) == len(whole)
+        is_id = each_differs and (ID_NAME.search(name) or _counts(whole))
+        return "has another value in each row, as ids have" if is_id else ""
+    known = [v for v in column if v is not None]
+    n, n_different = len(known), len(table.values(k))
+    if n < ENOUGH:
+        return ""
+    each = f"has another value in {'each row' if n_different == n else f'{n_different} of {n} rows'}, as ids have"
     if n_different > DIFFERENT * n and all(isinstance(v, str) for v in known):
         words = float(np.mean([len(v.split()) for v in known]))
         if words >= WORDS:
@@ -184,6 +240,32 @@ def _id_or_text(table: InputTable, k: int) -> str:
                 "convert it to numbers, for example with TfidfVectorizer and TruncatedSVD, or drop it"
             )
     return each if n_different >= NEARLY_ALL * n else ""
+
+
+def _counts(known: npt.NDArray[Any]) -> bool:
+    """Return whether different integers lie so densely, as numbers of rows do, that two would be equal by chance."""
+    ordered = np.sort(known)
+    span, step = int(ordered[-1]) - int(ordered[0]), int(np.gcd.reduce(np.diff(ordered)))
+    return len(known) * (len(known) - 1) / 2 >= DENSE * (span // step + 1)
+
+
+def _stored(table: InputTable, k: int) -> tuple[str, str] | None:
+    """Return whether a column of many different strings holds numbers or dates, and the remedy."""
+    known = table.values(k)
+    if len(known) < ENOUGH or not all(isinstance(v, str) for v in known):
+        return None
+    if all(DATE.fullmatch(v.strip()) for v in known):
+        return "dates", "pd.to_datetime"
+    # Digits alone may be codes, such as those of towns.
+    numbers = all(_is_number(v) for v in known) and not all(v.strip().isdigit() for v in known)
+    return ("numbers", "pd.to_numeric") if numbers else None
+
+
+def _is_number(text: str) -> bool:
+    try:
+        return math.isfinite(float(text))
+    except ValueError:
+        return False
 
 
 def _named(asked: Any, n: int, names: tuple[str, ...] | None) -> tuple[int, ...] | None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 from dataclasses import dataclass, replace
 from typing import Any, Self
 
@@ -9,6 +10,7 @@ import narwhals as nw
 import numpy as np
 import torch
 from sklearn.base import RegressorMixin
+from sklearn.metrics import r2_score
 from sklearn.utils.validation import check_consistent_length, column_or_1d
 from torch import Tensor
 
@@ -16,9 +18,11 @@ from jointenergy.data.training import TrainingData
 from jointenergy.errors import InputError
 from jointenergy.inference.calibrate import Conformal, check_coverage, conformal_score
 from jointenergy.inputs import check_count
+from jointenergy.tables import frames
 from jointenergy.tables.base import TableEstimator
 from jointenergy.tables.columns import Floats
 from jointenergy.tables.early_stopping import Score
+from jointenergy.tables.frames import Kind
 from jointenergy.tables.gaussians import Gaussians
 from jointenergy.tables.grids import TargetGrid, log_conditional
 from jointenergy.tables.reading import InputTable
@@ -71,7 +75,7 @@ class JointEnergyRegressor(RegressorMixin, TableEstimator):  # type: ignore[misc
         if y is None:
             raise InputError("requires y to be passed, but the target y is None")
         table, weight = self._prepare(X, sample_weight)
-        values = np.asarray(column_or_1d(y, warn=True), dtype=np.float64)
+        values, kind = _numbers(y)
         check_consistent_length(np.empty(table.n_rows), values)
         if np.isinf(values).any():
             raise InputError("Input y contains infinity: targets must be finite, or NaN where they are missing")
@@ -79,7 +83,7 @@ class JointEnergyRegressor(RegressorMixin, TableEstimator):  # type: ignore[misc
             raise InputError("y has no target at all: use JointEnergyDetector to fit a density without targets")
         if table.n_rows < 2:
             raise InputError("a density needs at least 2 rows, got n_samples=1")
-        whole = self._with_target(table, values)
+        whole = self._with_target(table, values, kind)
         self._train(whole, torch.empty(table.n_rows, 0, dtype=torch.int64), {}, weight)
         self.conformal_: tuple[Conformal, ...] = ()  # those of an earlier fit do not hold any more
         return self
@@ -88,12 +92,23 @@ class JointEnergyRegressor(RegressorMixin, TableEstimator):  # type: ignore[misc
         """Return the mean of the target given each row."""
         return self._over(X, lambda values, shares: (values * shares).sum(1))
 
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """Return the R^2 of the means, over the rows that have a target."""
+        said, values = self.predict(X), _numbers(y)[0]
+        check_consistent_length(said, values, sample_weight)
+        known = ~np.isnan(values)
+        if not known.any():
+            raise InputError("y has no target at all, so nothing can be scored: pass targets")
+        weight = None if sample_weight is None else np.asarray(sample_weight)[known]
+        return float(r2_score(values[known], said[known], sample_weight=weight))
+
     def predict_quantiles(self, X: Any, quantiles: Any = (0.05, 0.5, 0.95)) -> Floats:
-        """Return quantiles of the target given each row, `[n, quantiles]`."""
+        """Return quantiles of the target given each row, `[n, quantiles]`: integers where all targets are."""
         asked = np.asarray(quantiles, dtype=np.float64).ravel()
         if not ((asked > 0) & (asked < 1)).all():
             raise InputError(f"quantiles must lie between 0 and 1, got {quantiles!r}")
-        return self._over(X, lambda values, shares: _inverse(values, shares, np.tile(asked, (len(values), 1))))
+        found = self._over(X, lambda values, shares: _inverse(values, shares, np.tile(asked, (len(values), 1))))
+        return self._possible(found)
 
     def conform(self, X: Any, y: Any, *, coverage: float = 0.9) -> Self:
         """Fit intervals that contain the target of new rows with probability `coverage` at least.
@@ -103,7 +118,7 @@ class JointEnergyRegressor(RegressorMixin, TableEstimator):  # type: ignore[misc
         and Candes, 2019): the guarantee holds whether or not they are right, on average over rows.
         """
         low, high = self._central(X, coverage)
-        values = np.asarray(column_or_1d(y), dtype=np.float64)
+        values = _numbers(y)[0]
         check_consistent_length(low, values)
         outside = torch.from_numpy(np.maximum(low - values, values - high)[~np.isnan(values)])
         found = Conformal(TARGET, float(coverage), False, conformal_score(TARGET, outside, coverage), len(outside))
@@ -115,7 +130,10 @@ class JointEnergyRegressor(RegressorMixin, TableEstimator):  # type: ignore[misc
         (fitted,) = self._conformed("intervals", coverage)
         low, high = self._central(X, coverage)
         widened = np.maximum(fitted.value, (low - high) / 2)  # no end passes the middle
-        return np.stack([low - widened, high + widened], axis=1)
+        place, least = self._target_place(), low - widened
+        if place is not None and self._columns.scaling.low[place] >= 0:
+            least = np.maximum(least, 0.0)
+        return np.stack([least, high + widened], axis=1)
 
     def _central(self, X: Any, coverage: float) -> Floats:
         """Return the quantiles that the interval of probability `coverage` lies between, `[2, n]`."""
@@ -123,14 +141,15 @@ class JointEnergyRegressor(RegressorMixin, TableEstimator):  # type: ignore[misc
         return self.predict_quantiles(X, [(1 - coverage) / 2, (1 + coverage) / 2]).T
 
     def predict_draws(self, X: Any, n_draws: int = 100, random_state: Any = None) -> Floats:
-        """Draw the target given each row, `[n, n_draws]`."""
+        """Draw the target given each row, `[n, n_draws]`: integers where all targets are."""
         check_count("n_draws", n_draws)
         rng = np.random.default_rng(self._generator(random_state).initial_seed())
-        return self._over(X, lambda values, shares: _inverse(values, shares, rng.random((len(values), n_draws))))
+        found = self._over(X, lambda values, shares: _inverse(values, shares, rng.random((len(values), n_draws))))
+        return self._possible(found)
 
     def log_predictive_density(self, X: Any, y: Any) -> Floats:
         """Return log p(y | row), normalized, in the unit of the target."""
-        table, asked = self._read_features(X), np.asarray(column_or_1d(y), dtype=np.float64)
+        table, asked = self._read_features(X), _numbers(y)[0]
         check_consistent_length(np.empty(table.n_rows), asked)
         found = np.empty(table.n_rows)
         for rows, values, shares in self._laws(table):
@@ -149,6 +168,11 @@ class JointEnergyRegressor(RegressorMixin, TableEstimator):  # type: ignore[misc
         parts = [answer(values, shares) for _, values, shares in self._laws(table)]
         return np.concatenate(parts)
 
+    def _possible(self, values: Floats) -> Floats:
+        """Round and clip targets to what the training data show to be possible."""
+        place = self._target_place()
+        return values if place is None else self._columns.scaling.possible(values, place)
+
     def _laws(self, table: InputTable) -> Any:
         """Yield batches of rows with ordered values of the target, in its own unit, and their probabilities."""
         place = self._target_place()
@@ -165,7 +189,7 @@ class JointEnergyRegressor(RegressorMixin, TableEstimator):  # type: ignore[misc
             shares = log_p.softmax(1).numpy()
             wide = np.zeros((*points.shape, x.shape[1]))
             wide[:, :, place] = points.numpy()
-            yield rows.numpy(), self._columns.scaling.restored(wide)[:, :, place], shares
+            yield rows.numpy(), self._columns.scaling.restored(wide, smooth=True)[:, :, place], shares
 
     def _log_law(self, x: Tensor, y: Tensor, gaps: Tensor, keys: Tensor, place: int) -> tuple[Tensor, Tensor]:
         """Compute log p on a grid for each row; p is averaged over completions for rows with missing entries."""
@@ -205,14 +229,15 @@ class JointEnergyRegressor(RegressorMixin, TableEstimator):  # type: ignore[misc
         table = super()._read(X)
         return self._with_target(table, np.full(table.n_rows, np.nan))
 
-    def _with_target(self, table: InputTable, values: Floats) -> InputTable:
+    def _with_target(self, table: InputTable, values: Floats, kind: Kind = "number") -> InputTable:
         names = None if table.names is None else (*table.names, TARGET)
         like = table.like
         if like is not None:
             if TARGET in (table.names or ()):
                 raise InputError(f"X has a column called {TARGET!r}, the name that y gets: rename it")
-            like = nw.from_native(like, eager_only=True).with_columns(nw.lit(0.0).alias(TARGET)).to_native()
-        return replace(table, columns=[*table.columns, values], kinds=(*table.kinds, "number"), names=names, like=like)
+            empty = nw.lit(0, nw.Int64 if kind == "whole" else nw.Float64).alias(TARGET)
+            like = nw.from_native(like, eager_only=True).with_columns(empty).to_native()
+        return replace(table, columns=[*table.columns, values], kinds=(*table.kinds, kind), names=names, like=like)
 
     def _target_place(self) -> int | None:
         numbers, last = self._columns.numbers, self._columns.n_columns - 1
@@ -234,6 +259,21 @@ class JointEnergyRegressor(RegressorMixin, TableEstimator):  # type: ignore[misc
         tags = super().__sklearn_tags__()
         tags.regressor_tags.poor_score = True  # scikit-learn's checks fit for five iterations only
         return tags
+
+
+def _numbers(y: Any) -> tuple[Floats, Kind]:
+    """Return targets as floats, NaN where they are missing, and whether they are integers."""
+    column = column_or_1d(frames.array_of(y) if frames.is_series(y) else y, warn=True)
+    if column.dtype.kind != "O" and column.dtype.kind not in "mM":
+        return np.asarray(column, dtype=np.float64), "whole" if column.dtype.kind in "iu" else "number"
+    cells = [frames.plain(v) for v in column]
+    if column.dtype.kind in "mM" or any(isinstance(v, datetime.date | datetime.timedelta) for v in cells):
+        raise InputError(
+            "y holds dates or durations, and a regressor predicts numbers: convert it, for example to days by "
+            "(y - y.min()) / pd.Timedelta(days=1)"
+        )
+    whole = all(v is None or (isinstance(v, int) and not isinstance(v, bool)) for v in cells)
+    return np.array([np.nan if v is None else v for v in cells], dtype=np.float64), "whole" if whole else "number"
 
 
 def _inverse(values: Floats, shares: Floats, asked: Floats) -> Floats:

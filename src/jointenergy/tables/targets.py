@@ -18,7 +18,7 @@ from torch import Tensor
 
 from jointenergy.errors import InputError
 from jointenergy.labels import MISSING
-from jointenergy.tables.frames import is_frame, plain, series_of
+from jointenergy.tables.frames import array_of, is_frame, is_series, plain, series_of
 
 Kind = Literal["one", "multilabel", "several"]
 AnyArray = npt.NDArray[Any]
@@ -59,21 +59,41 @@ class Targets:
 
     def encode(self, y: object, n_rows: int) -> Tensor:
         """Encode y as labels `[n_rows, L]`, MISSING where an entry is the missing label and not a class."""
+        columns = self.columns(y, n_rows)
+        codes = np.full((n_rows, len(columns)), MISSING, dtype=np.int64)
+        for k, ((column, labeled), classes) in enumerate(zip(columns, self.classes, strict=True)):
+            where = {plain(c): i for i, c in enumerate(classes)}
+            known = [plain(v) for v in column[labeled]]
+            strange = [v for v in known if v not in where]
+            if strange:
+                raise InputError(f"y has the class {strange[0]!r}, which is none of {list(where)}")
+            codes[labeled, k] = [where[v] for v in known]
+        return torch.from_numpy(codes)
+
+    def columns(self, y: object, n_rows: int) -> list[tuple[AnyArray, npt.NDArray[np.bool_]]]:
+        """Return y by output, and which of its entries are labels."""
         columns = _columns(y, self.missing_label)
         if len(columns) != len(self.classes):
             raise InputError(f"y has {len(columns)} output(s), but the estimator was fitted with {len(self.classes)}")
         if len(columns[0]) != n_rows:
             raise InputError(f"X has {n_rows} rows and y has {len(columns[0])}: give one label for each row")
-        codes = np.full((n_rows, len(columns)), MISSING, dtype=np.int64)
-        for k, (column, classes) in enumerate(zip(columns, self.classes, strict=True)):
-            missing = _is_missing(column, self.missing_label) & ~_is_missing(classes, self.missing_label).any()
-            where = {plain(c): i for i, c in enumerate(classes)}
-            known = [plain(v) for v in column[~missing]]
-            strange = [v for v in known if v not in where]
-            if strange:
-                raise InputError(f"y has the class {strange[0]!r}, which is none of {list(where)}")
-            codes[~missing, k] = [where[v] for v in known]
-        return torch.from_numpy(codes)
+        mark = self.missing_label
+        return [
+            (column, ~(_is_missing(column, mark) & ~_is_missing(classes, mark).any()))
+            for column, classes in zip(columns, self.classes, strict=True)
+        ]
+
+    def right(self, said: AnyArray, y: object) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
+        """Return which rows have a label, and which of those are predicted with all their labels."""
+        pairs = zip(self.columns(y, len(said)), said.reshape(len(said), -1).T, strict=True)
+        right, labeled = np.ones(len(said), dtype=bool), np.zeros(len(said), dtype=bool)
+        for (truth, known), guessed in pairs:
+            labeled |= known
+            same = [plain(a) == plain(b) for a, b in zip(truth[known], guessed[known], strict=True)]
+            right[known] &= np.array(same, dtype=bool)
+        if not labeled.any():
+            raise InputError("y has no labeled row, so nothing can be scored: pass labels")
+        return labeled, right[labeled]
 
     def decode(self, labels: Tensor) -> AnyArray:
         """Decode labels `[..., L]` to y: one column per output."""
@@ -105,6 +125,8 @@ def rows_of(y: Any, chosen: npt.NDArray[np.bool_]) -> Any:
 
 def _array(y: Any) -> AnyArray:
     """Return y as an array; a list of strings and numbers keeps both, which numpy would turn into strings."""
+    if is_series(y):
+        return array_of(y)
     array = np.asarray(y)
     if array.dtype.kind != "U" or not isinstance(y, list | tuple):
         return array
@@ -131,7 +153,7 @@ def _columns(y: Any, missing_label: object) -> list[AnyArray]:
     if array.ndim < 2 or array.shape[1] == 1:
         columns = [column_or_1d(array)]
     elif is_frame(y):
-        columns = [np.asarray(s.to_numpy()) for s in series_of(y)]
+        columns = [array_of(s.to_native()) for s in series_of(y)]
     else:
         columns = list(array.T)
     for column in columns:

@@ -147,6 +147,7 @@ def table_plan(
     bound: float,
     gaussians: Gaussians,
     n_targets: int,
+    n_rows: int,
     before: TableDensity | None = None,
     progress: TrainingState | None = None,
 ) -> Plan:
@@ -198,6 +199,7 @@ def table_plan(
         # partial_fit calls may be one step each: use the unbiased average.
         ema_of=None if before is None and settings.decay else lambda i: unbiased(AVERAGED, n_before + i + 1),
         scored_labels=lambda y: compared_labels(y, n_targets, frequent.frequencies),
+        label_rows=0 if bool(data.x.any()) else n_rows,  # a table without numbers has a column of zeros
         cadence=CadenceSettings(log=1, check=half, checkpoint=half, keep=2),
         # A tuned kernel would be recorded again at every change.
         engine=EngineSettings(record="off", compile="off", precision="float32"),

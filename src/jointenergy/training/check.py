@@ -20,6 +20,7 @@ from jointenergy.networks.accelerated import hold
 from jointenergy.streams import seeded
 from jointenergy.training.chains import Chains
 from jointenergy.training.health import DISTANCE, DISTANCE_ROWS, Health, at_bounds, auroc
+from jointenergy.training.label_looks import label_looks
 from jointenergy.training.plan import Plan
 from jointenergy.training.trainer import Trainer
 
@@ -83,7 +84,7 @@ class _Examined:
             few = f"{plural(len(data.x_held), 'held-out row')}, too few for energies and movement"
             self.notes.append(f"{few}: training rows replace them")
             self.held = self.rows[0][:HELD_ROWS], self.rows[1][:HELD_ROWS]
-        self.space = self._space()
+        self.space = None if plan.label_rows else self._space()
 
     def _space(self) -> Space | None:
         x, self.reference_labels = self._drawn_rows(*self.rows, n=self._some(REFERENCE))
@@ -119,7 +120,10 @@ class _Examined:
         if not _finite(*values):
             return Health(False)
         f_data, f_noise, f_fresh, f_long, *f_persistent = values
-        looks = self._looks(fresh[0], *(p[0] for p in persistent))
+        looks: dict[str, Any] = self._looks(fresh[0], *(p[0] for p in persistent))
+        if plan.label_rows:
+            chains = dict(zip(("fresh", "persistent"), (fresh[1], *(p[1] for p in persistent)), strict=False))
+            looks, self.uncompared = label_looks(plan.data, plan.label_rows, chains, generator=generator)
         return Health(
             finite=True,
             auroc_persistent=auroc(f_data, f_persistent[0]) if f_persistent else math.nan,

@@ -89,6 +89,8 @@ class Plan:
     """Maps the labels of rows to those of negatives of p(x | y); None: the same."""
     scored_labels: Callable[[Tensor], Tensor] | None = None
     """The labels at which data and chains are compared; None: summed out if the model can."""
+    label_rows: int = 0
+    """The rows, before equal ones were merged, of data without numbers: samples are compared by labels; else 0."""
     cadence: CadenceSettings = field(default_factory=CadenceSettings)
     engine: EngineSettings = field(default_factory=EngineSettings)
     seed: int = 0
