@@ -118,6 +118,7 @@ def test_samples_of_categories_alone_are_judged_by_their_labels():
     only = pd.DataFrame({"town": town, "near": town == "Ulm", "sex": g.choice(["f", "m"], 300)})
     health = JointEnergyDetector(max_iter=100, random_state=0).fit(only[["town", "sex"]]).health_
     assert health.complaints == []
+    assert health.fresh is not None
     assert health.fresh.rows > 250  # equal rows were merged, and count as often as they came
     with pytest.warns(ConvergenceWarning, match="unlike all data rows"):
         assert not QuickDetector().fit(only).health_.healthy  # three iterations do not learn what goes together

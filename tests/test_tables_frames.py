@@ -149,7 +149,7 @@ def test_known_integers_and_dates_are_copied_to_the_last_digit():
         with pytest.warns(UserWarning, match="as ids have"):
             imputer = JointEnergyImputer(max_iter=1, random_state=0, n_draws=2).fit(whole)
         holes = whole.clone() if isinstance(whole, pl.DataFrame) else whole.set_index(np.zeros(N, dtype=int))
-        if whole is frame:
+        if isinstance(holes, pd.DataFrame):
             holes.iloc[0, [2, 4, 5]] = None
         found = imputer.impute(holes, n_draws=2)
         for filled in (found.X, found.draws[1]):

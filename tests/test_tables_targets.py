@@ -175,7 +175,8 @@ def test_the_score_leaves_out_rows_without_a_label():
     whole = model.score(X, Y)
     right = model.predict(X) == Y
     hidden = np.arange(len(Y)) % 3 == 0
-    for marked in (np.where(hidden, -1, Y), np.where(hidden, np.nan, Y), np.where(hidden, None, Y).tolist()):
+    none = [None if h else label for h, label in zip(hidden, Y, strict=True)]
+    for marked in (np.where(hidden, -1, Y), np.where(hidden, np.nan, Y), none):
         assert model.score(X, marked) == pytest.approx(right[~hidden].mean())
     assert model.score(X, np.where(hidden, -1, Y), hidden + 1.0) == pytest.approx(right[~hidden].mean())
     assert model.score(X[hidden], np.where(hidden, 77, Y)[hidden]) == 0.0  # a class that was never seen is wrong
