@@ -35,8 +35,8 @@ def read(folder: Path | None, smoke: bool) -> tuple[Tensor, Tensor, tuple[Tensor
 def measure(run: je.Run, x: Tensor, y: Tensor, x_other: Tensor, other: str) -> dict[str, float]:
     probs = torch.cat([run.predict_proba(part)["class"] for part in x.split(1000)])
     scores = torch.cat([run.score(part, "log_density") for part in torch.cat((x, x_other)).split(1000)])
-    accuracy, ece = (probs.argmax(1) == y).float().mean(), multiclass_calibration_error(probs, y, 10, n_bins=15)
-    auroc = roc_auc_score(torch.arange(len(scores)) < len(x), scores)
+    accuracy, auroc = (probs.argmax(1) == y).float().mean(), roc_auc_score(torch.arange(len(scores)) < len(x), scores)
+    ece = multiclass_calibration_error(probs, y, 10, n_bins=15)
     return {"accuracy": float(accuracy), "ece": float(ece), f"ood_auroc.{other}.log_density": float(auroc)}
 
 
@@ -90,16 +90,9 @@ def main(words: list[str]) -> None:
         figures = after | {f"baseline.{name}": value for name, value in before.items()}
         figures |= {f"health.{name}": float(value) for name, value in health.values().items() if name != "healthy"}
         figures |= {"healthy": float(health.healthy), "finetuning_seconds": wall, "finetuning_cpu_seconds": cpu}
-        words, metrics = ["python", "examples/finetune_classifier.py", *words], {k: [v] for k, v in figures.items()}
-        measured = results.measured(
-            "finetune-classifier",
-            metrics,
-            seeds=[0],
-            minutes=wall / 60,
-            command=words,
-            protocols={"healthy": PROTOCOL},
-        )
-        results.write(measured, args.out)
+        words, how = ["python", "examples/finetune_classifier.py", *words], {"healthy": PROTOCOL}
+        name, found, minutes = "finetune-classifier", {k: [v] for k, v in figures.items()}, wall / 60
+        results.write(results.measured(name, found, seeds=[0], minutes=minutes, command=words, protocols=how), args.out)
 
 
 if __name__ == "__main__":

@@ -275,7 +275,8 @@ def test_workers_do_not_disturb_each_other(address):
 
 
 SERVED = """
-import sys, torch
+import signal, torch
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a test's own process may ignore it
 import jointenergy as je
 from jointenergy.studio import serve
 

@@ -34,7 +34,7 @@ def init(
         ),
     ] = 10.0,
     label: Annotated[
-        str, typer.Option(metavar="COLUMN", help="Column of a .csv file with the class. [default: the last]")
+        str, typer.Option(metavar="COLUMN", help="Column of a .csv file with the class; else the last.")
     ] = "",
     device: TrainDevice = "auto",
 ) -> None:
