@@ -71,13 +71,13 @@ def main(words: list[str]) -> None:
         objective=je.objectives.LogPX() + je.objectives.LogPYGivenX(4.0) + je.objectives.EnergyL2(0.05),
         kernel=je.kernels.Langevin(step_size=1.0, noise_scale=0.01, gradient_clamp=1.0),
         steps=2 if args.smoke else 20,
-        sampling_steps=2 if args.smoke else 40,
+        sampling_steps=2 if args.smoke else 100,
         buffer=je.ReplayBuffer(1000, restart=0.05),
         start=je.starts.ClassGaussians(),
         noise=0.1,
         optimizer=je.OptimizerSettings("adamw", 5e-4, clip_norm=1.0, warmup=100, decay="cosine", ema=0.99),
-        iterations=3 if args.smoke else 2000,
-        cadence=je.CadenceSettings(log=100, check=500, checkpoint=500),
+        iterations=3 if args.smoke else 1500,
+        cadence=je.CadenceSettings(log=100, check=750, checkpoint=750),
     )
     wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
     after, health = measure(run, *test), run.health()
