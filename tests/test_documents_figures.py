@@ -127,6 +127,22 @@ def test_the_speed_of_training_is_what_the_files_say():
             assert row[column] == printed(mean(measured, f"iteration_ms.{part}.{case}"), row[column])
 
 
+def test_attacks_on_refined_rows_are_what_the_file_says():
+    rows, measured = (
+        table_with(ROOT / "docs" / "evaluation" / "robustness.md", "L2 128/255"),
+        result("digits-jem-refined"),
+    )
+    assert [row["refinement steps"] for row in rows] == ["0", "1", "10"]
+    for row in rows:
+        steps = row.pop("refinement steps")
+        for column, said in row.items():
+            norm, _, radius = (
+                column.replace("unchanged", "L2 0").replace("L-inf", "linf").replace("L2", "l2").partition(" ")
+            )
+            name = f"robust_accuracy.{norm}.{steps}.{radius.replace('/', '-')}"
+            assert said == printed(mean(measured, name), said), name
+
+
 def test_the_finetuned_classifier_is_what_the_file_says():
     measured = result("finetune-classifier")
     names = ["accuracy", "ece", "ood_auroc.fashion-mnist.log_density"]
