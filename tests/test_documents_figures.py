@@ -143,6 +143,17 @@ def test_attacks_on_refined_rows_are_what_the_file_says():
             assert said == printed(mean(measured, name), said), name
 
 
+def test_scores_of_predicted_distributions_are_what_the_file_says():
+    rows, measured = table_with(ROOT / "docs" / "scikit-learn.md", "quantile boosting"), result("tabular-regression")
+    peers = {"Bayesian ridge": "bayesian-ridge", "forest": "forest-residuals", "boosting": "quantile-boosting"}
+    for row, name in zip(rows, ("diabetes", "friedman1", "friedman2", "friedman3", "widening"), strict=True):
+        for column, said in list(row.items())[1:]:
+            what, _, method = f"crps, {column}".rpartition(", ")
+            method = peers.get(method, method.replace(" ", "-"))
+            metric = f"{'interval_coverage' if 'coverage' in what else 'crps'}.{name}.{method}"
+            assert said == (printed(mean(measured, metric), said) if metric in measured.metrics else NONE), metric
+
+
 def test_the_finetuned_classifier_is_what_the_file_says():
     measured = result("finetune-classifier")
     names = ["accuracy", "ece", "ood_auroc.fashion-mnist.log_density"]
