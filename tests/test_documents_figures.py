@@ -154,6 +154,13 @@ def test_scores_of_predicted_distributions_are_what_the_file_says():
             assert said == (printed(mean(measured, metric), said) if metric in measured.metrics else NONE), metric
 
 
+def test_own_images_do_what_the_file_says():
+    (row,), measured = table_with(ROOT / "docs" / "data.md", "logistic regression on pixels"), result("init-cifar4")
+    assert row.pop("healthy") == ("yes" if mean(measured, "healthy") == 1.0 else "no")
+    names = ("accuracy", "baseline.accuracy", "ece", "training_minutes")
+    assert list(row.values()) == [printed(mean(measured, n), said) for n, said in zip(names, row.values(), strict=True)]
+
+
 def test_the_finetuned_classifier_is_what_the_file_says():
     measured = result("finetune-classifier")
     names = ["accuracy", "ece", "ood_auroc.fashion-mnist.log_density"]
