@@ -98,7 +98,7 @@ def main(asked: list[str]) -> None:
             found = executed(name, Path(folder), limit=10 * LIMIT)
         text, pictures = page(found, name)
         (FOLDER / f"{name}.md").write_text(text)
-        for old in FOLDER.glob(f"{name}-*.png"):
+        for old in FOLDER.glob(f"{name}-[0-9]*.png"):
             old.unlink()
         for file, png in pictures.items():
             (FOLDER / file).write_bytes(png)

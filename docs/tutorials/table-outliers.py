@@ -36,7 +36,8 @@ for row, column in zip(rows, columns, strict=True):
 detector = JointEnergyDetector(contamination=0.1, random_state=0).fit(checked)
 print("healthy" if detector.health_.healthy else f"not healthy: {'; '.join(detector.health_.complaints)}")
 called = detector.predict(new) == -1
-print(f"called outliers: {called[rows].sum()} of the 10 changed rows, {called[10:].sum()} of the {len(new) - 10} others")
+wrong, others = called[rows].sum(), called[10:].sum()
+print(f"called outliers: {wrong} of the 10 changed rows, {others} of the {len(new) - 10} others")
 
 # %% [markdown]
 # ## Name the entry
