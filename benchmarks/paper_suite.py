@@ -8,8 +8,8 @@ refinements can follow.
 the curves of robust accuracy there.
 
 python benchmarks/paper_suite.py RUN --name digits-jem --rows 100 --steps 20 --restarts 4 --radii 8 16 64 128
-attacks a run alone, within a smaller budget, and publishes results/NAME-refined.json. Radii are 255ths of a range, up
-to 16 in L-inf and above it in L2.
+attacks a run alone, here within a smaller budget, and publishes results/NAME-refined.json. Radii are 255ths of a
+range, up to 16 in L-inf and above it in L2.
 """
 
 from __future__ import annotations

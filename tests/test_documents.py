@@ -147,3 +147,12 @@ def test_numbers_of_the_readme_have_a_leading_zero():
 def test_pages_that_teach_by_code_have_some():
     assert len(blocks(README, "python")) == 3
     assert {ROOT / "docs" / name for name in ("extending.md", "models.md", "tasks.md")} <= set(WITH_CODE)
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda d: d.name)
+def test_the_rows_of_a_table_have_the_cells_of_its_head(document):
+    """Fails if an edit cuts or widens a row, which a page then shows under the wrong columns."""
+    lines = document.read_text().splitlines()
+    cells = [len(re.findall(r"(?<!\\)\|", line)) if line.startswith("|") else 0 for line in lines]
+    after = zip(lines[1:], cells[1:], cells[:-1], strict=True)
+    assert [line for line, n, before in after if n and before and n != before] == []

@@ -157,3 +157,25 @@ def test_the_rows_of_a_recipe_can_be_replaced(tmp_path):
     run = jointenergy.load("digits-jem")
     found = jointenergy.evaluate(run, FEW.x, FEW.y, out=tmp_path, parts=["prediction"])
     assert found.about["test_rows"] == len(FEW)
+
+
+@pytest.mark.parametrize(
+    ("changes", "sentence"),
+    [
+        ({"against": nn.Linear(2, 2)}, "against must be a run"),
+        ({"others": {"a": nn.Linear(2, 2)}}, "a must be a run"),
+        ({"others": [1]}, "others must map names"),
+        ({"ood": [1]}, "ood must map names"),
+        ({"parts": 5}, "parts must be names of parts"),
+        ({"seed": "a"}, "seed must be an integer"),
+    ],
+)
+def test_nonsense_is_one_sentence(wrapped, tmp_path, changes, sentence):
+    with pytest.raises(InputError, match=sentence):
+        jointenergy.evaluate(wrapped, FEW.x, FEW.y, out=tmp_path, **changes)
+
+
+def test_a_file_is_no_folder_for_a_report(wrapped, tmp_path):
+    (tmp_path / "x.npy").touch()
+    with pytest.raises(InputError, match="is a file: choose another one"):
+        jointenergy.evaluate(wrapped, FEW.x, FEW.y, out=tmp_path / "x.npy", parts="prediction")

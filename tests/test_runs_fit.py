@@ -22,7 +22,7 @@ from jointenergy.errors import InputError
 from jointenergy.kernels import MALA, BlockGibbs, ExactGibbs, Langevin
 from jointenergy.labels import MISSING
 from jointenergy.objectives import IGEBM, JEM, CrossEntropy, GibbsJEM, LogPX, LogPYGivenX, Mixed
-from jointenergy.runs.user_data import domain_of, label_columns
+from jointenergy.runs.user_data import domain_of, label_columns, rows_of_user
 from jointenergy.starts import ClassGaussians, Uniform
 from jointenergy.training.callbacks import Event
 from jointenergy.training.chains import step_size_of
@@ -793,3 +793,30 @@ def test_defaults_are_healthy_on_points_they_were_not_chosen_on():
     x, y = blobs(500, seed=7)
     assert (run.predict(x)[:, 0].numpy() == y).mean() > 0.97
     assert run.health().complaints == []
+
+
+def test_columns_of_labels_go_by_their_names():
+    """Fails if the columns of a data frame are taken in their order, whatever they are called."""
+    x, _ = blobs()
+    y = pd.DataFrame({"u": (x[:, 0] > 0).astype(int), "v": (x[:, 1] > 0).astype(int)})
+    run = je.fit(network(2, 4), (x, y[["v", "u"]]), labels={"u": 2, "v": 2}, **QUICK)
+    assert torch.equal(run.data.y[:, 0], (run.data.x[:, 0] > 0).long())
+    drawn = run.sample(2, given=pd.DataFrame({"v": [1, 1], "u": [0, 0]}), steps=2).y
+    assert drawn.tolist() == [[0, 1], [0, 1]]
+    with pytest.raises(InputError, match=r"y has the columns \['banana', 'u'\]"):
+        run.sample(2, given=pd.DataFrame({"banana": [1, 1], "u": [0, 0]}), steps=2)
+
+
+def test_missing_values_of_all_kinds_are_taken():
+    """Fails if rows of masked arrays, NA of data frames, or unknown labels by name are refused or read as values."""
+    x, y = blobs()
+    masked = [np.ma.masked_array(np.where(m, 1e6, row), mask=m) for row, m in zip(x, np.eye(2)[y % 2] > 0, strict=True)]
+    assert rows_of_user((masked, y), None).x.isnan().any()
+    frame = pd.DataFrame(x).astype("Float64")
+    frame.iloc[0, 0] = pd.NA
+    assert rows_of_user((frame, y), None).x.isnan().sum() == 1
+    with pytest.raises(InputError, match="must hold numbers, got an array of"):
+        rows_of_user((np.ma.masked_array(np.zeros(8, dtype=[("a", float)])), np.zeros(8, int)), None)
+    run = je.fit(network(), (x, y), **QUICK)
+    for unknown in ([1, None], np.array([1.0, np.nan]), np.ma.masked_array([1, 0], mask=[False, True]), [1, pd.NA]):
+        assert run.labels.encode({"class": unknown}, 2).tolist() == [[1], [-1]]

@@ -376,3 +376,17 @@ def test_the_attack_stays_in_the_box_and_needs_labels():
     assert torch.equal(found.changed, (run.predict(found.x) != run.predict(x)).any(1))
     with pytest.raises(InputError, match="above 0"):
         run.attack(x, radius=0)
+
+
+@pytest.mark.parametrize(
+    ("runs", "port", "sentence"),
+    [
+        ((3,), 0, "takes runs, paths or names"),
+        (([],), 0, "takes runs, paths or names"),
+        (("digits-jem",), 99_999, "port must be an integer from 0 to 65535, got 99999"),
+        (("digits-jem",), "a", "port must be an integer"),
+    ],
+)
+def test_what_cannot_be_served_is_one_sentence(runs, port, sentence):
+    with pytest.raises(InputError, match=sentence):
+        serve(*runs, port=port, browser=False)

@@ -13,7 +13,7 @@ import pytest
 import torch
 from sklearn.exceptions import ConvergenceWarning
 
-from jointenergy import InputError, JointEnergyClassifier, JointEnergyDetector, JointEnergyImputer
+from jointenergy import InputError, JointEnergyClassifier, JointEnergyDetector, JointEnergyImputer, JointEnergyRegressor
 from jointenergy.tables import imputer as imputer_module
 from jointenergy.tables.reading import read
 from jointenergy.tables.rows import merged, weighted_quantile
@@ -355,3 +355,34 @@ def test_the_limit_of_auto_leaves_clean_data_nearly_whole():
     detector = JointEnergyDetector(max_iter=50, random_state=0, contamination="auto").fit(x)
     assert (detector.predict(x) == -1).mean() < 0.03
     assert detector.predict([[6.0, 6.0, 6.0]]) == [-1]
+
+
+def test_other_integers_than_the_two_of_training_are_told():
+    """Fails if a known number of such a column is replaced without a word, or a first piece decides what is one."""
+    g = np.random.default_rng(0)
+    seen = pd.DataFrame({"visits": [0, 1] * 20, "z": g.normal(size=40)})
+    new = pd.DataFrame({"visits": [6, 0, 1], "z": [0.1, 0.2, 0.3]})
+    imputer = JointEnergyImputer(max_iter=1, random_state=0).fit(seen)
+    with pytest.warns(UserWarning, match="'visits' holds 6, but only 0 and 1 in training.*categorical_features=None"):
+        imputer.transform(new)
+    pieces = Quick().partial_fit(seen, [0, 1] * 20)
+    assert pieces._columns.kinds == ("whole", "number")
+
+
+def test_masked_entries_of_arrays_are_missing():
+    """Fails if what a mask hides is used, in X or in y."""
+    x, y = blobs()
+    hidden = np.random.default_rng(0).random(x.shape) < 0.2
+    masked = np.ma.masked_array(np.where(hidden, 99.0, x), mask=hidden)
+    whole = JointEnergyImputer(max_iter=1, random_state=0).fit(masked).transform(masked)
+    assert whole[hidden].max() < 50
+    assert np.array_equal(whole[~hidden], x[~hidden])
+    some = np.arange(len(y)) % 2 == 0
+    labels = np.ma.masked_array(np.where(some, 7, y), mask=some)
+    model = Quick().fit(x, labels)
+    assert 7 not in model.classes_
+    assert model.score(x, labels) == model.score(x[~some], y[~some])
+    targets = np.ma.masked_array(np.where(some, 1e9, x[:, 0]), mask=some)
+    assert JointEnergyRegressor(max_iter=1, random_state=0).fit(x[:, 1:], targets).predict(x[:5, 1:]).max() < 1e3
+    with pytest.raises(InputError, match=r"y holds words, .*: use JointEnergyClassifier"):
+        JointEnergyRegressor(max_iter=1).fit(x, np.where(some, "yes", "no"))

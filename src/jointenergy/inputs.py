@@ -37,6 +37,14 @@ def check_x(x: Tensor, event_shape: tuple[int, ...] | None = None) -> Tensor:
     return x
 
 
+def has_no_value(value: object) -> bool:
+    """Tell None, NaN and the NA of data frames."""
+    try:
+        return value is None or bool(value != value)
+    except (TypeError, ValueError):  # a comparison with NA is NA, which is no truth value
+        return not hasattr(value, "__len__")
+
+
 def is_integer(value: object) -> bool:
     """Tell whether a value is an integer of Python or numpy; booleans are not."""
     return isinstance(value, numbers.Integral) and not isinstance(value, bool)

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from jointenergy.errors import EnumerationError, InputError, plural
-from jointenergy.inputs import is_integer
+from jointenergy.inputs import has_no_value, is_integer
 from jointenergy.limits import CLASSES
 
 __all__ = ["MISSING", "LabelSpace"]
@@ -206,7 +206,11 @@ class LabelSpace:
             raise InputError(
                 f"label {name!r} has {plural(len(listed), 'value')} for {plural(n, 'row')}: give one for each"
             )
-        found = [MISSING if is_integer(v) and v == MISSING else self.value_index(name, v) for v in listed]
+        found = []
+        for v in listed:
+            unknown = has_no_value(v) or (is_integer(v) and v == MISSING)
+            whole = isinstance(v, float) and v.is_integer()  # integers beside NaN are floats
+            found.append(MISSING if unknown else self.value_index(name, int(v) if whole else v))
         return torch.tensor(found, dtype=torch.int64)
 
     def decode(self, y: Tensor) -> list[dict[str, str]]:

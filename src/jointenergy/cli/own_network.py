@@ -39,7 +39,7 @@ def network_named(text: str) -> nn.Module:
     if callable(found) and not isinstance(found, nn.Module):
         try:
             found = found()
-        except Exception as error:  # user code may raise anything
+        except (Exception, SystemExit) as error:  # user code may raise anything
             raise InputError(f"--network {text} could not be called without arguments: {reason_of(error)}") from error
     if not isinstance(found, nn.Module):
         raise InputError(
@@ -68,7 +68,7 @@ def _module(place: str) -> ModuleType:
             spec.loader.exec_module(module)
         finally:
             sys.path.remove(folder)
-    except Exception as error:  # user code may raise anything
+    except (Exception, SystemExit) as error:  # user code may raise anything
         remedy = "" if folder else ": name a module on the Python path, or a .py file"
         raise InputError(f"{place} of --network cannot be imported, {reason_of(error)}{remedy}") from error
     return module

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
 from torch import Tensor
 
 from jointenergy.data import Dataset
 from jointenergy.errors import InputError
-from jointenergy.inputs import check_path
+from jointenergy.inputs import check_path, is_integer
 from jointenergy.models import Box
 from jointenergy.report import extractors, page
 from jointenergy.report import suite as measuring
@@ -36,7 +36,7 @@ def evaluate(
     against: Run | None = None,
     others: Mapping[str, Run] | None = None,
     extractor: Path | str | None = None,
-    parts: Iterable[str] | None = None,
+    parts: str | Collection[str] | None = None,
     seed: int = 0,
 ) -> RunEvaluation:
     """Evaluate a run on test rows and write `report.html`, `metrics.json` and pictures to a folder.
@@ -84,21 +84,38 @@ def evaluate(
     """
     if not isinstance(run, Run):
         raise InputError(f"evaluate takes a run, as fit, load or wrap returns it, got {type(run).__name__}")
+    parts = [parts] if isinstance(parts, str) else parts
+    for name, other in {"against": against, **_mapping("others", others)}.items():
+        if other is not None and not isinstance(other, Run):
+            raise InputError(f"{name} must be a run, as fit, load or wrap returns it, got {type(other).__name__}")
+    if not (parts is None or (isinstance(parts, Collection) and all(isinstance(part, str) for part in parts))):
+        raise InputError(f"parts must be names of parts, such as ['prediction'], got {parts!r}")
+    if not is_integer(seed):
+        raise InputError(f"seed must be an integer, got {seed!r}")
     if suite not in get_args(Suite):
         raise InputError(f"suite must be 'quick', 'full' or 'paper', got {suite!r}")
     folder = check_path("out", out)
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"out must be a folder, and {folder} is a file: choose another one")
+    sets = [DataRows(_rows(run, rows, f"ood[{k!r}]"), check_name(k)) for k, rows in _mapping("ood", ood).items()]
     subject = subject_of(
         run,
         test=None if x is None and y is None else own_rows(run, x, y),
         baseline=against,
         others=others,
-        ood_sets=[DataRows(_rows(run, rows, f"ood[{name!r}]"), check_name(name)) for name, rows in (ood or {}).items()],
+        ood_sets=sets,
         extractor=None if extractor is None else extractors.load(extractor, run),
         seed=seed,
     )
     found = measuring.evaluate(subject, suite, folder, only=parts)
     page.write(found, folder)
     return found
+
+
+def _mapping(name: str, value: Mapping[str, Any] | None) -> Mapping[str, Any]:
+    if value is not None and not isinstance(value, Mapping):
+        raise InputError(f"{name} must map names to what they name, such as {{'a': ...}}, got {type(value).__name__}")
+    return value or {}
 
 
 def own_rows(run: Run, x: Array | None, y: Labels) -> Dataset:

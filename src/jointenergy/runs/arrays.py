@@ -13,6 +13,7 @@ from torch import Tensor
 
 from jointenergy.data import View
 from jointenergy.errors import InputError, plural
+from jointenergy.inputs import has_no_value
 from jointenergy.labels import Given
 
 
@@ -102,11 +103,13 @@ def tensor_of(value: object, name: str) -> Tensor:
         value = value.to_numpy()
     if isinstance(value, list):
         try:
-            value = np.asarray(value)
+            value = np.ma.stack(value) if any(map(np.ma.isMaskedArray, value)) else np.asarray(value)
         except ValueError:
             raise InputError(f"{name} must be one array, but its rows have different lengths") from None
     if not isinstance(value, np.ndarray):
         raise InputError(f"{name} must be an array, a tensor, a data frame or a list, got {type(value).__name__}")
+    if value.dtype.names is not None:
+        raise InputError(f"{name} must hold numbers, got an array of {value.dtype}")
     if np.ma.is_masked(value) and value.dtype == np.uint8:
         raise InputError(
             f"{name} has masked entries, which pixels cannot have: pass it as floats, scaled to the bounds"
@@ -114,7 +117,8 @@ def tensor_of(value: object, name: str) -> Tensor:
     value = unmasked(value)
     if value.dtype.kind in "OUS":
         try:  # such as a column of numbers with None
-            value = value.astype(np.float64)
+            cells = [np.nan if has_no_value(v) else v for v in value.ravel().tolist()]
+            value = np.array(cells, dtype=np.float64).reshape(value.shape)
         except (TypeError, ValueError):
             raise InputError(f"{name} must be numbers, but has other values: encode words as numbers") from None
     # Torch supports neither foreign byte orders nor floats beyond 64 bits.

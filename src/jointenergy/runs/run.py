@@ -1131,7 +1131,7 @@ class Run:
             if self.origin.read_data is None:
                 raise InputError(
                     f"this needs validation rows, but {self.origin.name} has none: pass yours to {call}, or in the "
-                    "shell --rows FILE.npz"
+                    "shell to `jointenergy calibrate` or `score` by --rows FILE.npz"
                 )
             return self.data.x_held, self.data.y_held
         rows = self._checked(x)

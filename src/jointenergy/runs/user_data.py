@@ -17,6 +17,7 @@ from jointenergy.data.base import split_rows
 from jointenergy.data.covariances import covariance_of
 from jointenergy.data.training import TrainingData, filled
 from jointenergy.errors import InputError
+from jointenergy.inputs import has_no_value
 from jointenergy.labels import MISSING, Given, LabelSpace
 from jointenergy.models import Box, Domain, Reals
 from jointenergy.runs.arrays import Labels, shaped, tensor_of, unmasked
@@ -164,6 +165,10 @@ def label_columns(y: object, labels: LabelNames | None, named_by: str = "labels=
     space = None if labels is None else label_space(labels)
     if space is not None and len(space) != columns.shape[1]:
         raise InputError(f"y has {columns.shape[1]} column(s) but {named_by} names {len(space)}: {list(space.names)}")
+    if space is not None and len(titles) > 1:
+        if set(titles) != set(space.names):
+            raise InputError(f"y has the columns {list(titles)} but {named_by} names {list(space.names)}")
+        columns = columns[:, [titles.index(name) for name in space.names]]
     names = space.names if space is not None else titles or _names(columns.shape[1])
     values = space.values if space is not None else (None,) * len(names)
     found = [
@@ -183,14 +188,14 @@ def _column(
 ) -> tuple[Tensor, Sequence[str]]:
     """Convert one label to codes, with the names of its values."""
     if column.dtype.kind == "O":
-        plain = [None if _is_missing(v) else v for v in column.tolist()]
+        plain = [None if has_no_value(v) else v for v in column.tolist()]
         for v in plain:
             if isinstance(v, dict | list | tuple | set | Tensor):
                 raise InputError(f"labels of {name!r} must be integers or names, but one is a {type(v).__name__}")
         numbers = all(v is None or isinstance(v, int | float | np.number) for v in plain)
         column = np.array([np.nan if v is None else float(v) for v in plain]) if numbers else column
     if column.dtype.kind in "OUS":
-        missing = np.array([_is_missing(v) for v in column.tolist()])
+        missing = np.array([has_no_value(v) for v in column.tolist()])
         words = [str(v) for v in column.tolist()]
         known = sorted({w for w, m in zip(words, missing, strict=True) if not m}) if known is None else known
         places = {word: i for i, word in enumerate(known)}
@@ -222,14 +227,6 @@ def _column(
             )
         known = [str(i) for i in range(max(largest + 1, 2))]
     return torch.from_numpy(whole), known
-
-
-def _is_missing(value: object) -> bool:
-    """Tell None, NaN and the NA of data frames."""
-    try:
-        return value is None or bool(value != value)
-    except TypeError:  # a comparison with NA is NA, which is no truth value
-        return True
 
 
 def domain_of(x: Tensor, bounds: tuple[float, float] | None) -> tuple[Domain, View]:

@@ -142,7 +142,10 @@ def placed(place: Run | Path | str, data: Path | None = None, device: str = "cpu
         run = open_run(path, data=data, device=device)
     except InputError as error:
         if _has_own_network(Path(path)):
-            raise InputError(f"{error}, and show it with jointenergy.studio.serve(run)") from None
+            raise InputError(
+                f"{path} is a run of fit or wrap, whose network is in your code: open it with "
+                f"jointenergy.load({str(path)!r}, network=...), and show it with jointenergy.studio.serve(run)"
+            ) from None
         if folder is None or not (folder / run_folder.ABOUT).is_file():
             raise
         run_folder.about(folder)  # a damaged folder is refused, not watched

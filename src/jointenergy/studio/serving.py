@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from jointenergy.errors import InputError
+from jointenergy.inputs import is_integer
 from jointenergy.runs import Run
 from jointenergy.studio.desk import OpenRun, placed
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 HOST = "127.0.0.1"
 PORT = 8321
 MOST_RUNS = 20
+MOST_PORT = 65_535
 
 
 def serve(*runs: Run | Path | str, port: int = PORT, browser: bool = True) -> None:
@@ -52,6 +54,11 @@ def serve(*runs: Run | Path | str, port: int = PORT, browser: bool = True) -> No
     check_number(len(runs))
     if not runs:
         raise InputError("serve needs a run: pass what fit or load returned, or the name of a published model")
+    for run in runs:
+        if not isinstance(run, Run | str | Path):
+            raise InputError(f"serve takes runs, paths or names of published models, got {type(run).__name__}")
+    if not is_integer(port) or not 0 <= port <= MOST_PORT:
+        raise InputError(f"port must be an integer from 0 to {MOST_PORT}, got {port!r}")
     with suppress(KeyboardInterrupt):
         serve_desk([placed(run) for run in runs], port=port, browser=browser)
 

@@ -73,10 +73,12 @@ class TableEstimator(BaseEstimator):  # type: ignore[misc]
 
     # Fitting.
 
-    def _prepare(self, X: Any, sample_weight: Any, *, reset: bool = True) -> tuple[InputTable, Floats]:
+    def _prepare(
+        self, X: Any, sample_weight: Any, *, reset: bool = True, in_pieces: bool = False
+    ) -> tuple[InputTable, Floats]:
         """Check the settings; return the table and the weight of each row."""
         parameters.check(self)
-        table = read(self, X, reset=reset)
+        table = read(self, X, reset=reset, in_pieces=in_pieces)
         weight = np.ones(table.n_rows)
         if sample_weight is not None:
             like = np.zeros((table.n_rows, 1))

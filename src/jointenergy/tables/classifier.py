@@ -155,7 +155,7 @@ class JointEnergyClassifier(ClassifierMixin, TableEstimator):  # type: ignore[mi
         if self.class_weight is not None:
             raise InputError("partial_fit sees only part of the rows and cannot weigh classes: pass sample_weight")
         before = getattr(self, "_density", None)
-        table, weight = self._prepare(X, sample_weight, reset=before is None)
+        table, weight = self._prepare(X, sample_weight, reset=before is None, in_pieces=True)
         if before is None:
             self._targets = Targets.fit(rows_of(y, weight > 0), self.missing_label, classes)
         self._learn(table, y, weight, before, decay=False)

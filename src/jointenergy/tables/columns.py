@@ -266,7 +266,7 @@ class Scaling:
         unit, low, high = self.unit[place], self.low[place], self.high[place]
         rounded = np.rint(values / np.where(unit > 0, unit, 1.0)) * unit
         positive = np.where(low >= 0, np.maximum(values, low), values)
-        found: Floats = np.where(unit > 0, np.clip(rounded, low, high), positive)
+        found: Floats = np.where(unit > 0, np.clip(rounded, low, high), positive) + 0.0  # no -0
         return found
 
     def log_volume(self, values: Floats) -> Floats:

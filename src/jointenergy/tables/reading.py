@@ -14,6 +14,8 @@ import numpy.typing as npt
 from sklearn.utils.validation import _check_feature_names, _check_n_features, validate_data
 
 from jointenergy.errors import InputError
+from jointenergy.inputs import is_integer
+from jointenergy.runs.arrays import unmasked
 from jointenergy.tables import frames
 from jointenergy.tables.frames import Kind, is_frame
 
@@ -86,12 +88,17 @@ class InputTable:
             return sorted(found, key=lambda v: (type(v).__name__, str(v)))
 
 
-def read(estimator: Any, X: Any, *, reset: bool) -> InputTable:
-    """Read X: a data frame by column, anything else as an array of floats, NaN allowed."""
+def read(estimator: Any, X: Any, *, reset: bool, in_pieces: bool = False) -> InputTable:
+    """Read X: a data frame by column, anything else as an array of floats, NaN allowed.
+
+    Of a table that comes `in_pieces` the first rows do not tell which integers are categories.
+    """
+    if isinstance(X, np.ma.MaskedArray):
+        return read(estimator, unmasked(X), reset=reset, in_pieces=in_pieces)
     if hasattr(X, "collect") and hasattr(X, "lazy"):
         raise InputError("X is a lazy frame: pass X.collect()")
     if is_frame(X):
-        return _read_frame(estimator, X, reset=reset)
+        return _read_frame(estimator, X, reset=reset, in_pieces=in_pieces)
     known = None if reset else estimator._columns
     cells = _named_cells(estimator, X, known)
     array = _floats(estimator, X, cells, reset=reset)
@@ -152,7 +159,7 @@ def _cells(column: Floats) -> npt.NDArray[Any]:
     return cells
 
 
-def _read_frame(estimator: Any, X: Any, *, reset: bool) -> InputTable:
+def _read_frame(estimator: Any, X: Any, *, reset: bool, in_pieces: bool) -> InputTable:
     series = frames.series_of(X)
     _check_feature_names(estimator, X, reset=reset)
     _check_n_features(estimator, X, reset=reset)
@@ -163,6 +170,8 @@ def _read_frame(estimator: Any, X: Any, *, reset: bool) -> InputTable:
         known = estimator._columns
         kinds = list(known.kinds[: len(series)])
         columns = [_column(s, kind) for s, kind in zip(series, kinds, strict=True)]
+        for k, column in enumerate(columns):
+            _warn_of_unseen(known, k, column, called[k])
         return InputTable(columns, tuple(kinds), len(X), called, known.left_out)
     named = _named(estimator.categorical_features, len(series), called)
     kinds = [frames.kind_of(s) for s in series]
@@ -172,7 +181,8 @@ def _read_frame(estimator: Any, X: Any, *, reset: bool) -> InputTable:
     for k, (kind, column) in enumerate(zip(kinds, columns, strict=True)):
         if kind == "number" and series[k].dtype.is_float() and _whole(column):
             kinds[k] = "whole"  # pandas turns integers with missing values into floats
-        if kinds[k] == "whole" and named is None and estimator.image_shape is None and _two_values(column):
+        free = named is None and estimator.image_shape is None and not in_pieces
+        if kinds[k] == "whole" and free and _two_values(column):
             kinds[k], columns[k] = "category", frames.cells_of(series[k])
     table = InputTable(columns, tuple(kinds), len(X), called, (), X[:0])
     asked = () if named is None else named
@@ -211,6 +221,21 @@ def _number_kind(kind: Kind) -> Kind:
 def _whole(column: Floats) -> bool:
     known = column[~np.isnan(column)]
     return len(known) > 0 and bool((known == np.rint(known)).all()) and bool((np.abs(known) < 2**53).all())
+
+
+def _warn_of_unseen(known: Any, k: int, column: npt.NDArray[Any], name: str) -> None:
+    """Warn of other integers in a column that had two in training and so was read as a category."""
+    seen = known.categories.get(k, ())
+    if k in known.left_out or len(seen) != 2 or not all(is_integer(v) for v in seen):
+        return
+    other = next((v for v in column if is_integer(v) and v not in seen), None)
+    if other is not None:
+        warnings.warn(
+            f"column {name!r} holds {other}, but only {seen[0]} and {seen[1]} in training, so that it is a category "
+            f"and {other} counts as missing: fit with categorical_features=None to read integers as numbers",
+            UserWarning,
+            stacklevel=6,
+        )
 
 
 def _two_values(column: Floats) -> bool:

@@ -18,6 +18,7 @@ from jointenergy.data.training import TrainingData
 from jointenergy.errors import InputError
 from jointenergy.inference.calibrate import Conformal, check_coverage, conformal_score
 from jointenergy.inputs import check_count
+from jointenergy.runs.arrays import unmasked
 from jointenergy.tables import frames
 from jointenergy.tables.base import TableEstimator
 from jointenergy.tables.columns import Floats
@@ -263,7 +264,16 @@ class JointEnergyRegressor(RegressorMixin, TableEstimator):  # type: ignore[misc
 
 def _numbers(y: Any) -> tuple[Floats, Kind]:
     """Return targets as floats, NaN where they are missing, and whether they are integers."""
-    column = column_or_1d(frames.array_of(y) if frames.is_series(y) else y, warn=True)
+    try:
+        return _read_numbers(y)
+    except ValueError as error:
+        if "could not convert string" not in str(error):
+            raise
+        raise InputError("y holds words, and a regressor predicts numbers: use JointEnergyClassifier") from None
+
+
+def _read_numbers(y: Any) -> tuple[Floats, Kind]:
+    column = column_or_1d(frames.array_of(y) if frames.is_series(y) else unmasked(y), warn=True)
     if column.dtype.kind != "O" and column.dtype.kind not in "mM":
         return np.asarray(column, dtype=np.float64), "whole" if column.dtype.kind in "iu" else "number"
     cells = [frames.plain(v) for v in column]

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from jointenergy.errors import InputError
 from jointenergy.labels import MISSING
+from jointenergy.runs.arrays import unmasked
 from jointenergy.tables.frames import array_of, is_frame, is_series, plain, series_of
 
 Kind = Literal["one", "multilabel", "several"]
@@ -127,7 +128,7 @@ def _array(y: Any) -> AnyArray:
     """Return y as an array; a list of strings and numbers keeps both, which numpy would turn into strings."""
     if is_series(y):
         return array_of(y)
-    array = np.asarray(y)
+    array = unmasked(y)
     if array.dtype.kind != "U" or not isinstance(y, list | tuple):
         return array
     cells = np.asarray(y, dtype=object)
