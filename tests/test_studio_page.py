@@ -54,7 +54,7 @@ def page(browser, address):
     said = []
     opened.on("pageerror", lambda error: said.append(str(error)))
     opened.on("console", lambda message: said.append(message.text) if message.type == "error" else None)
-    opened.set_default_timeout(20_000)
+    opened.set_default_timeout(90_000)
     opened.goto(address)
     opened.get_by_text("16 chains").wait_for()
     yield opened
@@ -316,5 +316,5 @@ def test_several_tabs_work_at_once(browser, address):
     for page in pages:
         page.goto(address)
     for page in pages:
-        page.get_by_text("16 chains").wait_for(timeout=20_000)
+        page.get_by_text("16 chains").wait_for()
     context.close()
