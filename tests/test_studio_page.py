@@ -185,12 +185,11 @@ def test_warmer_chains_are_rougher(page):
             slide(page, "Temperature", 0.95) if warm else page.get_by_role("button", name="Restart").click()
         asked = sent.value.post_data_json
         # The end of a stream that the page has read to its last frame may be told as finished or as failed.
-        last, now = "", None
-        while last != now:
-            last = now
+        seen = ["", frames.get_attribute("max") or ""]
+        while seen[-1] != seen[-2]:
             page.wait_for_timeout(1500)
-            now = frames.get_attribute("max")
-        frames.fill(str(now))
+            seen.append(frames.get_attribute("max") or "")
+        frames.fill(seen[-1])
         rough.append(canvas.evaluate(ROUGHNESS))
     told = page.locator("label", has_text="Temperature").locator("output").inner_text()
     assert float(told) == pytest.approx(asked["temperature"], rel=0.01)
