@@ -22,6 +22,7 @@ from jointenergy.recipes.build import trainer_of
 from jointenergy.recipes.data import data_of
 from jointenergy.recipes.schema import Recipe, parse, values_of
 from jointenergy.training.check import FRESH, GIVEN, LONG, RECOVERED, share_of
+from jointenergy.training.defaults import IMAGES, SMALL_ROWS, Numbers, gaussian_classes
 
 SIDES = {"cpu": 32, "cuda": 64}
 """Maximum image side in pixels, by device type."""
@@ -29,9 +30,7 @@ SIDES = {"cpu": 32, "cuda": 64}
 CHECKS = 4  # health checks per run
 WARM, MEASURED = 2, 5  # iterations
 FEWEST, MOST = 100, 20_000  # iterations
-EPOCHS = 60  # maximum epochs; more overfit small data sets
 SMALL = 400  # pixels up to which an MLP is used for images
-GAUSSIANS = 1.5e8  # maximum entries of all class covariances for class Gaussian starts: 600 MB
 
 Table = dict[str, Any]
 
@@ -55,55 +54,39 @@ def recipe_values(found: OwnData, name: str, device: torch.device) -> Table:
 def _images(train: Dataset, *, on_gpu: bool) -> Table:
     """Return the settings of `cifar10-jem` on a GPU, or a small network on a CPU."""
     augment = ["crop", "flip"] if train.event_shape[0] == 3 else ["crop"]
-    data = {"noise": 0.03 if on_gpu else 0.05, "augment": augment, "separate_batches": True}
+    data = {"noise": 0.03 if on_gpu else IMAGES.data_noise, "augment": augment, "separate_batches": True}
     if on_gpu:
         values = values_of(FOLDER / "cifar10-jem.toml")
         kept = ("batch_size", "model", "objective", "chain", "buffer", "start", "optimizer")
         return {"data": data, **{key: values[key] for key in kept}}
-    return {
-        "batch_size": 64,
-        "data": data,
-        "model": {"network": {"kind": "image-cnn", "hidden": [256]}},
-        "objective": {"energy_l2": 0.2, "log_p_y_given_x": 3.0},
-        "chain": {
-            "steps": 10,
-            "kernel": {"kind": "langevin", "step_size": 0.5, "noise_scale": 0.02, "gradient_clamp": 1.0},
-            "clamp": True,
-            "sampling_steps": 20,
-        },
-        # A small buffer, so that in a short run each chain moves often enough to match samples.
-        "buffer": {"size": 500, "restart": 0.05},
-        "start": {"x": "class-gaussians", "uniform": 0.1},
-        "optimizer": {
-            "name": "adamw",
-            "learning_rate": 2e-3,
-            "weight_decay": 0.01,
-            "clip_norm": 1.0,
-            "decay": "cosine",
-            "ema": 0.99,
-        },
-    }
+    return {**_numbers(IMAGES), "data": data, "model": {"network": {"kind": "image-cnn", "hidden": [256]}}}
 
 
 def _vectors(train: Dataset, *, on_gpu: bool) -> Table:
     """Return the settings of `digits-jem`: an MLP, which takes any shape."""
+    hidden = [512, 512] if on_gpu else [256, 256]
+    data = {"noise": SMALL_ROWS.data_noise}
+    return {**_numbers(SMALL_ROWS), "data": data, "model": {"network": {"kind": "mlp", "hidden": hidden}}}
+
+
+def _numbers(of: Numbers) -> Table:
+    """Return the settings that `fit` has by default."""
+    clamp = {} if of.gradient_clamp is None else {"gradient_clamp": of.gradient_clamp}
     return {
-        "batch_size": 128,
-        "data": {"noise": 0.1},
-        "model": {"network": {"kind": "mlp", "hidden": [512, 512] if on_gpu else [256, 256]}},
-        "objective": {"log_p_y_given_x": 2.0, "energy_l2": 0.1},
+        "batch_size": of.batch_size,
+        "objective": {"log_p_y_given_x": of.label_weight, "energy_l2": of.energy_l2},
         "chain": {
-            "steps": 20,
-            "kernel": {"kind": "langevin", "step_size": 0.5, "noise_scale": 0.1},
+            "steps": of.steps,
+            "kernel": {"kind": "langevin", "step_size": of.step_size, "noise_scale": of.noise_scale, **clamp},
             "clamp": True,
-            "sampling_steps": 100,
+            "sampling_steps": of.sampling_steps,
         },
-        "buffer": {"size": 5000, "restart": 0.05},
-        "start": {"x": "class-gaussians", "uniform": 0.2},
+        "buffer": {"size": of.buffer, "restart": of.restart},
+        "start": {"x": "class-gaussians", "uniform": of.uniform},
         "optimizer": {
             "name": "adamw",
-            "learning_rate": 1e-3,
-            "weight_decay": 0.05,
+            "learning_rate": of.learning_rate,
+            "weight_decay": of.weight_decay,
             "clip_norm": 1.0,
             "decay": "cosine",
             "ema": 0.99,
@@ -137,24 +120,15 @@ def _label_terms(values: Table, train: Dataset) -> None:
         objective |= {"log_p_x": 0.0, "log_p_xy": 1.0, "log_p_y_given_x": 0.0, "energy_l2": 0.01}
         values["chain"] |= {"label_kernel": "exact", "sum_labels": True}
         if len(train.event_shape) == 3:  # without class Gaussians chains need more steps
-            values["chain"] |= {"steps": 20, "sampling_steps": 80}
+            values["chain"]["steps"] = 20
             values["chain"]["kernel"] |= {"step_size": 1.0, "noise_scale": 0.01}
             values["optimizer"]["learning_rate"] /= 4
         values["start"] |= {"labels": "frequency"}
     if objective["log_p_y_given_x"] == 0:  # no separate augmented batches for the classifier
         values["data"] = {"noise": values["data"]["noise"]}
-    if not _gaussian_classes(train):
+    if not gaussian_classes(train.y, train.labels.cardinalities, train.event_shape):
         values["start"] |= {"x": "batch"}
         values["start"].pop("uniform", None)
-
-
-def _gaussian_classes(train: Dataset) -> bool:
-    """Return whether every class has enough rows for a Gaussian, and all covariances fit in memory."""
-    if len(train.labels) != 1:
-        return False
-    counts = train.y[:, 0][train.y[:, 0] != MISSING].bincount(minlength=train.labels.cardinalities[0])
-    size = math.prod(train.event_shape)
-    return int(counts.min()) >= 10 and len(counts) * size**2 <= GAUSSIANS
 
 
 def with_iterations(values: Table, seconds: float, place: Path, device: torch.device) -> tuple[Table, float]:
@@ -166,7 +140,7 @@ def with_iterations(values: Table, seconds: float, place: Path, device: torch.de
     data = data_of(recipe, place, device)
     each = seconds_each(recipe, data)
     checks = CHECKS * _check_cost(recipe)
-    enough = min(MOST, max(1000, EPOCHS * len(data.x) // recipe.batch_size))
+    enough = min(MOST, max(IMAGES.fewest, IMAGES.epochs * len(data.x) // recipe.batch_size))
     n = int(min(enough, max(FEWEST, float(f"{seconds / each - checks:.1e}"))))
     every = -(-n // CHECKS)
     cadence = {"log": max(1, n // 40), "check": every, "checkpoint": every}

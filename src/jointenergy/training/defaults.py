@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import torch
@@ -22,8 +24,7 @@ from jointenergy.training.settings import CadenceSettings, OptimizerSettings
 
 CORRELATED = 200  # maximum columns of a table for moves, noise and a reference that follow its covariance
 SMALL = 100  # values of a row up to which it is treated as a vector, whatever its shape
-# Passes over the rows, and the minimum and maximum iterations; images overfit sooner.
-EPOCHS, FEWEST, MOST = {"image": 60, "small": 200}, {"image": 1000, "small": 2000}, 10_000
+MOST = 10_000  # iterations
 GAUSSIANS = 1.5e8  # maximum entries of all class covariances for class Gaussian starts: 600 MB
 LEAST_ROWS = 10  # minimum rows per class for class Gaussian starts
 CHECKS = 8  # health checks per run
@@ -33,11 +34,82 @@ STEP = 0.1  # first step size for a table, in units of the covariance within cla
 NOISE, FEW_COLUMNS, MOST_NOISE = 0.15, 8, 0.3
 WIDE = 1.5  # maximum unit of x, in standard deviations
 
+Kind = Literal["table", "small", "image"]
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """The default numbers of a kind of data, which `fit` and `jointenergy init` share. Those of chains are lengths in
+    units of x."""
+
+    label_weight: float
+    """Of log p(y given x), where that of log p(x) is 1."""
+    energy_l2: float
+    steps: int
+    sampling_steps: int
+    step_size: float
+    noise_scale: float
+    gradient_clamp: float | None
+    data_noise: float
+    buffer: int
+    restart: float
+    uniform: float
+    """Share of class Gaussian starts that are uniform instead."""
+    batch_size: int
+    learning_rate: float
+    weight_decay: float
+    epochs: int
+    """Passes over the rows; images overfit sooner."""
+    fewest: int
+    """Minimum iterations."""
+
+
+# Chains of a large buffer move seldom, and lag behind the weights. Chains do not leave uniform noise of many pixels.
+SMALL_ROWS = Numbers(
+    label_weight=2.0,
+    energy_l2=0.1,
+    steps=20,
+    sampling_steps=100,
+    step_size=0.5,
+    noise_scale=0.1,
+    gradient_clamp=None,
+    data_noise=0.1,
+    buffer=5000,
+    restart=0.05,
+    uniform=0.2,
+    batch_size=128,
+    learning_rate=1e-3,
+    weight_decay=0.05,
+    epochs=200,
+    fewest=2000,
+)
+TABLE = replace(SMALL_ROWS, label_weight=1.0, energy_l2=0.001, steps=40, buffer=1000, uniform=0.0, learning_rate=2e-3)
+IMAGES = Numbers(
+    label_weight=3.0,
+    energy_l2=0.2,
+    steps=10,
+    sampling_steps=100,
+    step_size=0.5,
+    noise_scale=0.03,
+    gradient_clamp=1.0,
+    data_noise=0.05,
+    buffer=500,
+    restart=0.03,
+    uniform=0.0,
+    batch_size=64,
+    learning_rate=2e-3,
+    weight_decay=0.01,
+    epochs=60,
+    fewest=1000,
+)
+NUMBERS: dict[Kind, Numbers] = {"table": TABLE, "small": SMALL_ROWS, "image": IMAGES}
+
 
 def default_objective(model: JointModel) -> Objective:
     """Return JEM with an energy L2; log p(x) for a model without labels."""
-    weight, l2 = {"table": (1.0, 0.001), "small": (2.0, 0.1), "image": (3.0, 0.2)}[kind_of(model)]
-    return LogPX() + EnergyL2(l2) if len(model.labels) == 0 else LogPX() + LogPYGivenX(weight) + EnergyL2(l2)
+    chosen = NUMBERS[kind_of(model)]
+    density = LogPX() if len(model.labels) == 0 else LogPX() + LogPYGivenX(chosen.label_weight)
+    return density + EnergyL2(chosen.energy_l2)
 
 
 def unit_of(data: TrainingData, bounds: View) -> float:
@@ -65,10 +137,10 @@ def default_kernel(model: JointModel, objective: Objective, data: TrainingData, 
             langevin = kernels.Langevin.at_temperature(0.5 * float(torch.linalg.eigvalsh(noised)[0]))  # diverges at 2
     elif kind == "table":
         langevin = kernels.Langevin.at_temperature(0.02 * unit**2)
-    elif kind == "small":
-        langevin = kernels.Langevin(0.5 * unit**2, 0.1 * unit, bounds=box)
     else:
-        langevin = kernels.Langevin(0.5 * unit**2, 0.02 * unit, gradient_clamp=1.0 / unit, bounds=box)
+        n = NUMBERS[kind]
+        clamp = None if n.gradient_clamp is None else n.gradient_clamp / unit
+        langevin = kernels.Langevin(n.step_size * unit**2, n.noise_scale * unit, gradient_clamp=clamp, bounds=box)
     if not any(term.name == "log_p_xy" for term in objective.terms):
         return langevin
     return kernels.BlockGibbs(kernels.ExactGibbs() if model.can_sum() else kernels.GibbsWithGradients(), langevin)
@@ -76,42 +148,41 @@ def default_kernel(model: JointModel, objective: Objective, data: TrainingData, 
 
 def default_start(model: JointModel, data: TrainingData) -> StartSpec:
     """Return class Gaussians if every class has enough rows and they fit in memory, else a uniform start."""
-    share = {"table": 0.0, "small": 0.2, "image": 0.1}[kind_of(model)]
-    elsewhere = Uniform(rows=len(data.x)) if kind_of(model) == "table" else Uniform()
-    if len(data.labels) != 1:
-        return elsewhere
-    y = data.y[:, 0]
-    counts = y[y != MISSING].bincount(minlength=data.labels.cardinalities[0])
-    size = math.prod(data.event_shape)
-    if int(counts.min()) < LEAST_ROWS or len(counts) * size**2 > GAUSSIANS:
-        return elsewhere
-    return ClassGaussians(uniform=share)
+    kind = kind_of(model)
+    if gaussian_classes(data.y, data.labels.cardinalities, data.event_shape):
+        return ClassGaussians(uniform=NUMBERS[kind].uniform)
+    return Uniform(rows=len(data.x)) if kind == "table" else Uniform()
+
+
+def gaussian_classes(y: Tensor, cardinalities: Sequence[int], event_shape: Sequence[int]) -> bool:
+    """Whether every class of a single label has enough rows for a Gaussian, and all covariances fit in memory."""
+    if len(cardinalities) != 1:
+        return False
+    counts = y[:, 0][y[:, 0] != MISSING].bincount(minlength=cardinalities[0])
+    return int(counts.min()) >= LEAST_ROWS and len(counts) * math.prod(event_shape) ** 2 <= GAUSSIANS
 
 
 def default_settings(model: JointModel, data: TrainingData, bounds: View, *, on_gpu: bool) -> dict[str, Any]:
     """Return the numbers of a run: steps, batch size, iterations, noise, optimizer."""
-    kind, unit = kind_of(model), unit_of(data, bounds)
-    small = kind != "image"
-    n = len(data.x)
-    batch_size = min(128 if small or on_gpu else 64, max(2, n // 2))
-    size: Literal["small", "image"] = "small" if small else "image"
-    iterations = min(MOST, max(FEWEST[size], EPOCHS[size] * n // batch_size))
+    kind, unit, n = kind_of(model), unit_of(data, bounds), len(data.x)
+    chosen, image = NUMBERS[kind], kind == "image"
+    batch_size = min(128 if on_gpu else chosen.batch_size, max(2, n // 2))
+    iterations = min(MOST, max(chosen.fewest, chosen.epochs * n // batch_size))
     return {
         "batch_size": batch_size,
         "iterations": iterations,
-        "steps": 40 if correlated(model, data) else 20 if small else 10,
-        "sampling_steps": 100 if small else 20,
-        "noise": default_noise(data) if correlated(model, data) else (0.1 if small else 0.05) * unit,
-        # Chains of a large buffer move seldom, and lag behind the weights.
-        "buffer": ReplayBuffer(1000 if kind == "table" else 5000 if small or on_gpu else 500, restart=0.05),
+        "steps": chosen.steps if kind != "table" or correlated(model, data) else SMALL_ROWS.steps,
+        "sampling_steps": chosen.sampling_steps,
+        "noise": default_noise(data) if correlated(model, data) else chosen.data_noise * unit,
+        "buffer": ReplayBuffer(5000 if image and on_gpu else chosen.buffer, restart=chosen.restart),
         "optimizer": OptimizerSettings(
             name="adamw",
-            learning_rate=1e-3 if kind == "small" or on_gpu else 2e-3,
-            weight_decay=0.05 if small else 0.01,
+            learning_rate=1e-3 if on_gpu else chosen.learning_rate,
+            weight_decay=chosen.weight_decay,
             clip_norm=1.0,
             warmup=min(100, iterations // 10),
             decay="cosine",
-            ema=0.99 if small or iterations < MOST else 0.999,
+            ema=0.999 if image and iterations == MOST else 0.99,
         ),
     }
 
@@ -143,7 +214,7 @@ def default_cadence(iterations: int) -> CadenceSettings:
     return CadenceSettings(log=max(1, iterations // 50), check=every, checkpoint=every, keep=2)
 
 
-def kind_of(model: JointModel) -> Literal["table", "small", "image"]:
+def kind_of(model: JointModel) -> Kind:
     """Classify the data: a table with a reference, small rows in a box, or images."""
     if isinstance(model.domain, Reals):
         return "table"
