@@ -24,7 +24,7 @@ from jointenergy.labels import MISSING
 from jointenergy.tables import cross_validation, diagnosis, frames, gaussians, parameters, plots, saving
 from jointenergy.tables.columns import Columns, Floats
 from jointenergy.tables.conditional import Conditional
-from jointenergy.tables.density import TableDensity
+from jointenergy.tables.density import CANDIDATES, TableDensity
 from jointenergy.tables.early_stopping import EarlyStopping, Score, held_out, score_of
 from jointenergy.tables.explanation import Explanation, explained
 from jointenergy.tables.imputation import Imputed, imputed
@@ -49,6 +49,7 @@ NOISE, MOST_NOISE = 0.1, 0.5  # noise on the classifier's rows: with two feature
 FEW_PIXELS = 64  # larger images need a lower learning rate and more noise, or chains fall behind
 SMALL = 1000  # below this many rows the network is narrow and batches are small
 LOOKS = 40  # evaluations of early stopping in a whole fit
+DENSITY_EVERY = 2  # from SMALL rows on, iterations for each in which the density learns too
 SAMPLE_STEPS = 100
 SCORED = 2000  # training rows whose log-densities are kept
 
@@ -196,7 +197,7 @@ class TableEstimator(BaseEstimator):  # type: ignore[misc]
         if len(counts) > most:
             counts = np.sort(np.random.default_rng(seed).choice(counts, most, replace=False))
         chosen = np.isin(np.arange(table.n_rows), counts)
-        return np.stack((self._log_density(table.rows(chosen), completed=True), weight[chosen]))
+        return np.stack((self._log_density(table.rows(chosen), completed=CANDIDATES), weight[chosen]))
 
     def _fit_settings(self, n_rows: int, n_labeled: int, n_features: int, *, decay: bool) -> FitSettings:
         """Choose sizes by the number of rows and weight decay by the number of features.
@@ -220,6 +221,9 @@ class TableEstimator(BaseEstimator):  # type: ignore[misc]
             int(self.max_iter or whole) if decay else -(-n_rows // size),
             batch_size=size,
             hidden=chosen if hidden is None else hidden,
+            shared=(64, 64) if hidden is None else hidden,
+            # Chains are most of an iteration, and a density of many rows has many iterations.
+            density_every=1 if small or image or not decay else DENSITY_EVERY,
             label_weight=float(self.label_weight),
             learning_rate=float(self.learning_rate_init) * (min(1.0, few**0.5) if image else 1.0),
             noise=min(NOISE / few, MOST_NOISE) if image else NOISE,
@@ -253,21 +257,23 @@ class TableEstimator(BaseEstimator):  # type: ignore[misc]
         """Return the same key for all rows, so that the answer for a row does not depend on other rows."""
         return streams.chain_keys(1, generator=self._generator()).expand(n)
 
-    def _log_density(self, table: InputTable, targets: Tensor | None = None, *, completed: bool = False) -> Floats:
+    def _log_density(self, table: InputTable, targets: Tensor | None = None, *, completed: int = 0) -> Floats:
         """Return log p(known entries) of each row in the columns' own units: exact for complete rows, else estimated.
 
-        With `completed` return the mean of log p(row) over completions of the row instead: a density of all features,
-        so that rows with different missing entries are comparable, whatever the units.
+        With `completed` return the mean of log p(row) over so many completions of the row instead: a density of all
+        features, so that rows with different missing entries are comparable, whatever the units.
         """
         x, y = self._encoded(table, targets)
         density, columns, keys = self._density, self._columns, self._one_key(len(x))
-        of = density.expected_log_density if completed else density.log_known
-        found = of(x, y, keys, n_jobs=self.n_jobs)
+        if completed:
+            found = density.expected_log_density(x, y, keys, count=completed, n_jobs=self.n_jobs)
+        else:
+            found = density.log_known(x, y, keys, n_jobs=self.n_jobs)
         # Change of variables from standardized features; missing ones have no density.
         volume = np.zeros(table.n_rows)
         if columns.numbers:
             wider = columns.scaling.log_volume(table.numbers(columns.numbers))
-            volume = np.where(~x.isnan().numpy() | completed, wider, 0.0).sum(1)
+            volume = np.where(~x.isnan().numpy() | bool(completed), wider, 0.0).sum(1)
         return np.asarray(found.numpy() - volume + columns.log_shares(table))
 
     def _conformed(self, what: str, coverage: float) -> list[Conformal]:

@@ -16,6 +16,7 @@ from jointenergy.labels import MISSING
 from jointenergy.tables.base import TableEstimator
 from jointenergy.tables.classifier import JointEnergyClassifier
 from jointenergy.tables.columns import Floats
+from jointenergy.tables.density import WITNESSES
 from jointenergy.tables.rows import weighted_quantile
 
 RARE = 0.01  # share of the model's own samples below the threshold of "auto"
@@ -91,7 +92,7 @@ class JointEnergyDetector(OutlierMixin, TableEstimator):  # type: ignore[misc]
         A row with missing features is scored by the mean log-density of its completions, drawn from the model, so that
         it is comparable with complete rows.
         """
-        return np.asarray(self._log_density(self._read(X), completed=True) - self.offset_)
+        return np.asarray(self._log_density(self._read(X), completed=WITNESSES) - self.offset_)
 
     def predict(self, X: Any) -> npt.NDArray[np.int64]:
         """Return 1 for inliers and -1 for outliers."""
