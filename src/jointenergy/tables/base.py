@@ -101,7 +101,7 @@ class TableEstimator(BaseEstimator):  # type: ignore[misc]
         *,
         before: TableDensity | None = None,
         decay: bool = True,
-    ) -> TrainingState:
+    ) -> None:
         """Train on the rows with positive weight, from the density `before` where one is given.
 
         Without `decay` this is one of many passes: at a constant learning rate, without a validation split.
@@ -170,9 +170,9 @@ class TableEstimator(BaseEstimator):  # type: ignore[misc]
         self.loss_curve_: list[float] = [*([] if before is None else self.loss_curve_), *result.losses]
         self.validation_scores_ = result.scores or scores or None
         self._scores = self._own_scores(table, weight, seed)
+        self._progress: TrainingState = result.progress
         if decay:
             diagnosis.warn_of_trouble(self, result, settings, x)
-        return result.progress
 
     def _cross_validates(self, y: Tensor) -> bool:
         """Return whether cross-validation, not held-out rows, chooses how long logits are trained."""
@@ -182,12 +182,19 @@ class TableEstimator(BaseEstimator):  # type: ignore[misc]
         """Return the score that early stopping monitors."""
         return score_of(data, n_targets)
 
-    def _fit_density(self, X: Any, sample_weight: Any) -> None:
-        """Fit a density without labels."""
-        table, weight = self._prepare(X, sample_weight)
-        if table.n_rows < 2:
+    def _fit_density(self, X: Any, sample_weight: Any, *, in_pieces: bool = False) -> None:
+        """Fit a density without labels; `in_pieces` continues with one pass over these rows."""
+        before = getattr(self, "_density", None) if in_pieces else None
+        table, weight = self._prepare(X, sample_weight, reset=before is None, in_pieces=in_pieces)
+        self._train_unlabeled(table, weight, before, in_pieces=in_pieces)
+
+    def _train_unlabeled(
+        self, table: InputTable, weight: Floats, before: TableDensity | None, *, in_pieces: bool
+    ) -> None:
+        if before is None and table.n_rows < 2:
             raise InputError("a density needs at least 2 rows, got n_samples=1")
-        self._train(table, torch.empty(table.n_rows, 0, dtype=torch.int64), {}, weight)
+        targets = torch.empty(table.n_rows, 0, dtype=torch.int64)
+        self._train(table, targets, {}, weight, before=before, decay=not in_pieces)
 
     def _own_scores(self, table: InputTable, weight: Floats, seed: int) -> Floats:
         """Return log-densities of training rows, a random subset of many, and their weights: `[2, n]`."""

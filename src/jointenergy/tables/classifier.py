@@ -201,7 +201,7 @@ class JointEnergyClassifier(ClassifierMixin, TableEstimator):  # type: ignore[mi
         counts = weight > 0
         labels = torch.full((table.n_rows, len(self._targets.classes)), MISSING)
         labels[torch.from_numpy(counts)] = self._targets.encode(rows_of(y, counts), int(counts.sum()))
-        self._progress = self._train(table, labels, self._targets.space, weight, before=before, decay=decay)
+        self._train(table, labels, self._targets.space, weight, before=before, decay=decay)
         self.classes_ = self._targets.public()
         self.conformal_: tuple[Conformal, ...] = ()  # those of an earlier fit do not hold any more
         missing = (labels == MISSING).any(1)

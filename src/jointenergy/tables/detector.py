@@ -86,6 +86,17 @@ class JointEnergyDetector(OutlierMixin, TableEstimator):  # type: ignore[misc]
         self._set_offset()
         return self
 
+    def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
+        """Continue training with one pass over these rows, at a constant learning rate; `y` is ignored.
+
+        The first call fits the column scaling and the initial density from its rows. `offset_` is that of the rows of
+        the last call, so make each large enough for the share that `contamination` names.
+        """
+        self._check_contamination()
+        self._fit_density(X, sample_weight, in_pieces=True)
+        self._set_offset()
+        return self
+
     def decision_function(self, X: Any) -> Floats:
         """Return the log-density minus `offset_`: negative for outliers.
 
