@@ -1,7 +1,8 @@
-"""benchmarks: the CPU time of fits of tables, compared with another checkout of jointenergy, and their likelihood.
+"""benchmarks: the time of fits of tables, compared with another checkout of jointenergy, and their likelihood.
 
 python benchmarks/tabular_speed.py OTHER [--rounds 3] [--write] fits the classifier of both checkouts in turns, each fit
-in a process of its own on one thread. --write publishes results/tabular-speed.json.
+in a process of its own on one thread: its CPU time. The cases of WALL are fitted once more without a limit on threads:
+their wall time, as a user has it who sets nothing. --write publishes results/tabular-speed.json.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import NamedTuple
 
 from rounds import count, in_a_sentence, median_ratio
 
@@ -23,6 +25,8 @@ from jointenergy.report import provenance, results
 HERE = Path(__file__).resolve().parents[1]
 CASES = {"1000x20": (1000, 0.0), "1000x20-missing": (1000, 0.3), "50000x20": (50_000, 0.0)}
 """Training rows, and the share of missing entries."""
+WALL = ("1000x20",)
+LIMITS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS")
 
 FIT = """
 import json, sys, time, warnings
@@ -37,22 +41,30 @@ x_test, y_test, x, y = x[n:], y[n:], x[:n], y[:n]
 if missing:
     x = np.where(np.random.default_rng(seed).random(x.shape) < missing, np.nan, x)
 JointEnergyClassifier(max_iter=1, random_state=0).fit(x[:50], y[:50])
-began = time.process_time()
+began, began_wall = time.process_time(), time.perf_counter()
 model = JointEnergyClassifier(random_state=seed).fit(x, y)
-seconds = time.process_time() - began
-print(json.dumps([seconds, log_loss(y_test, model.predict_proba(x_test))]))
+seconds, wall = time.process_time() - began, time.perf_counter() - began_wall
+print(json.dumps([seconds, wall, log_loss(y_test, model.predict_proba(x_test))]))
 """
 
 
-def fitted(checkout: Path, n: int, missing: float, seed: int) -> tuple[float, float]:
-    """Return the CPU seconds of one fit, and the negative log-likelihood of 2,000 test rows."""
-    only = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1", "PYTHONPATH": str(checkout / "src")}
+class Fit(NamedTuple):
+    """CPU and wall seconds of one fit, and the negative log-likelihood of 2,000 test rows."""
+
+    cpu: float
+    wall: float
+    nll: float
+
+
+def fitted(checkout: Path, n: int, missing: float, seed: int, *, one_thread: bool = True) -> Fit:
+    """Fit in a process of its own, on one thread or without a limit on threads."""
+    environment = {k: v for k, v in os.environ.items() if k not in LIMITS} | {"PYTHONPATH": str(checkout / "src")}
+    environment |= dict.fromkeys(LIMITS, "1") if one_thread else {}
     command = [sys.executable, "-c", FIT, str(n), str(missing), str(seed)]
-    done = subprocess.run(command, env=os.environ | only, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:
         raise InputError(f"{checkout} does not fit: {done.stderr.strip()[-300:]}")
-    seconds, nll = json.loads(done.stdout.splitlines()[-1])
-    return float(seconds), float(nll)
+    return Fit(*json.loads(done.stdout.splitlines()[-1]))
 
 
 def main() -> None:
@@ -69,18 +81,20 @@ def main() -> None:
     checkouts = {"here": HERE, "other": arguments.other.resolve()}
     figures: dict[str, list[float | None]] = {}
     for case, (n, missing) in CASES.items():
-        found: dict[str, list[tuple[float, float]]] = {"here": [], "other": []}
-        for seed in range(arguments.rounds):
-            for name in list(checkouts)[:: 1 if seed % 2 else -1]:
-                found[name].append(fitted(checkouts[name], n, missing, seed))
-        spent = {name: [s for s, _ in pairs] for name, pairs in found.items()}
-        ratio = median_ratio(spent["here"], spent["other"])
-        here, other = (statistics.median(spent[name]) for name in checkouts)
-        print(f"{case}: {here:.2f} s of CPU time here, {other:.2f} s there, ratio {ratio:.3f}", flush=True)
-        for name, pairs in found.items():
-            figures[f"cpu_seconds.{name}.{case}"] = [s for s, _ in pairs]
-            figures[f"nll.{name}.{case}"] = [nll for _, nll in pairs]
-        figures[f"here_over_other_times.{case}"] = [ratio, *[None] * (arguments.rounds - 1)]
+        for what in ("cpu", "wall") if case in WALL else ("cpu",):
+            found: dict[str, list[Fit]] = {"here": [], "other": []}
+            for seed in range(arguments.rounds):
+                for name in list(checkouts)[:: 1 if seed % 2 else -1]:
+                    found[name].append(fitted(checkouts[name], n, missing, seed, one_thread=what == "cpu"))
+            spent = {name: [getattr(fit, what) for fit in fits] for name, fits in found.items()}
+            ratio = median_ratio(spent["here"], spent["other"])
+            here, other = (statistics.median(spent[name]) for name in checkouts)
+            print(f"{case}: {here:.2f} s of {what} time here, {other:.2f} s there, ratio {ratio:.3f}", flush=True)
+            for name, fits in found.items():
+                figures[f"{what}_seconds.{name}.{case}"] = spent[name]
+                figures[f"nll.{name}.{case}"] = [fit.nll for fit in fits]
+            kind = "here_over_other_times" if what == "cpu" else "wall_here_over_other_times"
+            figures[f"{kind}.{case}"] = [ratio, *[None] * (arguments.rounds - 1)]
     if arguments.write:
         commit = subprocess.run(
             ["git", "-C", str(arguments.other), "rev-parse", "HEAD"], capture_output=True, text=True, check=True
@@ -91,7 +105,8 @@ def main() -> None:
             seeds=range(arguments.rounds),
             minutes=(time.perf_counter() - began) / 60,
             command=["python", *(word for word in sys.argv if word != str(arguments.other)), "OTHER"],
-            notes=f"make_classification with 8 informative columns, one thread; the other checkout is at {commit}. "
+            notes="make_classification with 8 informative columns; CPU time on one thread, wall time without a limit "
+            f"on threads; the other checkout is at {commit}. "
             "Fits in turns on a machine that other programs used too: ratios are medians over seeds, the first entry.",
         )
         print(f"written to {results.write(result)}")

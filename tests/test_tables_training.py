@@ -12,7 +12,8 @@ import torch
 from sklearn.base import clone
 from sklearn.metrics import log_loss
 
-from jointenergy import JointEnergyClassifier, JointEnergyDetector
+from jointenergy import JointEnergyClassifier, JointEnergyDetector, JointEnergyImputer, JointEnergyRegressor
+from jointenergy.errors import InputError
 from jointenergy.labels import MISSING, LabelSpace
 from jointenergy.starts import FrequencyLabels
 from jointenergy.tables import base, cross_validation, training
@@ -140,6 +141,48 @@ def test_the_first_piece_may_have_no_label():
     for _ in range(10):
         model.partial_fit(x, y)
     assert model.score(x, y) > 0.9
+
+
+@pytest.mark.slow
+def test_every_estimator_learns_a_stream_by_passes(unchecked):
+    """Passes over a bent curve: better than the first piece's Gaussians, and going on from where they were."""
+    rng = np.random.default_rng(0)
+
+    def piece(n=320):
+        x = rng.normal(size=(n, 1))
+        return np.hstack((x, x**2 + 0.1 * rng.normal(size=(n, 1))))
+
+    seen, asked = piece(), piece(500)
+    outside = np.array([[0.0, 3.0], [2.0, 0.0], [-2.0, 0.0]])
+    detector, imputer = JointEnergyDetector(random_state=0), JointEnergyImputer(random_state=0)
+    regressor = JointEnergyRegressor(random_state=0)
+    for i in range(30):
+        rows = seen if i == 0 else piece()
+        detector.partial_fit(rows)
+        imputer.partial_fit(rows)
+        regressor.partial_fit(rows[:, :1], rows[:, 1])
+        if i == 0:
+            before = regressor.score(asked[:, :1], asked[:, 1])
+    assert detector.n_iter_ == len(detector.loss_curve_) == 30 * 5
+    assert (detector.predict(outside) == -1).all()
+    assert (detector.predict(asked) == 1).mean() > 0.85
+    assert before < 0.3  # a line says nothing of a parabola
+    assert regressor.score(asked[:, :1], asked[:, 1]) > 0.8
+    hidden = asked.copy()
+    hidden[:, 1] = np.nan
+    assert np.abs(imputer.transform(hidden)[:, 1] - asked[:, 1]).mean() < 0.5
+
+
+def test_pieces_of_a_regressor_need_what_a_scale_needs():
+    x = np.random.default_rng(0).normal(size=(40, 2))
+    with pytest.raises(InputError, match=r"all targets of the first call of partial_fit are 3: begin with rows"):
+        JointEnergyRegressor().partial_fit(x, np.full(40, 3.0))
+    with pytest.raises(InputError, match="y has no target at all"):
+        JointEnergyRegressor().partial_fit(x, np.full(40, np.nan))
+    model = JointEnergyRegressor(random_state=0).partial_fit(x, np.arange(40))
+    model.partial_fit(x, np.full(40, np.nan))  # later ones may miss it
+    assert model.predict_draws(x[:3], 5).dtype.kind == "f"
+    assert (model.predict_draws(x[:3], 5) % 1 == 0).all()  # integers, as in the first piece
 
 
 def test_chains_are_kept_where_there_is_room_for_more(trainers):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from typing import ClassVar, NamedTuple, final
+from typing import ClassVar, final
 
 import torch
 from torch import Tensor
@@ -24,17 +24,6 @@ from jointenergy.kernels.base import (
     metropolis,
     over,
 )
-
-
-class WhitenedFrame(NamedTuple):
-    """The precision of the free entries as `root @ root.T`, and the inverse of `root.T`.
-
-    Matrices are `[D, D]`, or one per row if each row has its own mask. Held entries have a one on the diagonal; their
-    gradient and noise are zero.
-    """
-
-    root: Tensor
-    inverse: Tensor
 
 
 @final
@@ -64,26 +53,33 @@ class Preconditioner:
         if len(shape) != 2 or shape[0] != shape[1] or not bool(self.precision.isfinite().all()):
             raise InputError(f"a metric needs a finite square matrix, the precision of a Gaussian, got shape {shape}")
 
-    def frame(self, target: Target, x: Tensor) -> WhitenedFrame:
-        """Factorize the precision of the entries that the target leaves free, once per target.
-
-        Conditioned on held entries, a Gaussian's free entries have the corresponding submatrix of the precision matrix.
-        """
+    def frame(self, target: Target, x: Tensor) -> Tensor:
+        """Return `frames` of the entries that the target leaves free, computed once per target."""
         if self not in target.frames:
-            precision = self.precision.to(x.device, torch.float64)
-            if target.mask is not None:
-                free = ~target.mask.to(x.device).flatten(target.mask.ndim - (x.ndim - 1))
-                apart = torch.diag_embed((~free).to(precision.dtype))
-                precision = precision * free[..., :, None] * free[..., None, :] + apart
-            root, failed = torch.linalg.cholesky_ex(precision)
-            if bool(failed.any()):
-                raise InputError("a metric needs a positive definite precision matrix: add to its diagonal")
-            one = torch.eye(len(self.precision), dtype=root.dtype, device=root.device).expand_as(root)
-            inverse = torch.linalg.solve_triangular(root, one, upper=False).mT
-            target.frames[self] = WhitenedFrame(root.to(x.dtype), inverse.to(x.dtype))
+            mask = None if target.mask is None else target.mask.flatten(target.mask.ndim - (x.ndim - 1))
+            target.frames[self] = self.frames(mask, x)
         found = target.frames[self]
-        assert isinstance(found, WhitenedFrame)
+        assert isinstance(found, Tensor)
         return found
+
+    def frames(self, mask: Tensor | None, like: Tensor) -> Tensor:
+        """Factorize the precision of the entries that a mask leaves free as `root @ root.T`; return `inverse(root.T)`.
+
+        It is `[D, D]`, or one matrix for each row of the mask. Conditioned on held entries, a Gaussian's free entries
+        have the corresponding submatrix of the precision matrix. Held ones have a one on the diagonal; their gradient
+        and noise are zero.
+        """
+        precision = self.precision.to(like.device, torch.float64)
+        if mask is not None:
+            free = ~mask.to(like.device)
+            apart = torch.diag_embed((~free).to(precision.dtype))
+            precision = precision * free[..., :, None] * free[..., None, :] + apart
+        root, failed = torch.linalg.cholesky_ex(precision)
+        if bool(failed.any()):
+            raise InputError("a metric needs a positive definite precision matrix: add to its diagonal")
+        one = torch.eye(len(self.precision), dtype=root.dtype, device=root.device).expand_as(root)
+        inverse: Tensor = torch.linalg.solve_triangular(root, one, upper=False).mT.to(like.dtype)
+        return inverse
 
 
 @final
@@ -139,35 +135,47 @@ class PreconditionedMALA(Kernel):
             raise InputError(f"the metric is for {len(self.metric.precision)} entries of x, and x has {x[0].numel()}")
         check_inside(self, target, x)
 
+    def drift(self, frame: Tensor, at: Evaluation) -> Tensor:
+        """Return the gradient in whitened coordinates, the direction of the proposals."""
+        return _times(frame.mT, at.gradient.flatten(1))
+
     def log_acceptance(
-        self, target: Target, move: Tensor, to: Tensor, there: Evaluation, here: Evaluation, frame: WhitenedFrame
+        self, target: Target, move: Tensor, to: Tensor, there: Evaluation, here: Evaluation, drifts: tuple[Tensor, ...]
     ) -> Tensor:
         """Return the log acceptance ratio of a move to `to`; minus infinity outside the domain.
 
-        `move` is the move in whitened coordinates, `root.T @ (to - x)`, where the proposal is that of MALA.
+        `move` is the move in whitened coordinates, `root.T @ (to - x)`. With drifts a here and b there, the proposals
+        contribute, as in `MALA`,
+
+            -(a + b) . (move + step_size / 2 (b - a)) / (2 temperature)
         """
-        drifts = [_times(frame.inverse.mT, e.gradient.flatten(1)) for e in (here, there)]
-        ahead = (move - self.step_size * drifts[0]).square_().sum(1)
-        back = (move + self.step_size * drifts[1]).square_().sum(1)
-        ratio = (there.log_density - here.log_density) / self.temperature + (ahead - back) / (2 * self.noise_scale**2)
+        a, b = drifts
+        half = self.step_size / 2
+        way = torch.add(move, b, alpha=half).sub_(a, alpha=half).mul_(a + b).sum(1)
+        ratio = (there.log_density - here.log_density - 0.5 * way) / self.temperature
         return ratio.masked_fill(~target.model.domain.contains(to), -torch.inf)
 
     def step(self, target: Target, state: State) -> tuple[State, Info]:
-        keys, noise_key, accept_key = streams.split(state.keys, 3)
+        drawn = streams.proposal(state.ahead, state.keys, state.x)
+        assert drawn.accept is not None
         here = evaluate_x(target, state)
         frame = self.metric.frame(target, state.x)
-        noise = target.moving(streams.normal_like(noise_key, state.x)).flatten(1)
-        move = (
-            _times(frame.inverse.mT, here.gradient.flatten(1)).mul_(self.step_size).add_(noise, alpha=self.noise_scale)
-        )
-        moved = state.x + _times(frame.inverse, move).view_as(state.x)
+        noise = target.moving(drawn.values).flatten(1)
+        drift = self.drift(frame, here)
+        move = torch.mul(noise, self.noise_scale).add_(drift, alpha=self.step_size)
+        moved = state.x + _times(frame, move).view_as(state.x)
         proposed = replace(state, x=target.hold_x(moved), evaluation=None)
         there = evaluate_x(target, proposed)
-        log_ratio = self.log_acceptance(target, move, proposed.x, there, here, frame)
-        accept, acceptance = metropolis(accept_key, log_ratio)
+        log_ratio = self.log_acceptance(target, move, proposed.x, there, here, (drift, self.drift(frame, there)))
+        accept, acceptance = metropolis(drawn.accept, log_ratio, drawn.log_uniforms)
         x = torch.where(over(accept, state.x), proposed.x, state.x)
         info = Info(log_density=here.log_density, gradient=here.gradient, x_acceptance=acceptance)
-        return replace(state, x=x, keys=keys, step=state.step + 1, evaluation=choose(accept, there, here)), info
+        later = replace(state, x=x, keys=drawn.following, step=state.step + 1, ahead=state.ahead[1:])
+        return replace(later, evaluation=choose(accept, there, here)), info
+
+    def look_ahead(self, state: State, steps: int) -> State:
+        steps = streams.steps_ahead(state.x, steps)
+        return replace(state, ahead=streams.proposals_ahead(state.keys, state.x, steps)) if steps else state
 
 
 def _times(matrix: Tensor, rows: Tensor) -> Tensor:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 from abc import ABC
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Literal
 
@@ -148,6 +149,18 @@ class JointModel(nn.Module, ABC):
         then uses autograd. It saves time in chains of small networks.
         """
         return None
+
+    def together(self, points: Sequence[Tensor]) -> AbstractContextManager[None]:
+        """Evaluate the network at all these points at once, for calls inside the context that ask for one of them.
+
+        The points and the weights must not change inside. A model may ignore it.
+        """
+        return nullcontext()
+
+    def log_prob_of_first(self, x: Tensor, y: Tensor, n: int) -> Tensor:
+        """Return log p(the first n labels | x, the others); missing labels are summed out. No checks."""
+        rest = torch.cat((torch.full_like(y[:, :n], MISSING), y[:, n:]), dim=1)
+        return self.log_density_unchecked(x, y) - self.log_density_unchecked(x, rest)
 
     def blocks(self) -> list[tuple[JointModel, Tensor]]:
         """Return parts whose labels are independent given x, with the columns of each; their log-densities add up."""

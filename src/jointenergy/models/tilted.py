@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import torch
 import torch.nn.functional as F
@@ -27,7 +28,9 @@ class TiltedGaussianModel(JointModel):
     Gaussian classes with a shared covariance while the network is zero. Without targets the network has one output,
     which is added.
 
-    The quadratic term bounds the density on R^D. A network of images gets x, any other z and the code concatenated.
+    Where the network is a sum of a part called `logits` and others that all logits share, p(targets | the rest) needs
+    that part alone. The quadratic term bounds the density on R^D. A network of images gets x, any other z and the code
+    concatenated.
 
     Parameters
     ----------
@@ -88,6 +91,7 @@ class TiltedGaussianModel(JointModel):
         if not 0 <= trust <= 1 or (trust < 1 and n_targets != 1):
             raise InputError(f"trust must lie between 0 and 1, and be 1 unless there is one target, got {trust}")
         self.network, self.n_targets = network, n_targets
+        self._known: list[tuple[Tensor, LabelLogits]] = []
         self.register_buffer("trust", torch.tensor(float(trust)))
         self.targets = labels.subspace(labels.names[:n_targets])
         self.others = labels.subspace(labels.names[n_targets:])
@@ -127,6 +131,8 @@ class TiltedGaussianModel(JointModel):
     def label_logits(self, x: Tensor) -> LabelLogits:
         if not self.factorized:
             return super().label_logits(x)
+        if (known := self._known_at(x)) is not None:
+            return known
         z = self.white(x)
         return LabelLogits(_round(z), self.outputs(x, z, x.new_zeros(len(x), 0)))
 
@@ -193,23 +199,60 @@ class TiltedGaussianModel(JointModel):
                 return None
             outputs, vjp = offered
             logits = F.linear(seen, self.slope, self.offset)
-            outputs = outputs + self._reference(logits)
-            if summed and self.n_targets == 1:  # the fast path of a classifier
-                total = outputs.logsumexp(1, keepdim=True)
-                weights, value = (outputs - total).exp_(), total[:, 0]
-            elif summed:
-                blocks = outputs.split(self.targets.cardinalities, dim=1)
-                sums = [b.logsumexp(1, keepdim=True) for b in blocks]
-                weights = torch.cat([(b - s).exp_() for b, s in zip(blocks, sums, strict=True)], dim=1)
-                value = torch.cat(sums, dim=1).sum(1)
+            if self.n_targets == 1:
+                # As in `_reference`: log sum exp(logits) + log softmax(trust * logits).
+                scaled = self.trust * logits
+                outputs = outputs + scaled
+                three = torch.stack((outputs, scaled, logits))
+                sums, shares = three.logsumexp(2), three.softmax(2)
+                weights, value = (shares[0], sums[0]) if summed else (own, self._at(outputs, own))
+                value = value - sums[1] + sums[2]
+                by_logits = (weights - shares[1]).mul_(self.trust).add_(shares[2])
             else:
-                weights = own if self.n_targets else torch.ones_like(outputs)
-                value = self._at(outputs, own)
-            total = weights.sum(1, keepdim=True)
-            by_logits = self.trust * (weights - total * (self.trust * logits).softmax(1)) + total * logits.softmax(1)
+                outputs = outputs + logits
+                if summed:
+                    blocks = outputs.split(self.targets.cardinalities, dim=1)
+                    weights = torch.cat([b.softmax(1) for b in blocks], dim=1)
+                    value = torch.stack([b.logsumexp(1) for b in blocks]).sum(0)
+                else:
+                    weights = own if self.n_targets else torch.ones_like(outputs)
+                    value = self._at(outputs, own)
+                by_logits = weights
             by_z = (vjp(weights) + by_logits @ self.slope)[:, : z.shape[1]] - z
             by_x = by_z @ self.whitening.mT
             return value + _round(z), by_x.view_as(x)
+
+    def log_prob_of_first(self, x: Tensor, y: Tensor, n: int) -> Tensor:
+        if n != self.n_targets or not self.factorized:
+            return super().log_prob_of_first(x, y, n)
+        if (known := self._known_at(x)) is not None:
+            outputs = known.logits
+        else:  # what all values of a target share cancels, and is not computed
+            z, network = self.white(x), getattr(self.network, "logits", self.network)
+            outputs = network(x if self.sees_images else z) + self.trust * F.linear(z, self.slope, self.offset)
+        found = []
+        for k, block in enumerate(outputs.split(self.targets.cardinalities, dim=1)):
+            own = block.log_softmax(1).gather(1, y[:, k : k + 1].clamp(min=0))[:, 0]
+            found.append(own.masked_fill(y[:, k] == MISSING, 0.0))
+        return found[0] if len(found) == 1 else torch.stack(found).sum(0)
+
+    @contextmanager
+    def together(self, points: Sequence[Tensor]) -> Iterator[None]:
+        if not self.factorized or len(points) < 2:
+            yield
+            return
+        closed, sizes = self.label_logits(torch.cat(tuple(points))), [len(x) for x in points]
+        parts = zip(closed.bias.split(sizes), closed.logits.split(sizes), strict=True)
+        self._known = [(x, LabelLogits(*part)) for x, part in zip(points, parts, strict=True)]
+        try:
+            yield
+        finally:
+            self._known = []
+
+    def _known_at(self, x: Tensor) -> LabelLogits | None:
+        """Return what `together` has computed at x."""
+        same = (known for at, known in self._known if at.data_ptr() == x.data_ptr() and at.shape == x.shape)
+        return next(same, None)
 
     def _at(self, outputs: Tensor, own: Tensor) -> Tensor:
         """Add up the outputs at a code of the targets."""

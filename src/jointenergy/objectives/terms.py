@@ -266,6 +266,7 @@ class LogPTargetsGivenRest(Term):
 
     name: ClassVar[str] = "log_p_targets_given_rest"
     maximized: ClassVar[bool] = True
+    of_density: ClassVar[bool] = False
     draws: ClassVar[tuple[DrawName, ...]] = ("given_xy",)
 
     def needs(self, model: JointModel, *, missing_labels: bool = True, masked_x: bool = False) -> frozenset[DrawName]:
@@ -277,9 +278,8 @@ class LogPTargetsGivenRest(Term):
         samples = None if values.exact("given_xy") else values.samples("given_xy")
         observed = values.y[:, : self.n_targets]
         own = observed if samples is None else observed[values.rows("given_xy")]
-        rest = y[:, self.n_targets :]
-        asked, open_to_all = (torch.cat((t, rest), dim=1) for t in (own, torch.full_like(own, MISSING)))
-        gap = values.model.log_density_unchecked(x, asked) - values.model.log_density_unchecked(x, open_to_all)
+        asked = torch.cat((own, y[:, self.n_targets :]), dim=1)
+        gap = values.model.log_prob_of_first(x, asked, self.n_targets)
         gap = gap if samples is None else samples.mean_by_row(gap, values.n)
         return values.total(torch.where((observed != MISSING).any(1), gap, 0.0)) / values.n
 

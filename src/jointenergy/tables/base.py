@@ -24,7 +24,7 @@ from jointenergy.labels import MISSING
 from jointenergy.tables import cross_validation, diagnosis, frames, gaussians, parameters, plots, saving
 from jointenergy.tables.columns import Columns, Floats
 from jointenergy.tables.conditional import Conditional
-from jointenergy.tables.density import TableDensity
+from jointenergy.tables.density import CANDIDATES, TableDensity
 from jointenergy.tables.early_stopping import EarlyStopping, Score, held_out, score_of
 from jointenergy.tables.explanation import Explanation, explained
 from jointenergy.tables.imputation import Imputed, imputed
@@ -49,6 +49,7 @@ NOISE, MOST_NOISE = 0.1, 0.5  # noise on the classifier's rows: with two feature
 FEW_PIXELS = 64  # larger images need a lower learning rate and more noise, or chains fall behind
 SMALL = 1000  # below this many rows the network is narrow and batches are small
 LOOKS = 40  # evaluations of early stopping in a whole fit
+DENSITY_EVERY = 2  # from SMALL rows on, iterations for each in which the density learns too
 SAMPLE_STEPS = 100
 SCORED = 2000  # training rows whose log-densities are kept
 
@@ -100,7 +101,7 @@ class TableEstimator(BaseEstimator):  # type: ignore[misc]
         *,
         before: TableDensity | None = None,
         decay: bool = True,
-    ) -> TrainingState:
+    ) -> None:
         """Train on the rows with positive weight, from the density `before` where one is given.
 
         Without `decay` this is one of many passes: at a constant learning rate, without a validation split.
@@ -169,9 +170,9 @@ class TableEstimator(BaseEstimator):  # type: ignore[misc]
         self.loss_curve_: list[float] = [*([] if before is None else self.loss_curve_), *result.losses]
         self.validation_scores_ = result.scores or scores or None
         self._scores = self._own_scores(table, weight, seed)
+        self._progress: TrainingState = result.progress
         if decay:
             diagnosis.warn_of_trouble(self, result, settings, x)
-        return result.progress
 
     def _cross_validates(self, y: Tensor) -> bool:
         """Return whether cross-validation, not held-out rows, chooses how long logits are trained."""
@@ -181,12 +182,19 @@ class TableEstimator(BaseEstimator):  # type: ignore[misc]
         """Return the score that early stopping monitors."""
         return score_of(data, n_targets)
 
-    def _fit_density(self, X: Any, sample_weight: Any) -> None:
-        """Fit a density without labels."""
-        table, weight = self._prepare(X, sample_weight)
-        if table.n_rows < 2:
+    def _fit_density(self, X: Any, sample_weight: Any, *, in_pieces: bool = False) -> None:
+        """Fit a density without labels; `in_pieces` continues with one pass over these rows."""
+        before = getattr(self, "_density", None) if in_pieces else None
+        table, weight = self._prepare(X, sample_weight, reset=before is None, in_pieces=in_pieces)
+        self._train_unlabeled(table, weight, before, in_pieces=in_pieces)
+
+    def _train_unlabeled(
+        self, table: InputTable, weight: Floats, before: TableDensity | None, *, in_pieces: bool
+    ) -> None:
+        if before is None and table.n_rows < 2:
             raise InputError("a density needs at least 2 rows, got n_samples=1")
-        self._train(table, torch.empty(table.n_rows, 0, dtype=torch.int64), {}, weight)
+        targets = torch.empty(table.n_rows, 0, dtype=torch.int64)
+        self._train(table, targets, {}, weight, before=before, decay=not in_pieces)
 
     def _own_scores(self, table: InputTable, weight: Floats, seed: int) -> Floats:
         """Return log-densities of training rows, a random subset of many, and their weights: `[2, n]`."""
@@ -196,7 +204,7 @@ class TableEstimator(BaseEstimator):  # type: ignore[misc]
         if len(counts) > most:
             counts = np.sort(np.random.default_rng(seed).choice(counts, most, replace=False))
         chosen = np.isin(np.arange(table.n_rows), counts)
-        return np.stack((self._log_density(table.rows(chosen), completed=True), weight[chosen]))
+        return np.stack((self._log_density(table.rows(chosen), completed=CANDIDATES), weight[chosen]))
 
     def _fit_settings(self, n_rows: int, n_labeled: int, n_features: int, *, decay: bool) -> FitSettings:
         """Choose sizes by the number of rows and weight decay by the number of features.
@@ -220,6 +228,9 @@ class TableEstimator(BaseEstimator):  # type: ignore[misc]
             int(self.max_iter or whole) if decay else -(-n_rows // size),
             batch_size=size,
             hidden=chosen if hidden is None else hidden,
+            shared=(64, 64) if hidden is None else hidden,
+            # Chains are most of an iteration, and a density of many rows has many iterations.
+            density_every=1 if small or image or not decay else DENSITY_EVERY,
             label_weight=float(self.label_weight),
             learning_rate=float(self.learning_rate_init) * (min(1.0, few**0.5) if image else 1.0),
             noise=min(NOISE / few, MOST_NOISE) if image else NOISE,
@@ -253,21 +264,23 @@ class TableEstimator(BaseEstimator):  # type: ignore[misc]
         """Return the same key for all rows, so that the answer for a row does not depend on other rows."""
         return streams.chain_keys(1, generator=self._generator()).expand(n)
 
-    def _log_density(self, table: InputTable, targets: Tensor | None = None, *, completed: bool = False) -> Floats:
+    def _log_density(self, table: InputTable, targets: Tensor | None = None, *, completed: int = 0) -> Floats:
         """Return log p(known entries) of each row in the columns' own units: exact for complete rows, else estimated.
 
-        With `completed` return the mean of log p(row) over completions of the row instead: a density of all features,
-        so that rows with different missing entries are comparable, whatever the units.
+        With `completed` return the mean of log p(row) over so many completions of the row instead: a density of all
+        features, so that rows with different missing entries are comparable, whatever the units.
         """
         x, y = self._encoded(table, targets)
         density, columns, keys = self._density, self._columns, self._one_key(len(x))
-        of = density.expected_log_density if completed else density.log_known
-        found = of(x, y, keys, n_jobs=self.n_jobs)
+        if completed:
+            found = density.expected_log_density(x, y, keys, count=completed, n_jobs=self.n_jobs)
+        else:
+            found = density.log_known(x, y, keys, n_jobs=self.n_jobs)
         # Change of variables from standardized features; missing ones have no density.
         volume = np.zeros(table.n_rows)
         if columns.numbers:
             wider = columns.scaling.log_volume(table.numbers(columns.numbers))
-            volume = np.where(~x.isnan().numpy() | completed, wider, 0.0).sum(1)
+            volume = np.where(~x.isnan().numpy() | bool(completed), wider, 0.0).sum(1)
         return np.asarray(found.numpy() - volume + columns.log_shares(table))
 
     def _conformed(self, what: str, coverage: float) -> list[Conformal]:

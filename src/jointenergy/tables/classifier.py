@@ -46,7 +46,8 @@ class JointEnergyClassifier(ClassifierMixin, TableEstimator):  # type: ignore[mi
         is more. Raise it when `fit` warns that it did not converge.
     hidden_layer_sizes : int, sequence of int or None, default=None
         Widths of the hidden layers, after the convolutions for images. None chooses two layers by the number of rows:
-        64 wide for fewer than 1000, else 128. Raise them when more rows still improve the score.
+        64 wide for fewer than 1000, else 128 for the logits and 64 for the value that they share. Raise them when more
+        rows still improve the score.
     label_weight : float, default=100
         Weight of log p(y | x) relative to log p(x), at least 1. Lower it when densities, samples and imputations
         matter more than accuracy; 1 is the joint likelihood.
@@ -200,7 +201,7 @@ class JointEnergyClassifier(ClassifierMixin, TableEstimator):  # type: ignore[mi
         counts = weight > 0
         labels = torch.full((table.n_rows, len(self._targets.classes)), MISSING)
         labels[torch.from_numpy(counts)] = self._targets.encode(rows_of(y, counts), int(counts.sum()))
-        self._progress = self._train(table, labels, self._targets.space, weight, before=before, decay=decay)
+        self._train(table, labels, self._targets.space, weight, before=before, decay=decay)
         self.classes_ = self._targets.public()
         self.conformal_: tuple[Conformal, ...] = ()  # those of an earlier fit do not hold any more
         missing = (labels == MISSING).any(1)

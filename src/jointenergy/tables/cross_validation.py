@@ -67,11 +67,16 @@ def curve(data: TrainingData, settings: FitSettings, every: int, seed: int) -> l
         reference = gaussians.fit(*learned, n_classes=n_classes, space=others)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(int(seeded(seed, "weights").initial_seed()))
-            model = tilted_model(reference, data, 1, settings.hidden).cpu()
+            model = tilted_model(reference, data, 1, settings.hidden, settings.shared).cpu()
         networks.append(_logits(model))
         seen.append(torch.cat((model.white(x.float()), code), dim=1))
         lines.append((model.trust * model.slope, model.trust * model.offset))
     inputs = torch.stack(seen)
+    most = max(len(b) for _, b in folds)
+    # The held-out rows alone, the same number for each fold: a shorter one repeats its last row, which is not scored.
+    judged = torch.stack(
+        [x[torch.cat((b, b[-1:].expand(most - len(b))))] for x, (_, b) in zip(seen, folds, strict=True)]
+    )
     slopes, offsets = (torch.stack(t) for t in zip(*lines, strict=True))
 
     def logits(weights: Sequence[Tensor], seen: Tensor) -> Tensor:
@@ -104,8 +109,10 @@ def curve(data: TrainingData, settings: FitSettings, every: int, seed: int) -> l
     for i in range(settings.iterations + 1):
         if i % every == 0:
             with torch.no_grad():
-                out = logits(averages, inputs).log_softmax(2)
-            held = [(out[k, b, classes[b]] * weight[b]).sum() for k, (_, b) in enumerate(folds)]
+                out = logits(averages, judged).log_softmax(2)
+            held = [
+                (out[k, : len(b)].gather(1, classes[b, None])[:, 0] * weight[b]).sum() for k, (_, b) in enumerate(folds)
+            ]
             found.append(float(sum(held) / total))
         drawn = members[fold, torch.randint(least, (len(folds), settings.batch_size), generator=generator)]
         batch = inputs[fold, drawn]

@@ -112,12 +112,14 @@ class TableDensity:
         return self._answers(self.log_density, estimated, x, y, keys, n_jobs)
 
     @torch.no_grad()
-    def expected_log_density(self, x: Tensor, y: Tensor, keys: Tensor, *, n_jobs: int | None = None) -> Tensor:
-        """Return the mean of log p over the completions of each row, by importance sampling from the reference: as
-        `expected(log_density)` without chains, at half the cost."""
+    def expected_log_density(
+        self, x: Tensor, y: Tensor, keys: Tensor, *, count: int = WITNESSES, n_jobs: int | None = None
+    ) -> Tensor:
+        """Return the mean of log p over the completions of each row, by importance sampling from the reference with
+        `count` draws: as `expected(log_density)` without chains, at half the cost."""
 
         def mean(x: Tensor, y: Tensor, keys: Tensor) -> Tensor:
-            drawn, _ = self._candidates(x, y, keys, WITNESSES)
+            drawn, _ = self._candidates(x, y, keys, count)
             return (drawn.weights.softmax(1) * drawn.values).sum(1)
 
         return self._answers(self.log_density, mean, x, y, keys, n_jobs)

@@ -16,6 +16,7 @@ from jointenergy.labels import MISSING
 from jointenergy.tables.base import TableEstimator
 from jointenergy.tables.classifier import JointEnergyClassifier
 from jointenergy.tables.columns import Floats
+from jointenergy.tables.density import WITNESSES
 from jointenergy.tables.rows import weighted_quantile
 
 RARE = 0.01  # share of the model's own samples below the threshold of "auto"
@@ -85,13 +86,24 @@ class JointEnergyDetector(OutlierMixin, TableEstimator):  # type: ignore[misc]
         self._set_offset()
         return self
 
+    def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
+        """Continue training with one pass over these rows, at a constant learning rate; `y` is ignored.
+
+        The first call fits the column scaling and the initial density from its rows. `offset_` is that of the rows of
+        the last call, so make each large enough for the share that `contamination` names.
+        """
+        self._check_contamination()
+        self._fit_density(X, sample_weight, in_pieces=True)
+        self._set_offset()
+        return self
+
     def decision_function(self, X: Any) -> Floats:
         """Return the log-density minus `offset_`: negative for outliers.
 
         A row with missing features is scored by the mean log-density of its completions, drawn from the model, so that
         it is comparable with complete rows.
         """
-        return np.asarray(self._log_density(self._read(X), completed=True) - self.offset_)
+        return np.asarray(self._log_density(self._read(X), completed=WITNESSES) - self.offset_)
 
     def predict(self, X: Any) -> npt.NDArray[np.int64]:
         """Return 1 for inliers and -1 for outliers."""

@@ -64,6 +64,14 @@ class JointEnergyImputer(TransformerMixin, TableEstimator):  # type: ignore[misc
         self._fit_density(X, sample_weight)
         return self
 
+    def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
+        """Continue training with one pass over these rows, at a constant learning rate; `y` is ignored.
+
+        The first call fits the column scaling and the initial density from its rows.
+        """
+        self._fit_density(X, sample_weight, in_pieces=True)
+        return self
+
     def transform(self, X: Any) -> Any:
         """Return X with missing entries filled in: a data frame like the training data, or an array, of floats where
         all entries are numbers."""

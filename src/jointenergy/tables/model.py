@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from dataclasses import dataclass
 
@@ -28,23 +29,32 @@ class GaussianStart:
     like: Tensor
 
     def draw(self, y: Tensor, *, generator: torch.Generator) -> Tensor:
-        weights, means = self.gaussians.log_weights.softmax(0), self.gaussians.means
-        device = generator.device
-        drawn = torch.multinomial(weights.float().to(device), len(y), replacement=True, generator=generator).cpu()
+        weights, means, root = self._law
+        drawn = torch.multinomial(weights, len(y), replacement=True, generator=generator)
         if len(means) > 1:
-            drawn = torch.where(y[:, 0].cpu() == MISSING, drawn, y[:, 0].cpu())
-        noise = torch.randn(len(y), means.shape[1], generator=generator, device=device).cpu().double()
-        x = means[drawn] + noise @ torch.linalg.cholesky(self.gaussians.covariance).mT
-        rows: Tensor = x.to(self.like).view(len(y), *self.event_shape)
+            drawn = torch.where(y[:, 0] == MISSING, drawn, y[:, 0])
+        noise = torch.randn(len(y), means.shape[1], generator=generator, device=generator.device)
+        rows: Tensor = torch.addmm(means[drawn], noise, root).view(len(y), *self.event_shape)
         return rows
+
+    @functools.cached_property
+    def _law(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Weights, means and the transposed factor of the covariance, as the chains have them."""
+        root = torch.linalg.cholesky(self.gaussians.covariance).mT
+        weights, means = self.gaussians.log_weights.softmax(0), self.gaussians.means
+        return weights.to(self.like), means.to(self.like), root.to(self.like)
 
 
 def tilted_model(
-    gaussians: Gaussians, data: TrainingData, n_targets: int, hidden: tuple[int, ...]
+    gaussians: Gaussians,
+    data: TrainingData,
+    n_targets: int,
+    hidden: tuple[int, ...],
+    shared: tuple[int, ...],
 ) -> TiltedGaussianModel:
     """Build a model of the Gaussians, as slope and offset, and a network that starts at zero."""
     labels = data.labels
-    model = empty_model(hidden, data.event_shape, labels, n_targets, trust=TRUST if n_targets == 1 else 1.0)
+    model = empty_model(hidden, shared, data.event_shape, labels, n_targets, trust=TRUST if n_targets == 1 else 1.0)
     center = gaussians.log_weights.exp() @ gaussians.means
     white = (gaussians.means - center) @ gaussians.whitening
     if len(gaussians.means) == model.n_outputs:
@@ -63,14 +73,20 @@ def tilted_model(
 
 
 def empty_model(
-    hidden: tuple[int, ...], shape: tuple[int, ...], labels: LabelSpace, n_targets: int, *, trust: float = 1.0
+    hidden: tuple[int, ...],
+    shared: tuple[int, ...],
+    shape: tuple[int, ...],
+    labels: LabelSpace,
+    n_targets: int,
+    *,
+    trust: float = 1.0,
 ) -> TiltedGaussianModel:
     """Build a model with empty Gaussians and a network whose last layers, and so its outputs, are zero."""
     n_x, n_outputs = math.prod(shape), max(sum(labels.cardinalities[:n_targets]), 1)
     n_in = n_x + sum(labels.cardinalities[n_targets:])
     parts = [
-        ImageCNN(shape, hidden, n) if len(shape) > 1 else MLP((n_in, *hidden, n))
-        for n in ((1,) if n_outputs == 1 else (n_outputs, 1))
+        ImageCNN(shape, sizes, n) if len(shape) > 1 else MLP((n_in, *sizes, n))
+        for n, sizes in (((1, hidden),) if n_outputs == 1 else ((n_outputs, hidden), (1, shared)))
     ]
     for part in parts:
         last = [m for m in part.modules() if isinstance(m, nn.Linear)][-1]

@@ -22,6 +22,7 @@ from jointenergy.runs.arrays import unmasked
 from jointenergy.tables import frames
 from jointenergy.tables.base import TableEstimator
 from jointenergy.tables.columns import Floats
+from jointenergy.tables.density import TableDensity
 from jointenergy.tables.early_stopping import Score
 from jointenergy.tables.frames import Kind
 from jointenergy.tables.gaussians import Gaussians
@@ -73,19 +74,32 @@ class JointEnergyRegressor(RegressorMixin, TableEstimator):  # type: ignore[misc
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Fit the joint density of rows and targets; missing entries of either are summed out."""
+        return self._learn(X, y, sample_weight, None, in_pieces=False)
+
+    def partial_fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Continue training with one pass over these rows, at a constant learning rate.
+
+        The first call fits the scaling of columns and target and the initial density, so its targets must differ.
+        """
+        return self._learn(X, y, sample_weight, getattr(self, "_density", None), in_pieces=True)
+
+    def _learn(self, X: Any, y: Any, sample_weight: Any, before: TableDensity | None, *, in_pieces: bool) -> Self:
         if y is None:
             raise InputError("requires y to be passed, but the target y is None")
-        table, weight = self._prepare(X, sample_weight)
+        table, weight = self._prepare(X, sample_weight, reset=before is None, in_pieces=in_pieces)
         values, kind = _numbers(y)
         check_consistent_length(np.empty(table.n_rows), values)
         if np.isinf(values).any():
             raise InputError("Input y contains infinity: targets must be finite, or NaN where they are missing")
-        if np.isnan(values[weight > 0]).all():
+        known = values[(weight > 0) & ~np.isnan(values)]
+        if before is None and len(known) == 0:
             raise InputError("y has no target at all: use JointEnergyDetector to fit a density without targets")
-        if table.n_rows < 2:
-            raise InputError("a density needs at least 2 rows, got n_samples=1")
-        whole = self._with_target(table, values, kind)
-        self._train(whole, torch.empty(table.n_rows, 0, dtype=torch.int64), {}, weight)
+        if before is None and in_pieces and (known == known[0]).all():
+            raise InputError(
+                f"all targets of the first call of partial_fit are {known[0]:g}: begin with rows whose targets differ"
+            )
+        whole = self._with_target(table, values, kind if before is None else self._columns.kinds[-1])
+        self._train_unlabeled(whole, weight, before, in_pieces=in_pieces)
         self.conformal_: tuple[Conformal, ...] = ()  # those of an earlier fit do not hold any more
         return self
 

@@ -28,12 +28,12 @@ from jointenergy.tables.density import TableDensity
 from jointenergy.tables.frames import Kind as ColumnKind
 from jointenergy.tables.frames import plain
 from jointenergy.tables.gaussians import Gaussians
-from jointenergy.tables.model import Corrections, empty_model
+from jointenergy.tables.model import empty_model
 from jointenergy.tables.targets import Kind, Targets
 from jointenergy.training.health import Health
 from jointenergy.training.state import under
 
-FORMAT = "3"
+FORMAT = "4"
 Left = Literal[
     "n_iter_",
     "loss_curve_",
@@ -45,6 +45,7 @@ Left = Literal[
 ]
 """What else a fit leaves."""
 _Dtype = Annotated[str, Field(pattern=r"^[<>|=]?([biuf][0-9]{1,2}|[US][0-9]{1,5}|O)$")]
+_Widths = Annotated[tuple[Annotated[int, Field(ge=1, le=WIDTH)], ...], Field(max_length=LAYERS)]
 _Plain = bool | int | float | str
 E = TypeVar("E")
 
@@ -72,7 +73,8 @@ def save(estimator: Any, path: Path) -> Path:
             "missing_label": _as_json(targets.missing_label, "missing_label"),
         },
         "model": {
-            "hidden": _hidden(density.model.network),
+            "hidden": _widths(getattr(density.model.network, "logits", density.model.network)),
+            "shared": _widths(getattr(density.model.network, "shared", density.model.network)),
             "n_targets": density.n_targets,
             "spaces": dict(zip(density.model.labels.names, density.model.labels.values, strict=True)),
             "event_shape": density.model.event_shape,
@@ -107,7 +109,8 @@ class _Targets:
 
 @dataclass(frozen=True)
 class _Model:
-    hidden: Annotated[tuple[Annotated[int, Field(ge=1, le=WIDTH)], ...], Field(max_length=LAYERS)]
+    hidden: _Widths
+    shared: _Widths
     n_targets: Natural
     spaces: dict[str, tuple[str, ...]]
     event_shape: Shape
@@ -175,7 +178,7 @@ def _made(cls: type[E], known: _StoredEstimator, tensors: dict[str, Tensor]) -> 
     if hasattr(estimator, "conform"):
         estimator.conformal_ = known.conformal
     weights, labels = under(tensors, "model/"), LabelSpace(known.model.spaces)
-    sizes = known.model.hidden, known.model.event_shape, labels, known.model.n_targets
+    sizes = known.model.hidden, known.model.shared, known.model.event_shape, labels, known.model.n_targets
     with torch.device("meta"):  # shapes only: the file may name sizes beyond memory
         shapes = {k: v.shape for k, v in empty_model(*sizes).state_dict().items()}
     if shapes != {k: v.shape for k, v in weights.items()}:
@@ -194,9 +197,8 @@ def _made(cls: type[E], known: _StoredEstimator, tensors: dict[str, Tensor]) -> 
     return restored
 
 
-def _hidden(network: torch.nn.Module) -> list[int]:
-    """Return the widths of the hidden layers, the same for logits and shared value."""
-    network = network.shared if isinstance(network, Corrections) else network
+def _widths(network: torch.nn.Module) -> list[int]:
+    """Return the widths of the hidden layers."""
     return [m.out_features for m in network.modules() if isinstance(m, torch.nn.Linear)][:-1]
 
 

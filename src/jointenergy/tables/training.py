@@ -46,6 +46,9 @@ class FitSettings:
     iterations: int
     batch_size: int = 64
     hidden: tuple[int, ...] = (64, 64)
+    shared: tuple[int, ...] = (64, 64)
+    """Widths of the network of the value that all logits share."""
+    density_every: int = 1
     steps: int = 3
     label_weight: float = 100.0
     learning_rate: float = 4e-3
@@ -160,7 +163,7 @@ def table_plan(
     if before is None:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(int(seeded(seed, "weights").initial_seed()))
-            model = tilted_model(gaussians, data, n_targets, settings.hidden)
+            model = tilted_model(gaussians, data, n_targets, settings.hidden, settings.shared)
     else:
         model = copy.deepcopy(before.model).float()
         if progress is not None:
@@ -193,6 +196,7 @@ def table_plan(
         steps=settings.steps // moves,
         sampling_steps=max(4, min(SAMPLING_STEPS, 2 * settings.iterations) // moves),
         completion_steps=settings.steps // moves,
+        density_every=settings.density_every if len(objectives) > 1 else 1,
         buffer=ReplayBuffer(max(500, 4 * settings.batch_size), restart=0.02),
         changes=changes,
         optimizer=optimizer_settings(settings),

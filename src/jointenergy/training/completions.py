@@ -9,12 +9,17 @@ from torch import Tensor
 
 from jointenergy.data.training import TrainingData
 from jointenergy.errors import InputError
-from jointenergy.kernels import BlockGibbs, Kernel, Target, last
+from jointenergy.kernels import BlockGibbs, Kernel, PreconditionedMALA, Preconditioner, Target
+from jointenergy.kernels.base import known_of
+from jointenergy.kernels.chain import run_unchecked
 from jointenergy.labels import MISSING
 from jointenergy.models import JointModel
 from jointenergy.objectives import Batch, Samples
 from jointenergy.objectives.base import DrawName
 from jointenergy.training.distributed import World
+
+AT_ONCE = 1000  # rows whose metric is factorized in one call
+MOST_FRAMES = 1 << 26  # numbers in the factors of all rows, 256 MiB
 
 
 class Completions:
@@ -34,6 +39,17 @@ class Completions:
         # Labels that were never drawn are MISSING: the kernel initializes them uniformly.
         self.y = {name: torch.full_like(data.y, MISSING) for name in self.names}
         self.x = {name: data.x.clone() for name in self.names if data.mask is not None}
+        self.metric, self.frames = self._frames()
+
+    def _frames(self) -> tuple[Preconditioner | None, Tensor | None]:
+        """Factorize the metric of the kernel for each row once, where there is memory for it."""
+        kernel = self.kernel.x_kernel if isinstance(self.kernel, BlockGibbs) else self.kernel
+        if self.data.mask is None or not self.names or not isinstance(kernel, PreconditionedMALA):
+            return None, None
+        mask = self.data.mask.flatten(1)
+        if mask.numel() * mask.shape[1] > MOST_FRAMES:
+            return None, None
+        return kernel.metric, torch.cat([kernel.metric.frames(part, self.data.x) for part in mask.split(AT_ONCE)])
 
     def draw(
         self, name: DrawName, model: JointModel, batch: Batch, rows: Tensor, *, generator: torch.Generator
@@ -46,11 +62,14 @@ class Completions:
             x = torch.where(mask, x, self.x[name][rows])
         given_y = batch.y if name == "given_xy" else None
         target = Target(model, given_y=given_y, given_x=x, mask=mask)
+        if self.frames is not None:
+            target.frames[self.metric] = self.frames[rows]
         y = self.y[name][rows]
-        state = self.kernel.init(
-            target, x, y if given_y is None else torch.where(given_y == MISSING, y, given_y), generator=generator
-        )
-        state = last(self.kernel, target, state, self.steps)
+        y = y if given_y is None else torch.where(given_y == MISSING, y, given_y)
+        known = "complete" if self.kernel.moves_y else known_of(y)
+        state = self.kernel.init_unchecked(target, x, y, known=known, generator=generator)
+        for later, _ in run_unchecked(self.kernel, target, state, self.steps):
+            state = later
         visited = torch.cat(self.world.gather(rows))
         self.y[name][visited] = torch.cat(self.world.gather(state.y))
         if self.data.mask is not None:

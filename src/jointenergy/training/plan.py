@@ -66,6 +66,8 @@ class Plan:
     """The last of these, which are without noise."""
     completion_steps: int = 10
     """Chain steps that complete a row's missing entries at each visit."""
+    density_every: int = 1
+    """Of two objectives, the first takes part, with its chains, in every so many iterations."""
     buffer: Buffer | None = None
     """The replay buffer, not yet bound to the data; None starts every chain fresh."""
     changes: tuple[Sequence[Change], ...] = ((),)

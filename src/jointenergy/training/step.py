@@ -28,7 +28,7 @@ class Outcome(NamedTuple):
 def step(trainer: Trainer) -> Outcome:
     """Take a batch, move chains, compare both, update the weights, and store the chains in the buffer."""
     compared, moved = [], None
-    for part in trainer.parts:
+    for part in trainer.due:
         batch, draws = part.feed.batch(), Draws()
         for name in part.completed:
             draws = trainer.complete(draws, name, batch, part.feed.rows)

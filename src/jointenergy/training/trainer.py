@@ -163,6 +163,7 @@ class Trainer:
         one_pass = self.plan.gradients is None or isinstance(self.plan.gradients, SharpnessAware)
         own = self.plan.make_optimizer is None and one_pass and self.plan.ema_of is None
         own = own and not self.plan.adapted  # each step size would be a recording of its own
+        own = own and self.plan.density_every == 1
         own = own and not any(part.noised for part in self.parts)
         return self.world.size == 1 and own and not self.needs & {"given_x", "given_xy", "given_y"} and sums
 
@@ -194,6 +195,13 @@ class Trainer:
         return make()
 
     # The parts of a step.
+
+    @property
+    def due(self) -> list[ObjectivePart]:
+        """The objectives of this iteration."""
+        every = self.plan.density_every
+        # The last of every few, so that chains have moved whenever the guard looks or the step size is tuned.
+        return self.parts if self.iteration % every == every - 1 else self.parts[1:]
 
     def complete(self, draws: Draws, name: DrawName, batch: Batch, rows: Tensor) -> Draws:
         """Complete the missing entries of data rows."""
@@ -245,9 +253,13 @@ class Trainer:
         """Compute the loss of each objective and of the weight prior, in a single forward pass if
         possible."""
         points, losses = [], []
-        for _, batch, draws in compared if self.fast is not self.model and not self.batch_statistics else ():
-            points += [batch.x] if draws.negatives is None else [batch.x, draws.negatives.x]
-        with together(self.fast, points) if points else nullcontext():
+        faster = self.fast is not self.model
+        for objective, batch, draws in compared if not self.batch_statistics else ():
+            if faster or objective.of_density:
+                data = batch.x if faster or draws.given_xy is None else draws.given_xy.x
+                points += [data] if draws.negatives is None else [data, draws.negatives.x]
+        one_pass = together(self.fast, points) if faster else self.model.together(points)
+        with one_pass if points else nullcontext():
             for objective, batch, draws in compared:
                 # Unchecked: a non-finite batch gives a non-finite loss, and the step is skipped.
                 model = self.twice if objective.differentiates_x else self.fast
