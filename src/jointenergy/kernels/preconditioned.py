@@ -22,6 +22,7 @@ from jointenergy.kernels.base import (
     choose,
     evaluate_x,
     metropolis,
+    only_inside,
     over,
 )
 
@@ -150,7 +151,7 @@ class PreconditionedMALA(Kernel):
         ahead = (move - self.step_size * drifts[0]).square_().sum(1)
         back = (move + self.step_size * drifts[1]).square_().sum(1)
         ratio = (there.log_density - here.log_density) / self.temperature + (ahead - back) / (2 * self.noise_scale**2)
-        return ratio.masked_fill(~target.model.domain.contains(to), -torch.inf)
+        return only_inside(target, to, ratio)
 
     def step(self, target: Target, state: State) -> tuple[State, Info]:
         keys, noise_key, accept_key = streams.split(state.keys, 3)
