@@ -10,6 +10,7 @@ and 1 for labels, are measured beside it, and replicas on a ladder up to 20 T.
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import math
 import statistics
 import sys
@@ -119,7 +120,7 @@ def tempered(model: JointModel, step: float, rows: TrainingData, seed: int, size
 
 def reductions(recipe: Recipe) -> str:
     """Say in which settings a run differs from the recipe of its name; empty if in none."""
-    ours, published = (flat(r.model_dump()) for r in (recipe, recipes.load(recipe.name)))
+    ours, published = (flat(dataclasses.asdict(r)) for r in (recipe, recipes.load(recipe.name)))
     less = [f"{key} = {value} ({published[key]})" for key, value in ours.items() if value != published[key]]
     less = [words for words in less if not words.startswith("cadence.")]
     return f"A reduced training, with the recipe's own setting in brackets: {', '.join(less)}. " if less else ""
@@ -147,7 +148,9 @@ def main() -> None:
     began = time.perf_counter()
     with warnings.catch_warnings(record=True) as caught:
         trained = je.load(arguments.run)
-    unhealthy = any("no healthy checkpoint" in str(w.message) for w in caught)
+    said = reductions(trained.origin.need_recipe("this names the result"))
+    if any("no healthy checkpoint" in str(w.message) for w in caught):
+        said += "The run is not healthy: its samples do not look like data."
     plan = trained.origin.plan
     temperature = getattr(getattr(plan.kernel, "x_kernel", plan.kernel), "temperature", 1.0)
     sizes = arguments.chains, arguments.steps
@@ -180,9 +183,7 @@ def main() -> None:
             f"Changes of any label in chains of {recipe} from rows of its data: {arguments.chains} chains of "
             f"{arguments.steps} steps, one thread, CPU time. The law is f / T for x and labels, T = {temperature:.3g} "
             "or 1; 'own chains' move x at T and labels at 1, which has no joint law. Kernels were warmed up "
-            "before; the steps of a jump are those that MALA needs. Replicas go up to 20 T. "
-            + reductions(trained.origin.need_recipe("this names the result"))
-            + "The run is not healthy: its samples do not look like data." * unhealthy
+            "before; the steps of a jump are those that MALA needs. Replicas go up to 20 T. " + said
         ).strip()
         result = results.measured(
             "chains-trained" if recipe == "digits-gibbs" else f"chains-trained-{recipe}",
