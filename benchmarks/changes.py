@@ -156,7 +156,7 @@ def main() -> None:
     sizes = arguments.chains, arguments.steps
     cold = trained.model.tempered(1.0 / temperature)
     laws = {"": (cold, step_of_mala(cold, plan.data, arguments.chains))}
-    laws["temperature-1."] = (trained.model, step_of_mala(trained.model, plan.data, arguments.chains))
+    laws["temperature-1-"] = (trained.model, step_of_mala(trained.model, plan.data, arguments.chains))
     found: dict[str, list[float]] = {}
     for seed in range(arguments.repeats):  # in turns
         measured = {"own-chains": measure(trained.model, plan.kernel, False, plan.data, seed, sizes)}
