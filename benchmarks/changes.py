@@ -10,16 +10,21 @@ and 1 for labels, are measured beside it, and replicas on a ladder up to 20 T.
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import math
 import statistics
 import sys
 import time
+import warnings
+from collections.abc import Mapping
+from typing import Any
 
 import torch
 from rounds import count, in_a_sentence, table
 from torch import Tensor
 
 import jointenergy as je
+from jointenergy import recipes
 from jointenergy.data.training import TrainingData
 from jointenergy.kernels import (
     MALA,
@@ -40,6 +45,7 @@ from jointenergy.kernels import (
 )
 from jointenergy.labels import MISSING
 from jointenergy.models import JointModel
+from jointenergy.recipes.schema import Recipe
 from jointenergy.report import provenance, results
 
 STEP = 1e-3
@@ -112,6 +118,22 @@ def tempered(model: JointModel, step: float, rows: TrainingData, seed: int, size
     return float((end != y).any(1).double().mean())
 
 
+def reductions(recipe: Recipe) -> str:
+    """Say in which settings a run differs from the recipe of its name; empty if in none."""
+    ours, published = (flat(dataclasses.asdict(r)) for r in (recipe, recipes.load(recipe.name)))
+    less = [f"{key} = {value} ({published[key]})" for key, value in ours.items() if value != published[key]]
+    less = [words for words in less if not words.startswith("cadence.")]
+    return f"A reduced training, with the recipe's own setting in brackets: {', '.join(less)}. " if less else ""
+
+
+def flat(settings: Mapping[str, Any], of: str = "") -> dict[str, Any]:
+    """The settings by their dotted names."""
+    found: dict[str, Any] = {}
+    for key, value in settings.items():
+        found |= flat(value, f"{of}{key}.") if isinstance(value, Mapping) else {of + key: value}
+    return found
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--run", default="digits-gibbs")
@@ -124,13 +146,17 @@ def main() -> None:
     if arguments.write:
         provenance.commit()  # before the work, not after it
     began = time.perf_counter()
-    trained = je.load(arguments.run)
+    with warnings.catch_warnings(record=True) as caught:
+        trained = je.load(arguments.run)
+    said = reductions(trained.origin.need_recipe("this names the result"))
+    if any("no healthy checkpoint" in str(w.message) for w in caught):
+        said += "The run is not healthy: its samples do not look like data."
     plan = trained.origin.plan
     temperature = getattr(getattr(plan.kernel, "x_kernel", plan.kernel), "temperature", 1.0)
     sizes = arguments.chains, arguments.steps
     cold = trained.model.tempered(1.0 / temperature)
     laws = {"": (cold, step_of_mala(cold, plan.data, arguments.chains))}
-    laws["temperature-1."] = (trained.model, step_of_mala(trained.model, plan.data, arguments.chains))
+    laws["temperature-1-"] = (trained.model, step_of_mala(trained.model, plan.data, arguments.chains))
     found: dict[str, list[float]] = {}
     for seed in range(arguments.repeats):  # in turns
         measured = {"own-chains": measure(trained.model, plan.kernel, False, plan.data, seed, sizes)}
@@ -157,8 +183,8 @@ def main() -> None:
             f"Changes of any label in chains of {recipe} from rows of its data: {arguments.chains} chains of "
             f"{arguments.steps} steps, one thread, CPU time. The law is f / T for x and labels, T = {temperature:.3g} "
             "or 1; 'own chains' move x at T and labels at 1, which has no joint law. Kernels were warmed up "
-            "before; the steps of a jump are those that MALA needs. Replicas go up to 20 T."
-        )
+            "before; the steps of a jump are those that MALA needs. Replicas go up to 20 T. " + said
+        ).strip()
         result = results.measured(
             "chains-trained" if recipe == "digits-gibbs" else f"chains-trained-{recipe}",
             found,

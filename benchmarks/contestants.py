@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from targets import LEAPFROG_STEPS, Case, Gaussian, Lattice, LatticeHead
+from targets import LEAPFROG_STEPS, Case, Gaussian, Lattice, LatticeHead, Network
 from torch import Tensor, nn
 
 from jointenergy.kernels import (
@@ -23,7 +23,7 @@ from jointenergy.kernels import (
     last,
 )
 from jointenergy.labels import LabelSpace
-from jointenergy.models import EnergyModel, PairModel
+from jointenergy.models import EnergyModel, PairModel, Reals
 
 PEERS = ("ebmkit", "torchebm", "blackjax")
 
@@ -61,7 +61,10 @@ def jointenergy(case: Case, start: Tensor, seed: int) -> list[Contestant]:
         target, kernel = Target(PairModel(LatticeHead(case.target), labels)), GibbsWithGradients()
         state = kernel.init(target, torch.zeros(len(start), 1), start, generator=g)
         return [Contestant("jointenergy", state, lambda s, n: last(kernel, target, s, n), lambda s: s.y)]
-    target = Target(EnergyModel(case.target))
+    at = case.target
+    # A standard normal beside a network is what a domain's reference term is for.
+    model = EnergyModel(at.layers, domain=Reals(1.0)) if isinstance(at, Network) else EnergyModel(at)
+    target = Target(model)
     kernel = {
         "langevin": lambda: Langevin.at_temperature(case.step_size),
         "mala": lambda: MALA(case.step_size),

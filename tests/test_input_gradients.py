@@ -131,7 +131,18 @@ MODELS = {
     "unequal labels": lambda: LogitModel(mlp(7), UNEQUAL),
     "no labels": lambda: EnergyModel(mlp(1)),
     "tempered": lambda: LogitModel(mlp(4), ONE, domain=Box(-3, 3)).tempered(0.5),
+    "reference": lambda: LogitModel(mlp(4), ONE, domain=Reals(1.7)),
+    "several labels and reference": lambda: LogitModel(mlp(7), UNEQUAL, domain=Reals(0.3, 0.5)),
+    "energy and reference": lambda: EnergyModel(mlp(1), domain=Reals(2.1, tuple(0.1 * i for i in range(D)))),
+    "energy and covariance": lambda: EnergyModel(mlp(1), domain=correlated()),
 }
+
+
+def correlated() -> Reals:
+    rooted = rows(2 * D, dtype=torch.float64)
+    return Reals.gaussian(rooted.mean(0), rooted.T @ rooted / D)
+
+
 each_model = pytest.mark.parametrize("make", MODELS.values(), ids=MODELS)
 
 
@@ -200,8 +211,6 @@ class Steeper(EnergyModel):
 OTHERS = {
     "derived logits": lambda: Shifted(mlp(4), ONE),
     "derived energy": lambda: Steeper(mlp(1)),
-    "reference": lambda: LogitModel(mlp(4), ONE, domain=Reals(2.0)),
-    "energy with reference": lambda: EnergyModel(mlp(1), domain=Reals(2.0)),
     "single logits": lambda: LogitModel(mlp(2), EQUAL),
 }
 

@@ -1,5 +1,7 @@
 """Random streams: the right laws, independent between chains, draws and elements, and independent of the batch."""
 
+import itertools
+
 import numpy as np
 import pytest
 import torch
@@ -127,26 +129,41 @@ def test_noise_and_the_next_keys_in_one_pass():
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-@pytest.mark.parametrize("shape", [(10,), (11,), (2, 3, 3)])
+@pytest.mark.parametrize("shape", [(10,), (11,), (2, 3, 3), (31, 31)])
 def test_noise_ahead_is_the_noise_of_step_after_step(shape, dtype):
     k, x = keys(70), torch.zeros(70, *shape, dtype=dtype)
-    for ahead in streams.noise_ahead(k, x, 5):
+    steps = streams.noise_ahead(k, x, 5)
+    assert [ahead.values is None for ahead in steps] == [2 * x.numel() > streams.AHEAD] * 5
+    assert all(ahead.following is later.keys for ahead, later in itertools.pairwise(steps))  # found by identity
+    for ahead in steps:
         following, noise = streams.next_normal_like(k, x)
         assert torch.equal(ahead.keys, k)
         assert torch.equal(ahead.following, following)
-        assert torch.equal(ahead.values, noise)
-        assert ahead.values.shape == x.shape
+        assert torch.equal(ahead.like(x), noise)
+        assert ahead.like(x).shape == x.shape
         k = following
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
-def test_proposals_ahead_are_those_of_step_after_step(dtype):
-    k, x = keys(70), torch.zeros(70, 11, dtype=dtype)
-    for ahead in streams.proposals_ahead(k, x, 5):
+@pytest.mark.parametrize("n", [9, 10])
+def test_noise_in_pieces_is_the_noise_at_once(n, dtype, monkeypatch):
+    at_once = streams.normal(keys(70), n, dtype)
+    monkeypatch.setattr(streams, "PIECE", 64)
+    assert torch.equal(streams.normal(keys(70), n, dtype), at_once)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("n", [11, 1000])
+def test_proposals_ahead_are_those_of_step_after_step(n, dtype):
+    k, x = keys(70), torch.zeros(70, n, dtype=dtype)
+    steps = streams.proposals_ahead(k, x, 5)
+    assert [ahead.values is None for ahead in steps] == [2 * x.numel() > streams.AHEAD] * 5
+    assert all(ahead.following is later.keys for ahead, later in itertools.pairwise(steps))
+    for ahead in steps:
         following, noise, accept = streams.split(k, 3)
         assert torch.equal(ahead.keys, k)
         assert torch.equal(ahead.following, following)
-        assert torch.equal(ahead.values, streams.normal_like(noise, x))
+        assert torch.equal(ahead.like(x), streams.normal_like(noise, x))
         assert torch.equal(ahead.accept, accept)
         assert torch.equal(ahead.log_uniforms, streams.uniform(accept, 1, dtype)[:, 0].log())
         k = following

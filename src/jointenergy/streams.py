@@ -44,9 +44,16 @@ def _constant(value: int) -> Tensor:
 
 
 _FIRST_CHILD = _constant(_CHILD)
-_FIRST_CHILD_WORD = np.uint64(_CHILD % (1 << 64))
 _TENSORS = tuple((_constant(shift), _constant(mask), _constant(factor)) for shift, mask, factor in _ROUNDS)
-_WORDS = tuple((np.uint64(shift), np.uint64(factor % (1 << 64))) for shift, _, factor in _ROUNDS)
+
+
+def _word(value: int) -> NDArray[np.uint64]:
+    # An array without dimensions: numpy converts its own scalars at every use, which takes as long as a small chain.
+    return np.array(value % (1 << 64), np.uint64)
+
+
+_FIRST_CHILD_WORD = _word(_CHILD)
+_WORDS = tuple((_word(shift), _word(factor)) for shift, _, factor in _ROUNDS)
 
 
 def _mix(z: Tensor) -> Tensor:
@@ -64,9 +71,9 @@ def _mix(z: Tensor) -> Tensor:
 def _mix_words(words: NDArray[np.uint64]) -> None:
     shifted = np.empty_like(words)
     for places, times in _WORDS[:-1]:
-        words ^= np.right_shift(words, places, out=shifted)
+        words ^= np.right_shift(words, places, shifted)
         words *= times
-    words ^= np.right_shift(words, _WORDS[-1][0], out=shifted)
+    words ^= np.right_shift(words, _WORDS[-1][0], shifted)
 
 
 def _mix_signed(z: Tensor) -> Tensor:
@@ -119,24 +126,36 @@ def uniform(keys: Tensor, n: int, dtype: torch.dtype = torch.float32) -> Tensor:
 @fused
 def normal(keys: Tensor, n: int, dtype: torch.dtype = torch.float32) -> Tensor:
     """Draw standard normal values, `[len(keys), n]`, two from each hash, by the inverse distribution function."""
-    return _normal_of(_bits(keys, (n + 1) // 2), n, dtype)
+    return _normal(keys, n, dtype)
 
 
 @fused
 def next_normal(keys: Tensor, n: int, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
     """Return the first part of `split`, to continue with, and `normal` of the keys; do not use these again."""
     following = _mix(keys + (_CHILD if torch.compiler.is_compiling() else _FIRST_CHILD))
-    return following, _normal_of(_bits(keys, (n + 1) // 2), n, dtype)
+    return following, _normal(keys, n, dtype)
 
 
-def _normal_of(bits: Tensor, n: int, dtype: torch.dtype) -> Tensor:
-    halves = bits.view(torch.int32)
-    if dtype == torch.float64:
-        centered = halves.to(dtype).add_(0.5).mul_(2.0**-31)
-    else:
-        # Rounding may reach 2^31, where the inverse is infinite: scale to the largest float32 below 1.
-        centered = halves.to(torch.float32).mul_((1.0 - 2.0**-24) * 2.0**-31)
-    return centered.erfinv_().mul_(math.sqrt(2.0))[:, :n].to(dtype)
+PIECE = 1 << 17
+"""The most values drawn at once on a CPU, for each thread: beyond its cache they take twice the time."""
+
+
+def _normal(keys: Tensor, n: int, dtype: torch.dtype) -> Tensor:
+    half, wide = (n + 1) // 2, torch.float64 if dtype == torch.float64 else torch.float32
+    at_once = PIECE * torch.get_num_threads() // max(n, 1)
+    whole = torch.compiler.is_compiling() or keys.device.type != "cpu" or len(keys) <= at_once
+    values = None if whole else torch.empty(len(keys), 2 * half, dtype=wide)
+    rows = max(1, len(keys) if whole else at_once)
+    for first in range(0, max(1, len(keys)), rows):
+        bits = _bits(keys if whole else keys[first : first + rows], half).view(torch.int32)
+        part = bits.to(wide) if values is None else values[first : first + rows].copy_(bits)
+        if wide == torch.float64:
+            part.add_(0.5).mul_(2.0**-31)
+        else:
+            # Rounding may reach 2^31, where the inverse is infinite: scale to the largest float32 below 1.
+            part.mul_((1.0 - 2.0**-24) * 2.0**-31)
+        part.erfinv_().mul_(math.sqrt(2.0))
+    return (part if values is None else values)[:, :n].to(dtype)
 
 
 def normal_like(keys: Tensor, x: Tensor) -> Tensor:
@@ -151,16 +170,23 @@ def next_normal_like(keys: Tensor, x: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class DrawnNoise(NamedTuple):
-    """Noise drawn before its step: the keys it belongs to, the next keys, and the values.
+    """What a step draws, drawn before it: the keys it belongs to, the next keys, and the values of the noise.
 
     Adjusted kernels also have the keys of the accept step and the logs of their uniform numbers.
     """
 
     keys: Tensor
     following: Tensor
-    values: Tensor
+    noise: Tensor
+    """The keys of the values."""
+    values: Tensor | None = None
+    """None where they are many: drawn at their step, they are still in the processor's cache."""
     accept: Tensor | None = None
     log_uniforms: Tensor | None = None
+
+    def like(self, x: Tensor) -> Tensor:
+        """Return the values, with the shape of x."""
+        return normal_like(self.noise, x) if self.values is None else self.values
 
 
 AHEAD = 1 << 17
@@ -171,16 +197,20 @@ STEPS_AHEAD = 128
 
 def steps_ahead(x: Tensor, steps: int) -> int:
     """Return how many of the next steps to draw at once; 0 where nothing is gained."""
-    steps = min(steps, STEPS_AHEAD, AHEAD // max(x.numel(), 1))
-    # Large noise gains nothing, and on other devices the draw is part of the compiled step.
-    return 0 if steps < 2 or x.device.type != "cpu" else steps
+    # On other devices the draw is part of the compiled step.
+    if x.device.type != "cpu":
+        return 0
+    each = max(x.numel(), 1)
+    steps = min(steps, STEPS_AHEAD, AHEAD // (each if 2 * each <= AHEAD else len(x)))
+    return steps if steps > 1 else 0
 
 
 def first_drawn(ahead: tuple[DrawnNoise, ...], keys: Tensor, x: Tensor, *, adjusted: bool) -> DrawnNoise | None:
     """Return what was drawn for the next step of these keys; None if there is nothing for this kind of kernel."""
     if not ahead or ahead[0].keys is not keys or (ahead[0].accept is not None) != adjusted:
         return None
-    return ahead[0] if ahead[0].values.dtype == x.dtype else None
+    values = ahead[0].values
+    return ahead[0] if values is None or values.dtype == x.dtype else None
 
 
 def proposal(ahead: tuple[DrawnNoise, ...], keys: Tensor, x: Tensor) -> DrawnNoise:
@@ -189,25 +219,29 @@ def proposal(ahead: tuple[DrawnNoise, ...], keys: Tensor, x: Tensor) -> DrawnNoi
     if drawn is not None:
         return drawn
     following, noise, accept = split(keys, 3)
-    return DrawnNoise(keys, following, normal_like(noise, x), accept)
+    return DrawnNoise(keys, following, noise, accept=accept)
 
 
 def noise_ahead(keys: Tensor, x: Tensor, steps: int) -> tuple[DrawnNoise, ...]:
-    """Do the same as `steps` calls of `next_normal_like`, with all values in one pass."""
-    path, n = _path(keys, steps), x[0].numel()
-    values = _normal_of(_bits(path[:-1].flatten(), (n + 1) // 2), n, x.dtype).view(steps, *x.shape)
+    """Do the same as `steps` calls of `next_normal_like`, with all values in one pass unless they are many."""
+    path, many = _path(keys, steps), 2 * x.numel() > AHEAD
     following = path[1:].unbind()
-    return tuple(map(DrawnNoise, (keys, *following), following, values.unbind()))
+    now = (keys, *following[:-1])
+    if many:
+        return tuple(map(DrawnNoise, now, following, now))
+    values = _normal(path[:-1].flatten(), x[0].numel(), x.dtype).view(steps, *x.shape)
+    return tuple(map(DrawnNoise, now, following, now, values.unbind()))
 
 
 def proposals_ahead(keys: Tensor, x: Tensor, steps: int) -> tuple[DrawnNoise, ...]:
     """Draw for `steps` steps of an adjusted kernel: next keys, noise, and the numbers of the accept steps."""
-    path, n = _path(keys, steps), x[0].numel()
+    path, many = _path(keys, steps), 2 * x.numel() > AHEAD
     _, noise, accept = split(path[:-1].flatten(), 3)
-    values = _normal_of(_bits(noise, (n + 1) // 2), n, x.dtype).view(steps, *x.shape)
+    values = itertools.repeat(None) if many else _normal(noise, x[0].numel(), x.dtype).view(steps, *x.shape).unbind()
     logs = log_uniform(accept, torch.promote_types(x.dtype, torch.float32)).view(steps, -1)
-    following, decide = path[1:].unbind(), accept.view(steps, -1).unbind()
-    return tuple(map(DrawnNoise, (keys, *following), following, values.unbind(), decide, logs.unbind()))
+    following = path[1:].unbind()
+    of_steps = noise.view(steps, -1).unbind(), values, accept.view(steps, -1).unbind(), logs.unbind()
+    return tuple(map(DrawnNoise, (keys, *following), following, *of_steps))
 
 
 def _path(keys: Tensor, steps: int) -> Tensor:

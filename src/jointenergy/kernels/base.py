@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import ClassVar, Literal, final
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -16,6 +17,7 @@ from jointenergy.fusing import fused
 from jointenergy.inputs import graphs, ordinary
 from jointenergy.labels import MISSING, Given
 from jointenergy.models.base import JointModel
+from jointenergy.models.domains import Reals
 
 
 class Target:
@@ -133,8 +135,8 @@ class Evaluation:
     """The gradient with respect to x, if `by` is "code" and the state asked for both."""
 
 
-FEW_VALUES, MANY_VALUES = 1 << 13, 1 << 20
-"""Between them rows are chosen by index on a CPU: below calls cost more than values, above memory does."""
+FEW_VALUES = 1 << 13
+"""Below, calls cost more than values."""
 
 Known = Literal["complete", "missing", None]
 
@@ -359,7 +361,7 @@ def evaluate_x(target: Target, state: State) -> Evaluation:
         offered = target.model.with_gradient(state.x.detach(), state.y if state.known == "complete" else None)
         target.offers = offered is not None
     if offered is None:
-        with torch.enable_grad():
+        with graphs():
             x = ordinary(state.x).requires_grad_()
             value = log_density_at(target, x, ordinary(state.y), state.known)
             offered = value.detach(), gradient_of(value, x)
@@ -386,6 +388,12 @@ def check_inside(kernel: Kernel, target: Target, x: Tensor) -> None:
             f"{type(kernel).__name__} must start inside the model's domain {target.model.domain}; "
             f"{int((~inside).sum())} of {len(x)} chains do not: clamp x"
         )
+
+
+def only_inside(target: Target, x: Tensor, log_ratio: Tensor) -> Tensor:
+    """Return the log acceptance ratios, minus infinity where the proposed x is outside the model's domain."""
+    domain = target.model.domain
+    return log_ratio if isinstance(domain, Reals) else log_ratio.masked_fill(~domain.contains(x), -torch.inf)
 
 
 def check_precision(kernel: Kernel, target: Target, x: Tensor) -> None:
@@ -442,20 +450,23 @@ def metropolis(keys: Tensor, log_ratio: Tensor, drawn: Tensor | None = None) -> 
 
 def chosen(accept: Tensor, proposed: Tensor, current: Tensor) -> Tensor:
     """The proposed rows where accepted, the current ones elsewhere."""
-    if current.device.type != "cpu" or not FEW_VALUES < current.numel() < MANY_VALUES:
+    plain = current.device.type == "cpu" and current.dtype in (torch.float32, torch.float64)
+    if not plain or current.numel() < FEW_VALUES:
         return torch.where(over(accept, current), proposed, current)
-    # Whole rows by their index: half the time of a condition that goes over each row.
-    rows = torch.arange(len(accept)).add_(accept, alpha=len(accept))
-    return torch.cat((current, proposed)).index_select(0, rows)
+    # Whole rows as single values of numpy: a fifth of the time of a condition that goes over each entry.
+    row = np.dtype((np.void, current[0].nbytes))
+    taken, kept = (rows.contiguous().numpy().reshape(len(rows), -1).view(row)[:, 0] for rows in (proposed, current))
+    rows = np.where(accept.numpy(), taken, kept)
+    return torch.from_numpy(rows.view(np.uint8)).view(current.dtype).view_as(current)
 
 
 def choose(accept: Tensor, proposed: Evaluation, current: Evaluation) -> Evaluation:
     """Combine two evaluations: the proposed one in rows that accepted, the current one elsewhere."""
-    return replace(
-        current,
-        log_density=torch.where(accept, proposed.log_density, current.log_density),
-        gradient=chosen(accept, proposed.gradient, current.gradient),
-        by_x=None if proposed.by_x is None or current.by_x is None else chosen(accept, proposed.by_x, current.by_x),
+    return Evaluation(
+        current.by,
+        torch.where(accept, proposed.log_density, current.log_density),
+        chosen(accept, proposed.gradient, current.gradient),
+        None if proposed.by_x is None or current.by_x is None else chosen(accept, proposed.by_x, current.by_x),
     )
 
 

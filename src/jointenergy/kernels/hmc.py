@@ -6,7 +6,6 @@ import math
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
-import torch
 from torch import Tensor
 
 from jointenergy import streams
@@ -23,6 +22,7 @@ from jointenergy.kernels.base import (
     chosen,
     evaluate_x,
     metropolis,
+    only_inside,
 )
 from jointenergy.kernels.motion import DiagonalMetric, Place, Walls, check_metric, check_walls, kinetic, leapfrog
 
@@ -106,20 +106,21 @@ class HMC(Kernel):
     def log_acceptance(self, target: Target, end: Place, begin: Place) -> Tensor:
         """Return minus the change of -f + |velocity|^2 / 2 over the temperature; minus infinity outside a box."""
         gain = end.seen.log_density - begin.seen.log_density + kinetic(begin.velocity) - kinetic(end.velocity)
-        return (gain / self.temperature).masked_fill(~target.model.domain.contains(end.x), -torch.inf)
+        return only_inside(target, end.x, gain / self.temperature)
 
     def step(self, target: Target, state: State) -> tuple[State, Info]:
         drawn = streams.proposal(state.ahead, state.keys, state.x)
         assert drawn.accept is not None
         here = evaluate_x(target, state)
-        velocity = target.moving(drawn.values) * math.sqrt(self.temperature)
+        velocity = target.moving(drawn.like(state.x)) * math.sqrt(self.temperature)
         end = self.trajectory(target, state, velocity, here, self.length(state.step))
         log_ratio = self.log_acceptance(target, end, Place(state.x, velocity, here))
         accept, acceptance = metropolis(drawn.accept, log_ratio, drawn.log_uniforms)
-        x = chosen(accept, end.x, state.x)
+        x, seen = chosen(accept, end.x, state.x), choose(accept, end.seen, here)
         info = Info(here.log_density, here.gradient, x_acceptance=acceptance, reached=(end.x, end.velocity))
-        later = replace(state, x=x, keys=drawn.following, step=state.step + 1, ahead=state.ahead[1:])
-        return replace(later, evaluation=choose(accept, end.seen, here)), info
+        rest = state.known, state.both, state.ahead[1:], state.velocity
+        later = State(x, state.y, drawn.following, state.step + 1, seen, *rest)
+        return later, info
 
     def look_ahead(self, state: State, steps: int) -> State:
         steps = streams.steps_ahead(state.x, steps)

@@ -12,7 +12,18 @@ from torch import Tensor
 from jointenergy import streams
 from jointenergy.errors import InputError
 from jointenergy.inputs import check_count, check_positive
-from jointenergy.kernels.base import Evaluation, Info, Kernel, State, Target, check_inside, evaluate_x, metropolis, over
+from jointenergy.kernels.base import (
+    Evaluation,
+    Info,
+    Kernel,
+    State,
+    Target,
+    check_inside,
+    evaluate_x,
+    metropolis,
+    only_inside,
+    over,
+)
 from jointenergy.kernels.mala import MALA
 from jointenergy.labels import constant
 
@@ -114,7 +125,7 @@ class LabelJump(Kernel):
     def log_acceptance(self, target: Target, x: Tensor, heat: Tensor, there: Ends, here: Ends) -> Tensor:
         """Return the log acceptance ratio: the change of f over the temperature, plus the heat of the path."""
         gain = (there.new.log_density - here.old.log_density) / self.temperature + heat
-        return gain.masked_fill(~target.model.domain.contains(x), -torch.inf)
+        return only_inside(target, x, gain)
 
     def step(self, target: Target, state: State) -> tuple[State, Info]:
         keys, label_key, noise_key, accept_key = streams.split(state.keys, 4)

@@ -176,7 +176,10 @@ def _moved_plainly(
         gradient = gradient.clamp(-gradient_clamp, gradient_clamp)
     x = torch.add(x, gradient, alpha=step_size)
     if noise_scale > 0:
-        keys, noise = streams.next_normal_like(keys, x) if drawn is None else (drawn.following, drawn.values)
+        if drawn is None:
+            keys, noise = streams.next_normal_like(keys, x)
+        else:
+            keys, noise = drawn.following, drawn.values if drawn.values is not None else drawn.like(x)
         x.add_(noise if mask is None else noise.masked_fill(mask, 0.0), alpha=noise_scale)
     else:
         (keys,) = streams.split(keys, 1)

@@ -22,6 +22,7 @@ from jointenergy.kernels.base import (
     chosen,
     evaluate_x,
     metropolis,
+    only_inside,
 )
 from jointenergy.kernels.motion import DiagonalMetric, check_metric
 
@@ -101,30 +102,26 @@ class MALA(Kernel):
             way = (to - x).add_(b, alpha=half).sub_(a, alpha=half).mul_(a + b)
         else:
             way = (to - x + half * self.metric.scale.to(x) ** 2 * (b - a)) * (a + b)
-        gain = there.log_density - here.log_density - 0.5 * way.flatten(1).sum(1)
-        return (gain / self.temperature).masked_fill(~target.model.domain.contains(to), -torch.inf)
+        gain = (there.log_density - here.log_density).sub_(way.flatten(1).sum(1), alpha=0.5)
+        return only_inside(target, to, gain.div_(self.temperature))
 
     def step(self, target: Target, state: State) -> tuple[State, Info]:
         drawn = streams.proposal(state.ahead, state.keys, state.x)
         assert drawn.accept is not None
-        here, noise = evaluate_x(target, state), target.moving(drawn.values)
+        here, noise = evaluate_x(target, state), target.moving(drawn.like(state.x))
         slope = self.drift(here.gradient)
         if self.metric is not None:
             scale = self.metric.scale.to(state.x)
             slope, noise = scale**2 * slope, scale * noise
         moved = torch.add(state.x, slope, alpha=self.step_size).add_(noise, alpha=self.noise_scale)
-        proposed = replace(state, x=target.hold_x(moved), evaluation=None)
-        there = evaluate_x(target, proposed)
-        log_ratio = self.log_acceptance(target, proposed.x, there, state.x, here)
+        to = target.hold_x(moved)
+        there = evaluate_x(target, State(to, state.y, state.keys, known=state.known))
+        log_ratio = self.log_acceptance(target, to, there, state.x, here)
         accept, acceptance = metropolis(drawn.accept, log_ratio, drawn.log_uniforms)
-        x = chosen(accept, proposed.x, state.x)
-        info = Info(
-            log_density=here.log_density,
-            gradient=here.gradient,
-            x_acceptance=acceptance,
-        )
-        later = replace(state, x=x, keys=drawn.following, step=state.step + 1, ahead=state.ahead[1:])
-        return replace(later, evaluation=choose(accept, there, here)), info
+        x, seen = chosen(accept, to, state.x), choose(accept, there, here)
+        rest = state.known, state.both, state.ahead[1:], state.velocity
+        later = State(x, state.y, drawn.following, state.step + 1, seen, *rest)
+        return later, Info(here.log_density, here.gradient, x_acceptance=acceptance)
 
     def look_ahead(self, state: State, steps: int) -> State:
         steps = streams.steps_ahead(state.x, steps)

@@ -19,6 +19,7 @@ from jointenergy.kernels.base import (
     Target,
     evaluate_x,
     metropolis,
+    only_inside,
     over,
 )
 from jointenergy.kernels.hmc import HMC
@@ -163,7 +164,7 @@ class MixedHMC(Kernel):
 
     def log_acceptance(self, target: Target, end: Journey, begin: Journey, error: Tensor) -> Tensor:
         """Return the energy error of the leapfrog steps over the temperature; minus infinity outside a box."""
-        return (error / self.temperature).masked_fill(~target.model.domain.contains(end.x), -torch.inf)
+        return only_inside(target, end.x, error / self.temperature)
 
     def step(self, target: Target, state: State) -> tuple[State, Info]:
         keys, journey_key, accept_key = streams.split(state.keys, 3)

@@ -22,6 +22,7 @@ from jointenergy.kernels.base import (
     choose,
     evaluate_x,
     metropolis,
+    only_inside,
     over,
 )
 
@@ -153,14 +154,14 @@ class PreconditionedMALA(Kernel):
         half = self.step_size / 2
         way = torch.add(move, b, alpha=half).sub_(a, alpha=half).mul_(a + b).sum(1)
         ratio = (there.log_density - here.log_density - 0.5 * way) / self.temperature
-        return ratio.masked_fill(~target.model.domain.contains(to), -torch.inf)
+        return only_inside(target, to, ratio)
 
     def step(self, target: Target, state: State) -> tuple[State, Info]:
         drawn = streams.proposal(state.ahead, state.keys, state.x)
         assert drawn.accept is not None
         here = evaluate_x(target, state)
         frame = self.metric.frame(target, state.x)
-        noise = target.moving(drawn.values).flatten(1)
+        noise = target.moving(drawn.like(state.x)).flatten(1)
         drift = self.drift(frame, here)
         move = torch.mul(noise, self.noise_scale).add_(drift, alpha=self.step_size)
         moved = state.x + _times(frame, move).view_as(state.x)

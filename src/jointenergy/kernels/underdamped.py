@@ -54,18 +54,24 @@ class UnderdampedLangevin(Kernel):
         check_positive(self, "temperature", self.temperature)
 
     def step(self, target: Target, state: State) -> tuple[State, Info]:
-        keys, noise_key, start_key = streams.split(state.keys, 3)
+        # Nothing is accepted or rejected: the third key of a proposal is that of the first velocity.
+        drawn = streams.proposal(state.ahead, state.keys, state.x)
+        assert drawn.accept is not None
         here, spread = evaluate_x(target, state), math.sqrt(self.temperature)
         velocity = state.velocity
         if velocity is None:
-            velocity = target.moving(streams.normal_like(start_key, state.x)) * spread
+            velocity = target.moving(streams.normal_like(drawn.accept, state.x)) * spread
         half, kept = 0.5 * self.step_size, math.exp(-self.friction * self.step_size)
-        velocity = velocity + half * here.gradient
+        velocity = (half * here.gradient).add_(velocity)
         x, velocity = drift(target, state.x, velocity, half, "reflect")
-        noise = target.moving(streams.normal_like(noise_key, x))
-        velocity = kept * velocity + (spread * math.sqrt(1.0 - kept**2)) * noise
+        noise = target.moving(drawn.like(state.x))
+        velocity = ((spread * math.sqrt(1.0 - kept**2)) * noise).add_(kept * velocity)
         x, velocity = drift(target, x, velocity, half, "reflect")
         there = evaluate_x(target, State(x, state.y, state.keys, known=state.known))
-        velocity = velocity + half * there.gradient
-        later = replace(state, x=x, keys=keys, step=state.step + 1, evaluation=there, velocity=velocity)
-        return later, Info(here.log_density, here.gradient)
+        velocity = (half * there.gradient).add_(velocity)
+        rest = state.known, state.both, state.ahead[1:], velocity
+        return State(x, state.y, drawn.following, state.step + 1, there, *rest), Info(here.log_density, here.gradient)
+
+    def look_ahead(self, state: State, steps: int) -> State:
+        steps = streams.steps_ahead(state.x, steps)
+        return replace(state, ahead=streams.proposals_ahead(state.keys, state.x, steps)) if steps else state

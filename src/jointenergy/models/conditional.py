@@ -9,7 +9,7 @@ from jointenergy.errors import InputError
 from jointenergy.input_gradients import with_vjp
 from jointenergy.labels import LabelSpace
 from jointenergy.models.base import JointModel, LabelLogits, one_per_row
-from jointenergy.models.domains import Domain
+from jointenergy.models.domains import Domain, Reals
 
 
 class ConditionalModel(JointModel):
@@ -103,8 +103,11 @@ class EnergyModel(JointModel):
 
     def with_gradient(self, x: Tensor, y: Tensor | None) -> tuple[Tensor, Tensor] | None:
         # A subclass may define another f.
-        offered = with_vjp(self.network, x) if type(self) is EnergyModel and self.domain.flat else None
+        offered = with_vjp(self.network, x) if type(self) is EnergyModel else None
         if offered is None:
             return None
         value, vjp = offered
-        return one_per_row(value, len(x), self.network), vjp(torch.ones_like(value))
+        value, gradient = one_per_row(value, len(x), self.network), vjp(torch.ones_like(value))
+        if isinstance(self.domain, Reals) and not self.domain.flat:
+            return value + self.domain.log_reference(x), gradient + self.domain.reference_gradient(x)
+        return value, gradient

@@ -12,7 +12,7 @@ from jointenergy.errors import InputError
 from jointenergy.input_gradients import with_vjp
 from jointenergy.labels import LabelSpace
 from jointenergy.models.base import JointModel, LabelLogits, Normalizer
-from jointenergy.models.domains import Domain
+from jointenergy.models.domains import Domain, Reals
 
 SingleLogit = Literal["zero", "symmetric"]
 
@@ -86,23 +86,27 @@ class LogitModel(JointModel):
 
     def with_gradient(self, x: Tensor, y: Tensor | None) -> tuple[Tensor, Tensor] | None:
         # A subclass may define another f.
-        offered = with_vjp(self.network, x) if type(self) is LogitModel and self.domain.flat else None
+        offered = with_vjp(self.network, x) if type(self) is LogitModel else None
         if offered is None or offered[0].shape != (len(x), self.labels.n_codes):
             return None
         logits, vjp = offered
-        if y is not None:
-            code = self.labels.code_of(y, logits.dtype)
-            return (code * logits).sum(1), vjp(code)
         sizes = self.labels.cardinalities
-        if len(sizes) == 1:  # the fast path of a classifier
+        if y is not None:
+            weights = self.labels.code_of(y, logits.dtype)
+            value = (weights * logits).sum(1)
+        elif len(sizes) == 1:  # the fast path of a classifier
             # Equals logsumexp for finite numbers, in half the time.
             most = logits.amax(1, keepdim=True)
             total = (logits - most).exp_().sum(1, keepdim=True).log_().add_(most)
-            return total[:, 0], vjp((logits - total).exp_())
-        blocks = logits.split(sizes, dim=1)
-        sums = [b.logsumexp(1, keepdim=True) for b in blocks]
-        probs = [(b - s).exp_() for b, s in zip(blocks, sums, strict=True)]
-        return torch.cat(sums, dim=1).sum(1), vjp(torch.cat(probs, dim=1))
+            value, weights = total[:, 0], (logits - total).exp_()
+        else:
+            blocks = logits.split(sizes, dim=1)
+            sums = [b.logsumexp(1, keepdim=True) for b in blocks]
+            probs = [(b - s).exp_() for b, s in zip(blocks, sums, strict=True)]
+            value, weights = torch.cat(sums, dim=1).sum(1), torch.cat(probs, dim=1)
+        if isinstance(self.domain, Reals) and not self.domain.flat:
+            return value + self.domain.log_reference(x), vjp(weights) + self.domain.reference_gradient(x)
+        return value, vjp(weights)
 
     def _logits(self, output: object, n: int) -> Tensor:
         """Convert the other accepted outputs of the network to `[n, n_codes]`."""
