@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch import nn
 
 from jointenergy.errors import InputError
-from jointenergy.labels import MISSING
+from jointenergy.labels import MISSING, LabelSpace
+from jointenergy.models import TiltedGaussianModel
 from jointenergy.objectives import (
     Batch,
     Draws,
@@ -100,3 +102,31 @@ def test_a_row_of_weight_two_is_the_row_twice(name):
 def test_wrong_weights_are_refused(weight):
     with pytest.raises(InputError, match="weights must be 5 finite numbers"):
         Objective((LogPYGivenX(),))(make("logits"), Batch(rows(), Y, weight=weight))
+
+
+def test_log_prob_of_targets_uses_all_of_a_network_that_has_a_part_called_logits():
+    """Fails if that part alone, which here sees other numbers than the network, is taken for the whole."""
+
+    class Net(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.body, self.logits = nn.Linear(3, 3), nn.Linear(3, 2)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            value: torch.Tensor = self.logits(self.body(x).tanh())
+            return value
+
+    torch.manual_seed(0)
+    model = TiltedGaussianModel(
+        Net(),
+        LabelSpace({"class": 2}),
+        n_targets=1,
+        center=torch.zeros(3),
+        whitening=torch.eye(3),
+        slope=torch.zeros(2, 3),
+        offset=torch.zeros(2),
+        event_shape=(3,),
+    ).double()
+    x, y = torch.randn(5, 3, dtype=torch.float64), torch.tensor([[0], [1], [0], [1], [MISSING]])
+    rest = model.log_density_unchecked(x, torch.full_like(y, MISSING))
+    assert torch.allclose(model.log_prob_of_first(x, y, 1), model.log_density_unchecked(x, y) - rest, atol=1e-12)

@@ -408,3 +408,20 @@ def test_weights_of_noise_become_its_probabilities():
     weight = np.where(y == 1, 9.0, 1.0)
     p = JointEnergyClassifier(random_state=0, max_iter=200).fit(x, y, weight).predict_proba(x)[:, 1]
     assert p.mean() == pytest.approx(weight[y == 1].sum() / weight.sum(), abs=0.03)
+
+
+@pytest.mark.parametrize("estimator", [JointEnergyDetector, JointEnergyImputer])
+def test_a_density_of_equal_rows_is_refused(estimator):
+    for call in ("fit", "partial_fit"):
+        with pytest.raises(InputError, match="all rows of X are equal"):
+            getattr(estimator(max_iter=2), call)(np.ones((20, 3)))
+
+
+def test_passes_that_cannot_go_on_are_refused():
+    x, y = blobs()
+    constant = JointEnergyRegressor(max_iter=2).fit(x, np.full(len(x), 3.0))
+    with pytest.raises(InputError, match="the target was not learned"):
+        constant.partial_fit(x, x[:, 0])
+    taken = JointEnergyDetector.of(Quick(max_iter=2).fit(x, y))
+    with pytest.raises(InputError, match="has the density of its classifier"):
+        taken.partial_fit(x)

@@ -17,6 +17,12 @@ from jointenergy.models.base import JointModel, LabelCompletions, LabelLogits
 from jointenergy.models.domains import Reals
 
 
+class SharingNetwork(nn.Module):
+    """A network that adds the same value to all of its `logits`."""
+
+    logits: nn.Module
+
+
 class TiltedGaussianModel(JointModel):
     """A Gaussian reference density, exponentially tilted by a network (a residual energy-based model).
 
@@ -28,9 +34,8 @@ class TiltedGaussianModel(JointModel):
     Gaussian classes with a shared covariance while the network is zero. Without targets the network has one output,
     which is added.
 
-    Where the network is a sum of a part called `logits` and others that all logits share, p(targets | the rest) needs
-    that part alone. The quadratic term bounds the density on R^D. A network of images gets x, any other z and the code
-    concatenated.
+    Where the network is a `SharingNetwork`, p(targets | the rest) needs its `logits` alone. The quadratic term bounds
+    the density on R^D. A network of images gets x, any other z and the code concatenated.
 
     Parameters
     ----------
@@ -228,7 +233,8 @@ class TiltedGaussianModel(JointModel):
         if (known := self._known_at(x)) is not None:
             outputs = known.logits
         else:  # what all values of a target share cancels, and is not computed
-            z, network = self.white(x), getattr(self.network, "logits", self.network)
+            z = self.white(x)
+            network = self.network.logits if isinstance(self.network, SharingNetwork) else self.network
             outputs = network(x if self.sees_images else z) + self.trust * F.linear(z, self.slope, self.offset)
         found = []
         for k, block in enumerate(outputs.split(self.targets.cardinalities, dim=1)):

@@ -49,7 +49,7 @@ NOISE, MOST_NOISE = 0.1, 0.5  # noise on the classifier's rows: with two feature
 FEW_PIXELS = 64  # larger images need a lower learning rate and more noise, or chains fall behind
 SMALL = 1000  # below this many rows the network is narrow and batches are small
 LOOKS = 40  # evaluations of early stopping in a whole fit
-DENSITY_EVERY = 2  # from SMALL rows on, iterations for each in which the density learns too
+DENSITY_EVERY = 2  # of a classifier from SMALL rows on: iterations for each in which the density learns too
 SAMPLE_STEPS = 100
 SCORED = 2000  # training rows whose log-densities are kept
 
@@ -110,6 +110,8 @@ class TableEstimator(BaseEstimator):  # type: ignore[misc]
         counts = np.flatnonzero(weight > 0)
         cells = np.hstack((table.cells()[counts], targets.numpy()[counts]))
         first, summed, n_rows = merged(cells, weight[counts])
+        if before is None and len(first) == 1 and targets.shape[1] == 0:
+            raise InputError("all rows of X are equal, and a density needs rows that differ")
         different, rows = table.rows(counts[first]), torch.from_numpy(summed)
         if before is None:
             self._columns = Columns.fit(different, summed, n_rows=n_rows, shared=self.image_shape is not None)
@@ -230,7 +232,7 @@ class TableEstimator(BaseEstimator):  # type: ignore[misc]
             hidden=chosen if hidden is None else hidden,
             shared=(64, 64) if hidden is None else hidden,
             # Chains are most of an iteration, and a density of many rows has many iterations.
-            density_every=1 if small or image or not decay else DENSITY_EVERY,
+            density_every=DENSITY_EVERY if many and not small and decay else 1,
             label_weight=float(self.label_weight),
             learning_rate=float(self.learning_rate_init) * (min(1.0, few**0.5) if image else 1.0),
             noise=min(NOISE / few, MOST_NOISE) if image else NOISE,

@@ -50,7 +50,8 @@ class JointEnergyClassifier(ClassifierMixin, TableEstimator):  # type: ignore[mi
         rows still improve the score.
     label_weight : float, default=100
         Weight of log p(y | x) relative to log p(x), at least 1. Lower it when densities, samples and imputations
-        matter more than accuracy; 1 is the joint likelihood.
+        matter more than accuracy; 1 is the joint likelihood. Above 1, log p(x) takes part in every second
+        iteration from 1000 rows without gaps on, which doubles the weight of log p(y | x) against it.
     missing_label : default=-1
         Value of `y` that marks a row without a label; NaN and None mark one too. Pass None when -1 is a class. A `y`
         of -1 and +1 alone is read as two classes.

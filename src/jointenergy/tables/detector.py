@@ -93,6 +93,11 @@ class JointEnergyDetector(OutlierMixin, TableEstimator):  # type: ignore[misc]
         the last call, so make each large enough for the share that `contamination` names.
         """
         self._check_contamination()
+        if hasattr(self, "_density") and self._density.n_targets:
+            raise InputError(
+                "a detector made by `of` has the density of its classifier: call partial_fit of the classifier, then "
+                "JointEnergyDetector.of again"
+            )
         self._fit_density(X, sample_weight, in_pieces=True)
         self._set_offset()
         return self

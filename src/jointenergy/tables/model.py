@@ -13,6 +13,7 @@ from jointenergy.data.training import TrainingData
 from jointenergy.input_gradients import VJP, with_vjp
 from jointenergy.labels import MISSING, LabelSpace
 from jointenergy.models import TiltedGaussianModel
+from jointenergy.models.tilted import SharingNetwork
 from jointenergy.networks import MLP, ImageCNN
 from jointenergy.starts import FrequencyLabels
 from jointenergy.tables.gaussians import Gaussians
@@ -105,7 +106,7 @@ def empty_model(
     )
 
 
-class Corrections(nn.Module):
+class Corrections(SharingNetwork):
     """Add a network of logits and a network of a shared value: f(x, y) = logits(x)[y] + shared(x).
 
     The shared value cancels in p(y | x). So it learns the density at its own pace, whatever the weight of log p(y | x).

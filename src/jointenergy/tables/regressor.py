@@ -92,6 +92,8 @@ class JointEnergyRegressor(RegressorMixin, TableEstimator):  # type: ignore[misc
         if np.isinf(values).any():
             raise InputError("Input y contains infinity: targets must be finite, or NaN where they are missing")
         known = values[(weight > 0) & ~np.isnan(values)]
+        if before is not None and self._target_place() is None:
+            raise InputError("all targets of the first call were equal, so the target was not learned: call fit again")
         if before is None and len(known) == 0:
             raise InputError("y has no target at all: use JointEnergyDetector to fit a density without targets")
         if before is None and in_pieces and (known == known[0]).all():

@@ -268,12 +268,19 @@ class OneCheck(Callback):
 
 @dataclass
 class LossCurve(Callback):
-    """Record the loss of each iteration; a rollback overwrites the losses it takes back."""
+    """Record the loss of each iteration; a rollback overwrites the losses it takes back.
+
+    Where the density takes part in some iterations only, the loss is the sum of as many as have it once.
+    """
 
     of: dict[int, float] = field(default_factory=dict)
+    own: dict[int, float] = field(default_factory=dict)
+    """The loss of each iteration alone."""
 
     def on_log(self, loop: Loop, values: dict[str, float]) -> None:
-        self.of[loop.trainer.iteration] = values["loss"]
+        at = loop.trainer.iteration
+        self.own[at] = values["loss"]
+        self.of[at] = sum(self.own.get(at - k, 0.0) for k in range(loop.trainer.plan.density_every))
 
 
 @dataclass(frozen=True, eq=False)

@@ -200,7 +200,7 @@ class Trainer:
     def due(self) -> list[ObjectivePart]:
         """The objectives of this iteration."""
         every = self.plan.density_every
-        # The last of every few, so that chains have moved whenever the guard looks or the step size is tuned.
+        # The last of every few: the guard looks in some of these, and in others has nothing to look at.
         return self.parts if self.iteration % every == every - 1 else self.parts[1:]
 
     def complete(self, draws: Draws, name: DrawName, batch: Batch, rows: Tensor) -> Draws:
