@@ -265,3 +265,30 @@ def test_the_trained_chains_of_the_samplers_page_are_those_of_their_file():
     exact = [m for m in file.metrics if m.startswith("changes_per_100_steps.") and not m.endswith("own-chains")]
     assert len(exact) == 5
     assert all(mean(file, m) == 0 for m in exact)  # "no exact kernel changed any label"
+
+
+OF_TRAINED = {
+    "chains as in training": "own-chains",
+    "`BlockGibbs`, exact labels": "temperature-1-block-gibbs-adapted",
+    "`BlockGibbs`, Gibbs-With-Gradients": "temperature-1-block-gibbs-gradients-adapted",
+    "`MixedHMC`": "temperature-1-mixed-hmc-adapted",
+    "`LabelJump`, 8 steps": "temperature-1-label-jump-8-steps",
+    "`LabelJump`, 32 steps": "temperature-1-label-jump-32-steps",
+}
+
+
+def test_the_class_changes_of_a_trained_mixed_model_are_those_of_its_file():
+    rows, file = table_with(SAMPLERS, "kernel on a trained model"), result("chains-trained-mnist-mixed")
+    assert [row["kernel on a trained model"] for row in rows] == list(OF_TRAINED)
+    for row in rows:
+        kernel = OF_TRAINED[row["kernel on a trained model"]]
+        for column, metric in (("in 100 steps", "changes_per_100_steps"), ("per second", "changes_per_second")):
+            said = row[f"class changes {column}"]
+            assert said == printed(mean(file, f"{metric}.{kernel}"), like=said)
+    assert "reduced training" in file.notes
+    assert "not healthy" in file.notes
+    cold = [
+        m for m in file.metrics if m.startswith("changes_per_100_steps.") and m.split(".")[1] not in OF_TRAINED.values()
+    ]
+    assert len(cold) == 5
+    assert all(mean(file, m) == 0 for m in cold)  # "none of them changed a label"
