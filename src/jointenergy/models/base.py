@@ -95,6 +95,8 @@ class JointModel(nn.Module, ABC):
 
     factorized: bool = False
     """Whether labels are independent given x, so that `label_logits` gives every sum in closed form."""
+    joins: bool = False
+    """Whether `together` saves passes of the network."""
 
     def __init__(
         self,

@@ -77,6 +77,8 @@ class TiltedGaussianModel(JointModel):
     offset: Tensor
     trust: Tensor
 
+    joins = True
+
     def __init__(
         self,
         network: nn.Module,

@@ -74,6 +74,8 @@ class Trainer:
         self.update = Update(plan, self.model, self.ema, world)
         self.missing = bool((self.data.y == MISSING).any())
         self.parts = self._parts()
+        self.due = self.parts
+        """The objectives of this iteration."""
         self.feeds = [part.feed for part in self.parts]
         self.needs = plan.needs
         self.chains = self._chains()
@@ -172,6 +174,9 @@ class Trainer:
         for feed in self.feeds:
             feed.advance()
         self.update.begin(self.iteration, self.learning_rate_scale)
+        if (every := self.plan.density_every) > 1:
+            # The last of every few: the guard looks in some of these, and in others has nothing to look at.
+            self.due = self.parts if self.iteration % every == every - 1 else self.parts[1:]
         outcome = step(self) if self.plain else self.without_failing_compiler(self._engine_step)
         self.iteration += 1
         if self.plan.adapted and outcome.moved is not None and self.iteration % TUNE == 0:
@@ -195,13 +200,6 @@ class Trainer:
         return make()
 
     # The parts of a step.
-
-    @property
-    def due(self) -> list[ObjectivePart]:
-        """The objectives of this iteration."""
-        every = self.plan.density_every
-        # The last of every few: the guard looks in some of these, and in others has nothing to look at.
-        return self.parts if self.iteration % every == every - 1 else self.parts[1:]
 
     def complete(self, draws: Draws, name: DrawName, batch: Batch, rows: Tensor) -> Draws:
         """Complete the missing entries of data rows."""
@@ -258,8 +256,10 @@ class Trainer:
             if faster or objective.of_density:
                 data = batch.x if faster or draws.given_xy is None else draws.given_xy.x
                 points += [data] if draws.negatives is None else [data, draws.negatives.x]
-        one_pass = together(self.fast, points) if faster else self.model.together(points)
-        with one_pass if points else nullcontext():
+        one_pass: AbstractContextManager[None] = nullcontext()
+        if points and (faster or self.model.joins):
+            one_pass = together(self.fast, points) if faster else self.model.together(points)
+        with one_pass:
             for objective, batch, draws in compared:
                 # Unchecked: a non-finite batch gives a non-finite loss, and the step is skipped.
                 model = self.twice if objective.differentiates_x else self.fast
